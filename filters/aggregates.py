@@ -17,7 +17,7 @@ class AggregatesFilter(ConditionsFilter):
     reason = "is outside of the aggregates, or the tree, that may serve the request"
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return the missing and the forbidden aggregates of ``host``, by uuid, as `moorage aggregate show` takes it."""
+        """Return the missing and the forbidden aggregates of ``host``, by uuid, as for `moorage aggregate show`."""
         said = [_outside(one) for one in request.root_member_of if not any(map(host.root_in_aggregate, one))]
         said += [_inside(one) for one in request.root_not_member_of if host.root_in_aggregate(one)]
         for group in request.groups.values():
@@ -28,7 +28,7 @@ class AggregatesFilter(ConditionsFilter):
         return "; ".join(dict.fromkeys(said)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the root is in its aggregates, and whether a provider is in each group's aggregates and tree."""
+        """Yield whether the root is in its aggregates, and whether a provider is in each group's aggregates."""
         for aggregates in request.root_member_of:
             yield any_of(asked.root_in_aggregate(aggregate) for aggregate in aggregates)
         for aggregate in request.root_not_member_of:

@@ -1,1 +1,1 @@
-"""A whole cloud in one process or many: demo, benchmarks, and what functional tests start."""
+"""Whole clouds in one process or several, for the demo, benchmarks and functional tests."""

@@ -1,4 +1,4 @@
-"""Judge a store after a run by the rules of `moorage audit`, given the consumers that may hold something."""
+"""Audit of a store after a run by the rules of `moorage audit`, given the consumers that may have allocations."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from placement_store.upkeep import audit
 
 _FLAVOR = Flavor(vcpus=0, memory_mb=0)
 _COUNTED = frozenset({"over-committed", "leaked"})
-#: In a run nobody writes through the placement API: what goes without a claim is no writer's business there.
+#: A run writes nothing through the placement API: each consumer without a claim is a finding.
 _NO_CLAIM = derived("harness", "audit", "no claim")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings, with the number of providers that hold too much and of allocations that belong to nobody."""
+    """All findings, with the number of over-allocated providers and of allocations without an owner."""
 
     overcommitted: int
     leaked: int
@@ -28,7 +28,7 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """True if there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Verdict:
 
 
 def judge(database: Database, living: Collection[str]) -> Verdict:
-    """Return the verdict on a store, given the uuids of all instances and migrations that may hold something."""
+    """Return the verdict on a store, given the uuids of all instances and migrations that may have allocations."""
     store = database.read(audit.report)
     holders = [structs.replace(holder, claim_id=holder.claim_id or _NO_CLAIM) for holder in store.holders]
     known = set(living)

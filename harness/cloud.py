@@ -37,7 +37,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class CloudSpec:
-    """What kind of cloud: hosts are dealt out to the cells in turn.
+    """The specification of a cloud: hosts are distributed over the cells in turn.
 
     ``settings`` (group, option, value) hold for every service. ``transport_url`` and ``database_connection`` default to
     an in-process bus and a temporary SQLite file. ``schedulers`` each serve the placement role too, unless
@@ -86,7 +86,7 @@ class RunningCloud:
         self.database = Database(self.database_connection, "main")
         self._closing.callback(self.database.close)
         self._create_schemas()
-        # Whoever looks on waits longer than any service does: a busy machine is no fault of the cloud's.
+        # Longer than any service waits: a busy machine is no fault of the cloud.
         self._bus = Bus(self.configuration(rpc={"call_timeout": 60.0}))
         self._closing.callback(self._bus.close)
         for name, service in self._services():
@@ -94,7 +94,7 @@ class RunningCloud:
         self.wait_for_hosts()
 
     def stop(self) -> None:
-        """Stop all services, the last one started first, and remove what the cloud has left."""
+        """Stop all services, the last one started first, and remove the cloud's files and schemas."""
         for name in reversed(list(self.services)):
             self.stop_service(name)
         self._closing.close()
@@ -118,11 +118,11 @@ class RunningCloud:
         return self._bus.client(topic, timeout=timeout)
 
     def configuration(self, **groups: Mapping[str, Any]) -> cfg.ConfigOpts:
-        """Return a configuration of its own for one service: the cloud's, the plan's settings, then ``groups``."""
+        """Return a configuration of its own for one service: the cloud's options, the settings, then ``groups``."""
         merged: dict[str, dict[str, Any]] = {
             "DEFAULT": {"transport_url": self.transport_url},
             "database": {"connection": self.database_connection},
-            # A cloud that is looked at while it starts: reports come quickly, and decisions see what has just happened.
+            # For short runs: frequent reports, and decisions on the present state.
             "conductor": {"report_interval": 0.5},
             "compute": {"report_interval": 0.5},
         }
@@ -132,11 +132,11 @@ class RunningCloud:
         return options.new(merged)
 
     def hosts(self) -> list[HostState]:
-        """Return all hosts as the schedulers know them."""
+        """Return all hosts of the registry."""
         return lists.hosts(self.client("scheduler"), ListHosts())
 
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
-        """Wait until all planned hosts are known and up.
+        """Wait until all specified hosts are up.
 
         :raises TimeoutError: for ``seconds`` no further host has come up.
         """
@@ -147,7 +147,7 @@ class RunningCloud:
             up = sum(host.up for host in self.hosts())
             return up >= self.plan.hosts
 
-        # Looking is work too, and more of it the more hosts there are.
+        # Listing hosts is work too, and the more the more hosts there are.
         interval = max(0.02, self.plan.hosts / 20_000)
         wait_until(all_up, f"{self.plan.hosts} hosts to be up", seconds, interval, progress=lambda: up)
 
@@ -162,7 +162,7 @@ class RunningCloud:
             cells.create(self.database, name=name, uuid=ids.derived("harness", self.plan.seed, "cell", name))
 
     def _drop_schemas(self) -> None:
-        """Leave a database that was given to us as empty as it was."""
+        """Drop the schemas in a given database, so that it is as empty as before."""
         for schema in _SCHEMAS:
             schema.drop(self.database)
 
@@ -181,7 +181,7 @@ class RunningCloud:
                 yield f"compute-{cell}", self.compute(cell, share)
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
-        """Return an agent of a cell, not yet started, whose guests outlive it."""
+        """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
         name = f"agent-{cell}"
         return ComputeService(
             self.configuration(
@@ -196,8 +196,8 @@ class RunningCloud:
         )
 
 
-#: How long to wait for what comes at once on an idle machine. It bounds a wait for something that never comes, and is
-#: no measure of speed: beside other work everything may take a hundred times as long.
+#: Seconds to wait for something that comes at once on an idle machine. It bounds a wait for something that never comes,
+#: and is no measure of speed: beside other work everything may take a hundred times as long.
 PATIENCE_SECONDS = 240.0
 
 
@@ -208,11 +208,11 @@ def wait_until(
     interval: float = 0.02,
     progress: Callable[[], object] = lambda: None,
 ) -> None:
-    """Return as soon as ``true`` returns something true.
+    """Wait until ``true`` returns a true value.
 
     :param what: the subject of the error, or a function that returns it.
-    :param progress: returns how far it has come by now. The time begins anew with each change of that.
-    :raises TimeoutError: nothing of it has changed for ``seconds``.
+    :param progress: returns the present progress. The time begins anew with each change of it.
+    :raises TimeoutError: the progress has not changed for ``seconds``.
     """
     reached, end = progress(), time.monotonic() + seconds
     while not true():

@@ -1,4 +1,4 @@
-"""`moorage demo` and `moorage bench`: a cloud of one's own, with nothing to set up."""
+"""The commands `moorage demo` and `moorage bench`, with a cloud of their own."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ def _rate(text: str) -> float:
 
 
 def _server_programs() -> ModuleType:
-    """Return the module that starts private servers; it stands on packages of an extra.
+    """Return the module that starts private servers; it needs the packages of an extra.
 
     :raises ConfigurationError: that extra is not installed.
     """
@@ -59,7 +59,7 @@ def _server_programs() -> ModuleType:
 def _servers(
     wanted: bool, transport_url: str | None, database_url: str | None
 ) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the URLs of bus and database, of private servers where they are wanted."""
+    """Yield the URLs of bus and database, of private servers if requested."""
     if not wanted:
         yield transport_url, database_url
         return
@@ -69,7 +69,7 @@ def _servers(
 
 
 class _OnServers(Configured):
-    """The options by which a cloud of one's own runs on other servers than the embedded ones."""
+    """The options for a cloud on other servers than the embedded ones."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
@@ -100,7 +100,7 @@ class _OnServers(Configured):
 
 @contextlib.contextmanager
 def _failures_in_the_table_alone() -> Iterator[None]:
-    """Keep spawns that fail by choice out of the log: the table names them."""
+    """Keep intended failures of spawns out of the log: the table names them."""
     agents = logging.getLogger("compute.agent")
     before = agents.level
     agents.setLevel(logging.ERROR)
@@ -143,8 +143,8 @@ class Demo(_OnServers, Lister):
                 transport_url=transport_url,
                 database_connection=database_url,
                 settings={
-                    # A decision sees all that has happened before it, and weighs nothing that is reported now and
-                    # then, so that placements depend on the seed alone.
+                    # A decision uses the present state, and no weigher uses periodic reports, so that placements
+                    # depend on the seed alone.
                     "scheduler": {"view_max_age": 0.0, "enabled_weighers": ["ram", "cpu", "disk"]},
                     "fake_driver": {"seed": arguments.seed, "fail_rate": arguments.fail_rate},
                 },
@@ -196,8 +196,8 @@ class BenchSelect(_OnServers, ShowOne):
                 settings={
                     # Large enough that no measurement fills the cloud.
                     "fake_driver": {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000},
-                    # The agents have processors of their own in a real cloud, and share the scheduler's here. They are
-                    # stopped once all hosts are up, and a decision asks no more than what a host has said last.
+                    # In a real cloud the agents have processors of their own; here they share the scheduler's. They are
+                    # stopped once all hosts are up: a decision needs only their last reports.
                     "compute": {"report_interval": 5.0},
                     "scheduler": {"host_down_after": 86400.0},
                 },

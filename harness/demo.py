@@ -1,4 +1,4 @@
-"""The main job, seen: a cloud of fake hosts, instances built one by one, failures on the way, an audit at the end."""
+"""The run of `moorage demo`: instances built one by one on fake hosts, some with failures, and an audit at the end."""
 
 import time
 from collections.abc import Iterator
@@ -34,6 +34,6 @@ def build_all(cloud: RunningCloud, instances: int, seconds: float = 120.0) -> It
 
 
 def audit(cloud: RunningCloud) -> Verdict:
-    """Compare what the store holds with the instances that are active."""
+    """Compare the store's allocations with the active instances."""
     instances = lists.instances(cloud.client("conductor"), ListInstances())
     return judge(cloud.database, [instance.uuid for instance in instances if instance.state == "active"])

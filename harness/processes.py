@@ -1,4 +1,4 @@
-"""The same cloud as real processes, each a `moorage` command with one configuration file between them."""
+"""A cloud of real processes, each a `moorage` command, with a common configuration file."""
 
 import contextlib
 import logging
@@ -19,14 +19,14 @@ from moorage.messages import ListHosts
 
 LOG = logging.getLogger(__name__)
 
-#: A process that is asked to stop ends what it is doing first; one that does not end at all must not hang a run.
+#: Seconds for a process to stop in order; one that does not end must not hang a run.
 _STOP_SECONDS = 60.0
 
 
 class ProcessCloud:
     """Processes of one cloud, each known by a name, with its log in a file of that name.
 
-    ``settings`` (group, option, value) become the configuration file that all of them read.
+    ``settings`` (group, option, value) are written to the configuration file of all of them.
     """
 
     def __init__(self, transport_url: str, database_connection: str, settings: Settings | None = None) -> None:
@@ -73,7 +73,7 @@ class ProcessCloud:
         return done
 
     def start(self, name: str, *words: str, settings: Settings | None = None, armed: str = "") -> None:
-        """Start a `moorage` daemon under a name, with a configuration file of its own where it has other settings.
+        """Start a `moorage` daemon under a name, with a configuration file of its own for ``settings``.
 
         :param armed: failpoints, as :mod:`moorage.failpoints` reads them from the environment.
         """
@@ -89,11 +89,11 @@ class ProcessCloud:
             )
 
     def stop(self, name: str) -> int:
-        """Stop a process in good order and return its exit status."""
+        """Stop a process in order and return its exit status."""
         return self._end(name, signal.SIGTERM)
 
     def kill(self, name: str) -> int:
-        """End a process as a crash would."""
+        """Kill a process, as a crash would."""
         return self._end(name, signal.SIGKILL)
 
     def log(self, name: str) -> str:

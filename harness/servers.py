@@ -1,8 +1,8 @@
-"""Private MariaDB and RabbitMQ servers that can be stopped, killed and started again on what they had stored.
+"""Private MariaDB and RabbitMQ servers that can be stopped, killed and started again on their data.
 
-They run from Debian's packages, on free ports of 127.0.0.1, in a temporary directory, as whoever starts them. pifpaf
-knows how to run such programs for a while; what it lacks is added here: a TCP port, users and grants, a port mapper and
-names of RabbitMQ's own, and a second start on the same data.
+They run from Debian's packages, on free ports of 127.0.0.1, in a temporary directory, as the present user. pifpaf runs
+such programs; this module adds a TCP port, users and grants, a port mapper and names of RabbitMQ's own, and a second
+start on the same data.
 """
 
 import atexit
@@ -36,7 +36,7 @@ class ServersMissing(Exception):
 
 
 def _free_ports(count: int) -> list[int]:
-    """Find ports that nobody uses; all are held until the last is found, so that no two are the same."""
+    """Return unused ports; all are held until the last is found, so that no two are equal."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
@@ -49,7 +49,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
-    """One server process, started as often as wanted on one data directory, which goes with ``close``."""
+    """A server process that can be started again on its data directory, which is removed by ``close``."""
 
     programs: ClassVar[tuple[str, ...]]
     package: ClassVar[str]
@@ -74,7 +74,7 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
         self._main = self._launch()
 
     def stop(self) -> None:
-        """Stop the server in good order; its data stay."""
+        """Stop the server in order; its data stay."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
         raise NotImplementedError
 
     def _launch(self) -> psutil.Popen:
-        """Start the process on what is in the directory, and wait for it to be ready."""
+        """Start the process on the directory's data, and wait until it is ready."""
         raise NotImplementedError
 
     def _end(self, how: signal.Signals) -> None:
@@ -131,7 +131,7 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
         return process
 
     def _kill(self, parent: psutil.Popen) -> None:
-        # pifpaf would look for a process group by number, and one long gone may be somebody else's by now.
+        # pifpaf would look for a process group by number, which may belong to another process by now.
         if parent.returncode is None:
             _finish(parent, signal.SIGKILL)
 
@@ -155,7 +155,7 @@ def _finish(process: psutil.Popen, how: signal.Signals) -> None:
 
 
 class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
-    """A MariaDB of one's own, with a user who may do anything.
+    """A private MariaDB, with a user who may do anything.
 
     Options are mariadbd's, as an option file has them, and win over those given here:
     ``MariaDBServer("transaction-isolation=REPEATABLE-READ", "innodb_flush_log_at_trx_commit=2")``.
@@ -222,14 +222,14 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
             "--socket=socket",  # within the data directory: an absolute path may be too long for a socket
             "--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve",
             "--max-connections=500", "--max-connect-errors=1000000",  # drills break off many connections
-            # What else the server decides by itself is left as an operator finds it; these save disk and time alone.
+            # All other settings are the server's defaults; these only save disk space and time.
             "--innodb-log-file-size=32M", "--innodb-buffer-pool-dump-at-shutdown=0",
             *self.options, wait_for_line="ready for connections",
         )  # fmt: skip
 
 
 class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
-    """A RabbitMQ of one's own; any number run side by side, as each has its own port mapper (epmd)."""
+    """A private RabbitMQ; any number run side by side, as each has its own port mapper (epmd)."""
 
     programs = ("rabbitmq-server", "epmd")
     package = "rabbitmq-server"
@@ -293,7 +293,7 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         }
 
     def _launch(self) -> psutil.Popen:
-        # Erlang would start a port mapper that outlives everybody; one that is there already is used instead.
+        # Erlang would start a port mapper that is never stopped; a running one is used instead.
         self._mapper = self._run("epmd", "-d", "-d", wait_for_line="entering the main select")
         return self._run("rabbitmq-server", wait_for_line="completed with .* plugins")
 

@@ -1,1 +1,1 @@
-"""Weighers: each answers how good a host is for a request."""
+"""Weighers: each scores a host for a request."""

@@ -1,4 +1,4 @@
-"""A host on which builds keep failing sinks below all others, and rises again."""
+"""The weigher that avoids hosts with recent failed builds."""
 
 from typing import ClassVar
 
@@ -7,15 +7,15 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class BuildFailureWeigher(Weigher):
-    """Weighs a host by how many builds have failed there lately: the fewer the better, and before all other weighers.
+    """Weighs a host by the number of recent failed builds there: the fewer the better, before all other weighers.
 
-    Each failure counts less as time goes by and as builds succeed, and at last no more.
+    The number decays with time and with successful builds.
     """
 
     default_multiplier: ClassVar[float] = 1_000_000.0
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the failures of ``host`` as a negative number."""
+        """Return the number of failures of ``host``, negated."""
         return 0.0 - host.failed_builds
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Servers go where most virtual CPUs are free."""
+"""The weigher for free virtual CPUs."""
 
 from moorage.model import VCPU, RequestSpec
 from moorage.plugin import FloatArray, Host, HostView, Weigher
@@ -8,7 +8,7 @@ class CpuWeigher(Weigher):
     """Weighs a host by its free virtual CPUs: the more the better; a negative multiplier fills hosts up instead."""
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the free virtual CPUs of ``host``; 0 where it has none at all."""
+        """Return the free virtual CPUs of ``host``; 0 without inventory."""
         return host.free(VCPU)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""A server that may move to another cell stays in its own, as far as there is room."""
+"""The weigher that keeps a moving server in its cell, if there is room."""
 
 from typing import ClassVar
 
@@ -9,17 +9,17 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class CrossCellWeigher(Weigher):
-    """Weighs the hosts of the cell that a server is in above all others, where it may also go to another one."""
+    """Weighs the hosts of a server's present cell above all others, if it may move to another cell."""
 
     default_multiplier: ClassVar[float] = 1_000_000.0
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Return whether the request names the server's cell and lets it leave that."""
+        """Return whether the request names the server's cell and allows another one."""
         wanted = request.requested_destination
         return wanted is not None and wanted.cell is not None and wanted.allow_cross_cell_move
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return 1 for a host of the server's own cell, -1 for another's, 0 for all where there is no choice."""
+        """Return 1 for a host of the server's own cell, -1 for another cell's, and 0 where there is no choice."""
         return (1.0 if host.in_cell(_own_cell(request)) else -1.0) if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Servers go where most disk is free."""
+"""The weigher for free disk."""
 
 from moorage.model import DISK_GB, RequestSpec
 from moorage.plugin import FloatArray, Host, HostView, Weigher
@@ -8,7 +8,7 @@ class DiskWeigher(Weigher):
     """Weighs a host by its free disk: the more the better; a negative multiplier fills hosts up instead."""
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the free disk of ``host``; 0 where it has none at all."""
+        """Return the free disk of ``host``; 0 without inventory."""
         return host.free(DISK_GB)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

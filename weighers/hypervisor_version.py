@@ -1,4 +1,4 @@
-"""Servers go where the hypervisor is newest, so that hosts that are yet to be upgraded become empty."""
+"""The weigher for the newest hypervisor version, so that hosts that are to be upgraded become empty."""
 
 from itertools import zip_longest
 from typing import Any
@@ -7,7 +7,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 _ATTRIBUTE = "hypervisor_version"
-#: Of a version that is written as a number each part has three digits, as in 6001002 for 6.1.2.
+#: The factor of each part of a version that is written as a number: three digits, as in 6001002 for 6.1.2.
 _PART = 1000
 _PARTS = 3
 
@@ -15,7 +15,7 @@ _PARTS = 3
 class HypervisorVersionWeigher(Weigher):
     """Weighs a host by the version that its driver reports, a number or a text with dots: the newer the better.
 
-    A host without one, or with one that cannot be read, comes last.
+    A host without a valid version comes last.
     """
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
@@ -28,7 +28,7 @@ class HypervisorVersionWeigher(Weigher):
 
 
 def _as_number(version: Any) -> float:
-    """Return a version as a number that grows with it; 0 for what is none."""
+    """Return a version as a number that grows with it; 0 for an invalid one."""
     if isinstance(version, str):
         return _of_text(version)
     return float(version) if isinstance(version, int) and 0 < version < _PART ** (_PARTS + 1) else 0.0

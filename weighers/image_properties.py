@@ -1,4 +1,4 @@
-"""Servers go where others run from similar images, or keep away from there; by default neither counts."""
+"""The weigher for hosts with servers of similar images, or without them; by default it does not count."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,9 +14,9 @@ _SETTING = "image_props_weight_setting"
 
 
 class ImagePropertiesWeigher(Weigher):
-    """Weighs a host by how many of its servers run from an image with a property of the request's: more are better.
+    """Weighs a host by the number of its servers whose image has a property of the request's image: more are better.
 
-    Every property counts by itself, so a server that has three of them in common counts three times.
+    Every property counts by itself: a server with three common properties counts three times.
     """
 
     default_multiplier: ClassVar[float] = 0.0
@@ -31,9 +31,9 @@ class ImagePropertiesWeigher(Weigher):
     ]
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Read the setting.
+        """Parse the setting.
 
-        :raises ConfigurationError: it is not what it should be.
+        :raises ConfigurationError: it is not valid.
         """
         super().__init__(settings)
         self._ratios = ratios(_SETTING, settings[_SETTING])
@@ -43,7 +43,7 @@ class ImagePropertiesWeigher(Weigher):
         return any(True for _ in self._counted(request))
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return how much of the request's image the servers of ``host`` have in common with it."""
+        """Return the weighted number of common image properties of the servers of ``host``."""
         return float(self._in_common(host, request))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:

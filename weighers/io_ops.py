@@ -1,4 +1,4 @@
-"""Servers go where few others are being started or moved."""
+"""The weigher for the number of servers being started, moved or rebuilt."""
 
 from typing import ClassVar
 
@@ -9,12 +9,12 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class IoOpsWeigher(Weigher):
-    """Weighs a host by how many servers are being started, moved or rebuilt there; fewer are better by default."""
+    """Weighs a host by the number of servers being started, moved or rebuilt there; fewer are better by default."""
 
     default_multiplier: ClassVar[float] = -1.0
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return how many servers are under way on ``host``."""
+        """Return the number of such servers on ``host``."""
         return float(host.io_ops)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

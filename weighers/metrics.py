@@ -1,4 +1,4 @@
-"""Hosts are weighed by what their drivers measure of them."""
+"""The weigher for metrics from drivers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ _OF_UNAVAILABLE = "metrics_weight_of_unavailable"
 
 
 class MetricsWeigher(Weigher):
-    """Weighs a host by its metrics, each times its ratio: what the driver reports in the attribute ``metrics``.
+    """Weighs a host by the sum of its metrics times their ratios, from the driver's attribute ``metrics``.
 
-    A host that does not report them all has no weight. That breaks the weigher, which nobody takes for a refusal,
-    unless the filter ``metrics`` has left such hosts out or the configuration gives them a weight.
+    A host that does not report all of them has no score. That is a fault of the weigher, and no refusal, unless the
+    filter ``metrics`` has removed such hosts or the configuration gives them a weight.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = [
@@ -44,9 +44,9 @@ class MetricsWeigher(Weigher):
     ]
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Read the settings.
+        """Parse the settings.
 
-        :raises ConfigurationError: one of them is not what it should be.
+        :raises ConfigurationError: one of them is not valid.
         """
         super().__init__(settings)
         self._ratios = ratios(_SETTING, settings[_SETTING])
@@ -57,7 +57,7 @@ class MetricsWeigher(Weigher):
         return bool(self._ratios)
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the sum of the metrics of ``host``; not a number where one is required and not reported."""
+        """Return the sum of the metrics of ``host``; NaN where a required one is not reported."""
         return float(self._sum(host))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
@@ -68,6 +68,6 @@ class MetricsWeigher(Weigher):
         total: float | FloatArray = 0.0
         for name, ratio in self._ratios.items():
             total = total + ratio * asked.number_from(f"metrics.{name}", measured)
-        # The sum is not a number where one of them is not.
+        # The sum is NaN where one of them is.
         found: Amount = np.where(np.isnan(total), self._unavailable, total)
         return found

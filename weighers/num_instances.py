@@ -1,4 +1,4 @@
-"""Servers go where many, or few, others are placed; by default neither counts."""
+"""The weigher for the number of servers on a host; by default it does not count."""
 
 from typing import ClassVar
 
@@ -9,12 +9,12 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class NumInstancesWeigher(Weigher):
-    """Weighs a host by how many servers are placed there: a positive multiplier fills hosts, a negative one spreads."""
+    """Weighs a host by the number of servers placed there: a positive multiplier fills up, a negative spreads."""
 
     default_multiplier: ClassVar[float] = 0.0
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return how many servers are placed on ``host``."""
+        """Return the number of servers placed on ``host``."""
         return float(host.instances)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Servers fill the hosts that are open before another one is opened, so that what is free stays in large pieces."""
+"""The weigher that fills used hosts before empty ones, so that free resources stay unfragmented."""
 
 from collections import Counter
 
@@ -7,19 +7,19 @@ import numpy as np
 from moorage.model import MEMORY_MB, RequestSpec, Resources
 from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher
 
-#: More than a share can be: no open host comes after an empty one.
+#: More than any share: every used host comes before every empty one.
 _OPENING = 2.0
 
 
 class PackingWeigher(Weigher):
-    """Weighs a host by how full it would be: the mean share of what is asked for; one without servers comes last.
+    """Weighs a host by its use after the placement: the mean share of the requested classes; empty hosts come last.
 
-    Meant to stand alone: beside it the weighers that spread servers, such as ``ram``, need a multiplier of 0. The
-    figures that the formula was chosen by are those of ``moorage bench packing``.
+    For use alone: the weighers that spread servers, such as ``ram``, need a multiplier of 0 beside it. The formula was
+    chosen by ``moorage bench packing``.
     """
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return the weight of ``host``."""
+        """Return the score of ``host``."""
         return float(_fullness(host, request))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Hosts with PCI devices are kept for those who ask for some, and are filled one after the other."""
+"""The weigher that keeps hosts with PCI devices for requests for them, and fills those one after the other."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -10,16 +10,16 @@ from oslo_config import cfg
 from moorage.model import RequestSpec
 from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher
 
-#: From so many free devices on, one more makes no difference (Nova's ``PCIWeigher``).
+#: The number of free devices from which on more make no difference (Nova's ``PCIWeigher``).
 _MOST = 100
 _CLASSES = "pci_resource_classes"
 
 
 class PciWeigher(Weigher):
-    """Weighs a host by how many PCI devices are free on it: the fewer the better, and none is best.
+    """Weighs a host by the number of its free PCI devices: the fewer the better, and none is best.
 
-    Who asks for a device is left the hosts that have one by the filter; among them, too, the one with the fewest comes
-    first, so that large sets stay together.
+    A request for a device is filtered to the hosts that have one; among them, too, the one with the fewest comes first,
+    so that large sets stay together.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = [
@@ -31,7 +31,7 @@ class PciWeigher(Weigher):
     ]
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the weight of ``host``: 100 without any free device, 1 with 99 and more."""
+        """Return the score of ``host``: 100 without any free device, 1 with 99 and more."""
         return float(_MOST - np.minimum(self._free(host), _MOST - 1))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
@@ -40,7 +40,7 @@ class PciWeigher(Weigher):
 
     def _free(self, asked: Host | HostView) -> Amount:
         free: Amount = 0.0
-        # In one order, since sums of fractions depend on it.
+        # Sorted, since sums of fractions depend on the order.
         for name in sorted(self._counted(asked.resource_classes)):
             free = np.add(free, asked.room(name))
         return free

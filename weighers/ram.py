@@ -1,4 +1,4 @@
-"""Servers go where most memory is free."""
+"""The weigher for free memory."""
 
 from moorage.model import MEMORY_MB, RequestSpec
 from moorage.plugin import FloatArray, Host, HostView, Weigher
@@ -8,7 +8,7 @@ class RamWeigher(Weigher):
     """Weighs a host by its free memory: the more the better; a negative multiplier fills hosts up instead."""
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the free memory of ``host``; 0 where it has none at all."""
+        """Return the free memory of ``host``; 0 without inventory."""
         return host.free(MEMORY_MB)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002

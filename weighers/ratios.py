@@ -1,4 +1,4 @@
-"""Settings that give each of some names a weight, as in ``cpu.percent=-1.0, io_pressure=0.5``."""
+"""Parsing of settings with a ratio for each name, as in ``cpu.percent=-1.0, io_pressure=0.5``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from moorage.plugin import measured
 
 
 def ratios(option: str, settings: Sequence[str]) -> Mapping[str, float]:
-    """Return the weights by name.
+    """Return the ratios by name.
 
-    :param option: what the setting is called, for whoever has to mend it.
+    :param option: the option's name, for errors.
     :raises ConfigurationError: one of them has no name or no number, or a name is given twice.
     """
     found: dict[str, float] = {}

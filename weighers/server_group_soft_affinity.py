@@ -1,4 +1,4 @@
-"""The members of a server group of soft affinity stay near each other, as far as there is room."""
+"""The weigher for soft-affinity server groups, whose members share a host if there is room."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class ServerGroupSoftAffinityWeigher(Weigher):
-    """Weighs a host by how many other members of a soft-affinity group it has: the more the better."""
+    """Weighs a host by the number of other members of a soft-affinity group on it: the more the better."""
 
     def concerns(self, request: RequestSpec) -> bool:
         """Return whether the request names a soft-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-affinity"
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return how many other members are on ``host``."""
+        """Return the number of other members on ``host``."""
         return float(host.group_members_here) if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:

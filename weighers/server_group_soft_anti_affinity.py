@@ -1,4 +1,4 @@
-"""The members of a server group of soft anti-affinity stay apart, as far as there is room."""
+"""The weigher for soft-anti-affinity server groups, whose members are on different hosts if there is room."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from moorage.plugin import FloatArray, Host, HostView, Weigher
 
 
 class ServerGroupSoftAntiAffinityWeigher(Weigher):
-    """Weighs a host by how many other members of a soft-anti-affinity group it has: the fewer the better."""
+    """Weighs a host by the number of other members of a soft-anti-affinity group on it: the fewer the better."""
 
     def concerns(self, request: RequestSpec) -> bool:
         """Return whether the request names a soft-anti-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-anti-affinity"
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return how many other members are on ``host``, as a negative number."""
+        """Return the number of other members on ``host``, negated."""
         return 0.0 - host.group_members_here if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:

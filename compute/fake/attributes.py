@@ -1,4 +1,4 @@
-"""What fake hosts say of themselves beside their resources, for filters and weighers to read: chosen by options."""
+"""Attributes of fake hosts for filters and weighers, chosen by options."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ class FakeAttributes:
     """The attributes of every host of a fake driver.
 
     :param options: the group ``[fake_driver]``.
-    :raises ConfigurationError: one of them is not what it should be; the text names it.
+    :raises ConfigurationError: one of them is not valid; the text names it.
     """
 
     def __init__(self, options: cfg.ConfigOpts.GroupAttr) -> None:
@@ -27,7 +27,7 @@ class FakeAttributes:
         self._said = list(_said(options.attributes))
 
     def of(self, host: str) -> dict[str, Any]:
-        """Return what the driver says of a host: the same at every start."""
+        """Return the attributes of a host: the same at every start."""
         found: dict[str, Any] = {}
         if self._metrics:
             found["metrics"] = {name: self._measured(name, host) for name in self._metrics}
@@ -38,12 +38,12 @@ class FakeAttributes:
 
     def _measured(self, name: str, host: str) -> float:
         low, high = self._metrics[name]
-        # The sum may be rounded beyond its bound.
+        # The sum may be rounded beyond the bound.
         return min(low + (high - low) * chance(self._seed, name, host), high)
 
 
 def _said(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """Yield what is said by each text, and of which host alone it is, if it is not of all."""
+    """Parse each text into a host, or None for all hosts, and its attributes."""
     for text in texts:
         before, brace, behind = text.partition("{")
         host, colon, rest = before.rpartition(":")
@@ -57,7 +57,7 @@ def _said(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
 
 
 def _metrics(texts: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield each metric with the smallest and the largest number that a host may have of it."""
+    """Parse each metric with its smallest and largest value."""
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         low, to, high = value.partition(_TO)

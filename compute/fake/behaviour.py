@@ -1,4 +1,4 @@
-"""What a fake host does with attempts, and with orders to guests: chosen by options, and the same on every run."""
+"""Behaviour of a fake host with attempts and orders: chosen by options, and the same on every run."""
 
 import hashlib
 import math
@@ -13,31 +13,31 @@ _EVERY_SPAWN_FAILS = "every spawn fails here"
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a host does with one attempt, or one order; of the latter it refuses none."""
+    """The behaviour of a host with one attempt, or with one order, which it never refuses."""
 
-    #: Why it does not even accept the claim.
+    #: The reason to refuse the guest before the claim is accepted.
     refusal: str | None = None
-    #: How long it takes; infinite for one that hangs until it is destroyed.
+    #: Seconds that it takes; infinite for one that hangs until it is destroyed.
     seconds: float = 0.0
-    #: Whether it cannot be cut short: it comes to its end late, wanted or not.
+    #: Whether it cannot be cut short: it ends late, also when it is not wanted any more.
     stubborn: bool = False
-    #: For how long the host is dead from the middle of it on; that fails it.
+    #: Seconds for which the host is dead from the middle of it on, so that it fails.
     dead_seconds: float = 0.0
-    #: Why it then fails.
+    #: The reason of its failure.
     fault: str | None = None
     #: Whether it would fail on every host.
     is_final: bool = False
 
 
 def chance(seed: int, instance_uuid: str, host: str) -> float:
-    """Return the draw, in [0, 1), that decides whether an instance fails on a host: the same on every run."""
+    """Return the random number in [0, 1) that decides whether an instance fails on a host: the same on every run."""
     drawn = hashlib.sha256(f"{seed}/{instance_uuid}/{host}".encode()).digest()
     # 53 bits, as many as a float holds: more would round the largest draws up to 1.
     return float((int.from_bytes(drawn[:8], "big") >> 11) / 2**53)
 
 
 def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Behaviour:
-    """Return what the options of ``[fake_driver]`` make of an attempt at ``guest`` on ``host``."""
+    """Return the behaviour with an attempt at ``guest`` on ``host``, by the options of ``[fake_driver]``."""
     return Behaviour(
         refusal=_refusal(options, host, guest),
         seconds=_seconds(options, host, live=guest.moving is not None and guest.moving.kind == "live-migration"),
@@ -49,7 +49,7 @@ def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Be
 
 
 def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: bool) -> Behaviour:
-    """Return what the options make of an order to a guest on ``host``: a rebuild takes its time as a spawn does."""
+    """Return the behaviour with an order to a guest on ``host``, by the options: a rebuild takes as long as a spawn."""
     fault = "its guests neither stop nor start" if host in options.stuck_hosts else None
     if not rebuild:
         return Behaviour(fault=fault)

@@ -1,24 +1,22 @@
-"""A driver whose hosts and guests are records in a file; it also documents what is expected of a real one.
+"""A driver whose hosts and guests are records in a file; it also documents the properties of a real driver.
 
-What a real driver has in common with it:
+A real driver has these in common with it:
 
 * **Guests outlive the agent.** They are in a file of their own. A restarted agent finds them, with the attempt and the
-  claim they were started under; an attempt that is repeated finds its guest running.
-* **A host has only what it has.** It counts its guests, half-made ones included, and refuses one more than it can
-  carry, without asking anybody. It never refuses a guest whose claim was in order: where it does, somebody
-  over-committed it, or released what a guest still held.
+  claim of their start; a repeated attempt finds its guest running.
+* **A host enforces its capacity.** It counts its guests, half-made ones included, and refuses one too many by itself.
+  It never refuses a guest with a valid claim: a refusal shows an over-commit, or a release of what a guest still held.
 * **A guest begins to hold its amounts before it runs,** and holds them until it is destroyed. A spawn that fails may
   leave pieces behind: the agent destroys them before it reports the failure.
-* **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards. A spawn that
-  is under way is cut short; one that cannot be has to come to its end first, and whoever destroys is told so.
-* **Stopped means stopped.** A guest that was stopped holds what it held, and runs again when it is told to and not
-  before: neither because its agent has started again, nor because its build is sent once more. What was ordered of it
-  is carried out once, and not at all after a later order.
+* **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards. A spawn in
+  progress is cut short; one that cannot be has to end first, and the destroy raises ``RequestInProgress``.
+* **Stopped means stopped.** A stopped guest keeps its amounts, and runs again only by an order: neither after a restart
+  of its agent, nor because its build is sent once more. An order is carried out once, and not after a later one.
 * **A moved guest is a guest.** It is spawned as any other, under an attempt of its own, and counted beside the old one
   also where both are on the same host.
-* **Nothing is destroyed but by name:** the attempt and its claim. A guest that nobody names stays.
+* **Guests are destroyed only by attempt and claim.** A guest that no message names stays.
 
-What it does badly is chosen by options, and in one method, :meth:`FakeDriver.behaviour`, for tests that want more.
+Its faults are chosen by options, and in the method :meth:`FakeDriver.behaviour`, for tests that need others.
 """
 
 import logging
@@ -43,9 +41,9 @@ LOG = logging.getLogger(__name__)
 
 
 class FakeDriver(Driver):
-    """Plays as many hosts as ``[fake_driver] hosts`` says, all alike but for what they report of themselves.
+    """A driver of ``[fake_driver] hosts`` hosts, all alike but for their attributes.
 
-    :raises ConfigurationError: an option is not what it should be.
+    :raises ConfigurationError: an option is not valid.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str) -> None:
@@ -61,9 +59,9 @@ class FakeDriver(Driver):
         self._file = GuestFile(Path(options.state_file or quote(f"moorage-fake-{cell_name}-{agent}.sqlite", safe=" ")))
 
     def start(self) -> None:
-        """Open the file of guests, and put the strangers' in that were asked for.
+        """Open the file of guests, and add the configured unknown guests.
 
-        :raises ConfigurationError: it cannot be opened.
+        :raises ConfigurationError: the file cannot be opened.
         """
         self._file.open()
         for guest in self._strangers():
@@ -74,32 +72,32 @@ class FakeDriver(Driver):
                 LOG.warning("There is no stranger's guest on host %s: %s", guest.host, refusal.reason)
 
     def close(self) -> None:
-        """Cut short what is under way, and close the file of guests."""
+        """Cut the work in progress short, and close the file of guests."""
         self._time.close()
         self._file.close()
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
-        """Say what ``host`` does with ``guest``; what a test overrides to have it behave worse."""
+        """Return the behaviour of ``host`` with ``guest``; tests override it for worse ones."""
         return chosen(self.conf.fake_driver, host, guest)
 
     def order_behaviour(self, host: str, order: GuestOrder, action: Action) -> Behaviour:  # noqa: ARG002
-        """Say what ``host`` does when it is to ``action`` a guest; what a test overrides to have it behave worse."""
+        """Return the behaviour of ``host`` with an order to ``action`` a guest; tests override it for worse ones."""
         return chosen_for_order(self.conf.fake_driver, host, rebuild=action == "rebuild")
 
     def die(self, host: str, seconds: float) -> None:
-        """Have a host dead for so long: it is silent, whatever is being spawned on it fails, and its guests stay."""
+        """Make a host dead for some seconds: it is silent, its spawns in progress fail, and its guests stay."""
         self._require(host)
         LOG.warning("Host %s is dead for %g s", host, seconds)
         self._time.die(host, seconds)
 
     def hosts(self) -> Sequence[HostReport]:
-        """Describe every host."""
+        """Return the description of every host."""
         return list(self._hosts.values())
 
     def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-        """Describe a host's compute node and what is under it, as the options lay it out.
+        """Set a host's provider tree to the layout of the options.
 
-        :raises ReshapeNeeded: the tree has it on other providers.
+        :raises ReshapeNeeded: the tree has inventories on other providers.
         """
         self._require(host.service_host)
         self._layout.update(host, tree)
@@ -117,26 +115,26 @@ class FakeDriver(Driver):
         return host in self._hosts and not self._time.is_dead(host)
 
     def admit(self, host: str, guest: GuestSpec) -> None:
-        """Refuse on hosts that are told to.
+        """Refuse a guest if the behaviour of the host is to refuse.
 
-        :raises BuildFailed: the host is one of them.
-        :raises NoReply: it is dead.
+        :raises BuildFailed: it is.
+        :raises NoReply: the host is dead.
         """
         self._reach(host, "admit")
         if (refusal := self.behaviour(host, guest).refusal) is not None:
             raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=refusal)
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Write the guest down, take the time a spawn takes, and then let it run or fail.
+        """Record the guest, wait for the duration of a spawn, and then let it run or fail.
 
-        :raises BuildFailed: the spawn fails by choice, the host is full or has died in the middle of it, or the attempt
-            has been destroyed.
+        :raises BuildFailed: the spawn fails by its behaviour, the host is full or died meanwhile, or the attempt has
+            been destroyed.
         :raises BuildImpossible: its image is broken.
         :raises NoReply: the host is dead.
         """
         self._reach(host, "spawn")
         made = _guest(host, guest)
-        # Under way before it is in the file: whoever finds it there to destroy it can also cut it short.
+        # In progress before it is in the file: a destroy that finds it in the file can also cut it short.
         with self._time.at_work(host, guest.attempt_id) as work:
             if self._file.begin(made, self._layout.capacity):
                 return
@@ -148,21 +146,21 @@ class FakeDriver(Driver):
         self._file.finish(made)
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:  # noqa: ARG002
-        """Strike the guest out; the attempt alone names it.
+        """Remove the guest of an attempt.
 
-        :raises RequestInProgress: its spawn is under way, and is one that cannot be cut short.
+        :raises RequestInProgress: its spawn is in progress and cannot be cut short.
         :raises InvalidState: the attempt's guest was started under another claim.
         :raises NoReply: the host is dead.
         """
         self._reach(host, "destroy")
         if self._time.is_stubborn(host, attempt_id):
             raise errors.RequestInProgress(request_id=attempt_id)
-        # First the file, which knows whose guest it is: the spawn of another claim's is not disturbed.
+        # First the file, which checks the claim: the spawn of another claim's guest is not cut short.
         self._file.destroy(host, attempt_id, claim_id)
         self._time.cut_short(host, attempt_id)
 
     def stop_guest(self, host: str, order: GuestOrder) -> None:
-        """Note that a guest does not run; it holds what it held.
+        """Record that a guest does not run; it keeps its amounts.
 
         :raises InvalidState: there is no such guest, or a later order.
         :raises GuestActionFailed: the host is stuck.
@@ -171,7 +169,7 @@ class FakeDriver(Driver):
         self._carry_out(host, order, "stop")
 
     def start_guest(self, host: str, order: GuestOrder) -> None:
-        """Note that a guest runs.
+        """Record that a guest runs.
 
         :raises InvalidState: there is no such guest, or a later order.
         :raises GuestActionFailed: the host is stuck.
@@ -180,10 +178,10 @@ class FakeDriver(Driver):
         self._carry_out(host, order, "start")
 
     def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:  # noqa: ARG002
-        """Take the time a spawn takes, and then let the guest run or fail; it does not run meanwhile.
+        """Wait for the duration of a spawn, and then let the guest run or fail; it does not run meanwhile.
 
         :raises InvalidState: there is no such guest, or a later order.
-        :raises GuestActionFailed: it fails by choice, or was destroyed or its host has died in the middle of it.
+        :raises GuestActionFailed: it fails by its behaviour, or it was destroyed or its host died meanwhile.
         :raises NoReply: the host is dead.
         """
         self._carry_out(host, order, "rebuild")
@@ -215,7 +213,7 @@ class FakeDriver(Driver):
             raise errors.GuestActionFailed(instance_uuid=order.instance_uuid, host=host, action=action, reason=fault)
 
     def _pass_time(self, work: Work, behaviour: Behaviour) -> str | None:
-        """Take the time that something takes; tell why it has failed, if it has."""
+        """Wait for the duration of some work; return the reason of its failure, or None."""
         if behaviour.dead_seconds:
             self.die(work.host, behaviour.dead_seconds)
         return self._time.pass_time(work, behaviour.seconds, stubborn=behaviour.stubborn) or behaviour.fault
@@ -230,7 +228,7 @@ class FakeDriver(Driver):
             raise errors.NoReply(topic=f"host {host}", method=what, seconds=0.0)
 
     def _strangers(self) -> Iterator[Guest]:
-        """Return guests that no cell knows, dealt out to the hosts in turn: the same ones at every start."""
+        """Yield guests without a record in any cell, distributed over the hosts: the same ones at every start."""
         for number, host in enumerate(islice(cycle(self._hosts), self.conf.fake_driver.stranger_guests), 1):
             names = {
                 name: ids.derived("fake-stranger", self.cell_name, self.agent, number, name)
@@ -242,7 +240,7 @@ class FakeDriver(Driver):
         return HostReport(
             service_host=host,
             nodename=host,
-            # Known by its name in its cell, as a machine by its board: the same after the file was lost.
+            # Derived from its name and its cell, as a machine's uuid from its board: the same after the file was lost.
             compute_node_uuid=ids.derived("fake-node", self.cell_name, host),
             agent=self.agent,
             availability_zone=self.conf.fake_driver.availability_zone,

@@ -1,4 +1,4 @@
-"""The fake driver's guests, in a file that outlives the agent, as a hypervisor's own records would."""
+"""The fake driver's file of guests, which outlives the agent, as a hypervisor's own records do."""
 
 import sqlite3
 import threading
@@ -12,18 +12,18 @@ from compute.fake import guest_schema
 from moorage import errors
 from moorage.model import Guest
 
-#: What may be ordered of a guest that is there.
+#: The orders to an existing guest.
 Action = Literal["stop", "start", "rebuild"]
 
-# Another process may look into the file while an agent writes; its transactions are short. Arbitrary, and ample.
+# Seconds to wait for another process that reads the file; transactions are short. Arbitrary, and ample.
 _BUSY_SECONDS = 10.0
 
 
 class GuestFile:
-    """Guests by host and attempt, what was ordered of them, and the attempts that have been destroyed.
+    """Guests by host and attempt, their orders, and the destroyed attempts.
 
-    A destroyed attempt is remembered without end: it is one short row, and forgetting it by the clock would let a
-    message that was late enough start its guest again. Its orders are forgotten with the guest.
+    A destroyed attempt is kept without end: it is one short row, and if it were deleted after some time, a later
+    message could start its guest again. Its orders are deleted with the guest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class GuestFile:
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open the file, and make it if it is not there; one of an older version is brought up to this one.
+        """Open the file, and create it if it does not exist; one of an older version is upgraded.
 
         :raises ConfigurationError: it cannot be opened.
         """
@@ -59,7 +59,7 @@ class GuestFile:
                 self._connection = None
 
     def begin(self, guest: Guest, capacity: Mapping[str, float]) -> bool:
-        """Set aside what ``guest`` holds of its host, in one transaction; tell whether it was made already.
+        """Allocate the amounts of ``guest`` on its host, in one transaction; return whether it was made already.
 
         :raises BuildFailed: the attempt has been destroyed, has a guest of another claim, or does not fit.
         """
@@ -83,7 +83,7 @@ class GuestFile:
             return False
 
     def finish(self, guest: Guest) -> None:
-        """Note that ``guest`` has been made, and runs.
+        """Record that ``guest`` has been made, and runs.
 
         :raises BuildFailed: it has been destroyed meanwhile.
         """
@@ -95,7 +95,7 @@ class GuestFile:
                 raise _failed(guest, f"attempt {guest.attempt_id} was destroyed while its guest was being built")
 
     def destroy(self, host: str, attempt_id: str, claim_id: str) -> bool:
-        """Forget an attempt's guest with all it holds, and remember the attempt; tell whether there was a guest.
+        """Delete an attempt's guest, and record the attempt as destroyed; return whether there was a guest.
 
         :raises InvalidState: the guest was started under another claim.
         """
@@ -111,9 +111,9 @@ class GuestFile:
             return found is not None
 
     def begin_order(self, host: str, order: GuestOrder, action: Action) -> bool:
-        """Note what is to be done to a guest, in one transaction; tell whether this very order was carried out already.
+        """Record the begin of an order, in one transaction; return whether it was carried out already.
 
-        A guest that is to be rebuilt does not run from now on.
+        A guest to be rebuilt does not run from now on.
 
         :raises InvalidState: the attempt has no guest that was ever made, one of another claim, or a later order.
         :raises RequestIdReused: another action was ordered under this id.
@@ -146,7 +146,7 @@ class GuestFile:
             return False
 
     def finish_order(self, host: str, order: GuestOrder, action: Action) -> bool:
-        """Note that what :meth:`begin_order` has noted was carried out; tell whether the guest was still there."""
+        """Record that an order was carried out; return whether the guest still existed."""
         key = (host, order.attempt_id)
         with self._transaction() as connection:
             changed = connection.execute(
@@ -188,15 +188,15 @@ class GuestFile:
         ]
 
     def unfinished(self, host: str) -> list[str]:
-        """Return the attempts on ``host`` whose guests were never made to the end."""
+        """Return the attempts on ``host`` whose guests were never completed."""
         return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND NOT running", host)
 
     def stopped(self, host: str) -> list[str]:
-        """Return the attempts on ``host`` whose guests were made, and do not run now."""
+        """Return the attempts on ``host`` whose guests were completed, and do not run now."""
         return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND stopped", host)
 
     def rebuilt(self, host: str) -> dict[str, str]:
-        """Return the attempts on ``host`` whose guests were rebuilt, each with the last order that has done so."""
+        """Return the attempts on ``host`` whose guests were rebuilt, each with its last rebuild order."""
         with self._transaction("DEFERRED") as connection:
             rows = connection.execute(
                 "SELECT attempt_id, rebuilt_as FROM guests WHERE host = ? AND rebuilt_as IS NOT NULL", (host,)
@@ -210,7 +210,7 @@ class GuestFile:
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE for writers, so that no reader becomes one; those who only look keep nobody from writing.
+        # IMMEDIATE for writers, so that no reader becomes one; readers do not block writers.
         with self._lock:
             if self._connection is None:
                 raise errors.InvalidState(reason=f"the guests' file {self._path} is closed")
@@ -242,7 +242,7 @@ def _require_made(connection: sqlite3.Connection, host: str, order: GuestOrder) 
 
 
 def _require_latest(connection: sqlite3.Connection, host: str, order: GuestOrder, action: Action) -> None:
-    """Note the number of an order that is new; refuse one that was written down before another that has come."""
+    """Record the number of a new order; refuse one whose number is below a recorded one."""
     if order.number is None:
         return
     changed = connection.execute(
@@ -264,7 +264,7 @@ def _other_claim(host: str, attempt_id: str, found: str, named: str) -> str:
 
 
 def _check_room(connection: sqlite3.Connection, guest: Guest, capacity: Mapping[str, float]) -> None:
-    """Count what all guests of the host hold; a host does not know of claims, so an over-commit shows here."""
+    """Compare the sum of the host's guests with its capacity: as the host has no claims, an over-commit shows here."""
     used: dict[str, int] = dict(
         connection.execute(
             "SELECT resource_class, SUM(amount) FROM amounts WHERE host = ? GROUP BY resource_class", (guest.host,)

@@ -1,4 +1,4 @@
-"""The tables of the fake driver's file of guests, and how an older file gets what it lacks."""
+"""The tables of the fake driver's file of guests, and the upgrade of an older file."""
 
 import sqlite3
 
@@ -34,9 +34,8 @@ CREATE TABLE IF NOT EXISTS orders (
 ) WITHOUT ROWID;
 """
 
-# `running` has come to mean that the guest's spawn has come to its end. It is not renamed, nor unset while a guest is
-# stopped: an agent of an older version would take a guest that does not run for one that was never made, and destroy
-# it.
+# `running` means that the guest's spawn has completed. It is not renamed, nor unset while a guest is stopped: an agent
+# of an older version would take a guest that does not run as one that was never completed, and destroy it.
 _LATER = {
     "stopped": "ALTER TABLE guests ADD COLUMN stopped INTEGER NOT NULL DEFAULT 0",
     "rebuilt_as": "ALTER TABLE guests ADD COLUMN rebuilt_as TEXT",
@@ -45,14 +44,14 @@ _LATER = {
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
-    """Make what tables and columns are missing; what stands in the others stays.
+    """Create missing tables and columns; existing data stays.
 
-    :raises sqlite3.Error: the file cannot be written, or is no such file.
+    :raises sqlite3.Error: the file cannot be written, or is not such a file.
     """
     connection.executescript(_TABLES)
     if not _missing(connection):
         return
-    # Looked at again under the lock: another process may be opening the same file.
+    # Checked again under the lock: another process may be opening the same file.
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in _missing(connection):

@@ -1,4 +1,4 @@
-"""How a fake host describes what it has: all on its own provider, or on children for NUMA nodes, GPUs and NICs."""
+"""The provider tree of a fake host: all on its root, or on children for NUMA nodes, GPUs and NICs."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ from compute.tree_changes import moves
 from moorage import ids
 from moorage.model import HostReport, Inventory
 
-#: What is this driver's to say; an inventory of another class, set by hand, stays.
+#: The classes that this driver sets; an inventory of another class, set by hand, stays.
 _OURS = frozenset(
     {DISK_GB, MEMORY_MB, NET_BW_EGR_KILOBIT_PER_SEC, NET_BW_IGR_KILOBIT_PER_SEC, PCPU, SRIOV_NET_VF, VCPU, VGPU}
 )
@@ -33,7 +33,7 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a host: what it has by resource class, and its traits."""
+    """A part of a host: its amounts by resource class, and its traits."""
 
     name: str
     totals: Mapping[str, int]
@@ -41,7 +41,7 @@ class _Part:
 
 
 class FakeLayout:
-    """What every host of a fake driver has, and on which providers of its tree it stands."""
+    """The inventories of every host of a fake driver, and their distribution over its provider tree."""
 
     def __init__(self, options: cfg.ConfigOpts.GroupAttr) -> None:
         self._options = options
@@ -51,13 +51,13 @@ class FakeLayout:
         self._parts = [*_numa_nodes(options), *devices] if options.layout == "nested" else []
         apart = {name for part in self._parts for name in part.totals}
         self._node = {name: total for name, total in whole.items() if name not in apart}
-        #: How much of each resource class the guests of one host may hold together.
+        #: The capacity of one host by resource class.
         self.capacity = {name: total * self._ratios.get(name, 1.0) for name, total in whole.items()}
 
     def update(self, host: HostReport, tree: ProviderTree) -> None:
-        """Make of ``tree`` what ``host`` has; traits, aggregates and providers of others stay.
+        """Change ``tree`` to that of ``host``; traits, aggregates and providers of others stay.
 
-        :raises ReshapeNeeded: what the tree has stands on other providers than it did.
+        :raises ReshapeNeeded: inventories of the tree move to other providers.
         """
         before = tree.copy()
         node = tree.find(host.compute_node_uuid) or tree.new_root(host.nodename, host.compute_node_uuid)
@@ -74,11 +74,11 @@ class FakeLayout:
             raise ReshapeNeeded(wanted)
 
     def _update_child(self, tree: ProviderTree, host: HostReport, part: _Part) -> str:
-        """Return the uuid of the child that is this part, made if it is not there."""
+        """Return the uuid of the child that is this part, created if it does not exist."""
         name = f"{host.nodename}_{part.name}"
         child = tree.find(name)
         if child is None:
-            # It has another name, given by an operator, or is not there. It is known by its place in its machine.
+            # It does not exist, or an operator has renamed it. It is identified by its place in its machine.
             uuid = ids.derived(host.compute_node_uuid, "fake-part", part.name)
             child = tree.find(uuid) or tree.new_child(name, host.compute_node_uuid, uuid)
         self._set(tree, child.uuid, part.totals)
@@ -94,16 +94,16 @@ class FakeLayout:
     def _inventory(self, resource_class: str, total: int, present: Inventory | None) -> Inventory:
         return Inventory(
             total=total,
-            # An operator's to say, not the driver's.
+            # Set by operators, not by the driver.
             reserved=min(present.reserved, total) if present else 0,
-            # Nobody may have more than the whole of it, however far it is over-booked (Nova's max_unit).
+            # One consumer gets at most the total, whatever the allocation ratio is (Nova's max_unit).
             max_unit=total,
             allocation_ratio=self._ratios.get(resource_class, 1.0),
         )
 
 
 def _keep_reserved(before: ProviderTree, tree: ProviderTree) -> None:
-    """Reserve as much of each class in all as was reserved before, on the first providers that have room for it."""
+    """Keep the reserved amount of each class, on the first providers that have room for it."""
     for name in sorted(_OURS):
         missing = _reserved(before, name) - _reserved(tree, name)
         for provider in list(tree):
@@ -124,7 +124,7 @@ def _is_ours(name: str, host: HostReport) -> bool:
 
 
 def _whole(options: cfg.ConfigOpts.GroupAttr, devices: Sequence[_Part]) -> dict[str, int]:
-    """Return what a host has in all."""
+    """Return the totals of a host by resource class."""
     disk_gb = 0 if options.shared_disk_aggregate else options.disk_gb
     whole = Counter({VCPU: options.vcpus, PCPU: options.pcpus, MEMORY_MB: options.memory_mb, DISK_GB: disk_gb})
     for device in devices:
@@ -144,7 +144,7 @@ def _numa_nodes(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:
 
 
 def _share(whole: int, shares: int, number: int) -> int:
-    """Return one of so many shares of a whole, as equal as they can be; the first ones are the larger ones."""
+    """Return one of several nearly equal shares of a whole; the first ones are the larger ones."""
     return whole // shares + (number < whole % shares)
 
 

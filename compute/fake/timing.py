@@ -1,4 +1,4 @@
-"""What takes its time on fake hosts: spawns, rebuilds, and death."""
+"""Durations on fake hosts: of spawns, rebuilds, and death."""
 
 import math
 import threading
@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# The longest that one wait of the standard library may be told to last.
+# The longest wait of the standard library.
 _LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class Work:
-    """Something that is done to the guest of one attempt: its spawn, or an order."""
+    """Work on the guest of one attempt: its spawn, or an order."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -21,7 +21,7 @@ class Work:
 
 
 class Timeline:
-    """The work under way, and the hosts that are dead."""
+    """The work in progress, and the hosts that are dead."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -30,13 +30,13 @@ class Timeline:
         self._closed = False
 
     def close(self) -> None:
-        """Cut all work short, whatever it is like."""
+        """Cut all work short, also stubborn work."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def die(self, host: str, seconds: float) -> None:
-        """Have a host dead for so long; the work under way on it does not survive it."""
+        """Make a host dead for some seconds; its work in progress fails."""
         with self._changed:
             self._dead_until[host] = time.monotonic() + seconds
             for work in self._work.values():
@@ -50,7 +50,7 @@ class Timeline:
 
     @contextmanager
     def at_work(self, host: str, attempt_id: str) -> Iterator[Work]:
-        """Have work under way for as long as the block runs; two of one attempt never are."""
+        """Register work until exit; an attempt has at most one."""
         work = Work(host)
         with self._changed:
             self._work[host, attempt_id] = work
@@ -61,7 +61,7 @@ class Timeline:
                 del self._work[host, attempt_id]
 
     def pass_time(self, work: Work, seconds: float, *, stubborn: bool) -> str | None:
-        """Wait for so long, and for the host's return if it dies; tell why it has failed, if it has.
+        """Wait for some seconds, and for the host's return if it dies; return the reason of a failure, or None.
 
         :param stubborn: whether it cannot be cut short from now on.
         """
@@ -80,7 +80,7 @@ class Timeline:
                 self._changed.wait(None if math.isinf(left) else min(left, _LONGEST_WAIT))
 
     def is_stubborn(self, host: str, attempt_id: str) -> bool:
-        """Return whether work is under way that cannot be cut short."""
+        """Return whether work is in progress that cannot be cut short."""
         with self._changed:
             work = self._work.get((host, attempt_id))
             return work is not None and work.stubborn

@@ -14,7 +14,7 @@ _FLAVOR = ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 4096})
 
 @dataclass(frozen=True)
 class Shape:
-    """A host, a request, and what they are called."""
+    """A named pair of a host and a request."""
 
     name: str
     tree: HostTree

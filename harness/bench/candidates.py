@@ -1,4 +1,4 @@
-"""How long the search for allocation candidates takes on wide hosts, and how that compares with a cross product."""
+"""Benchmark of the search for allocation candidates on wide hosts, compared with a cross product."""
 
 import math
 import sys
@@ -19,21 +19,21 @@ _LARGEST_PRODUCT = 100_000
 
 @dataclass(frozen=True)
 class CandidatesResult:
-    """One shape; the field names are those of `moorage bench candidates -f json`."""
+    """The result of one shape; the field names are those of `moorage bench candidates -f json`."""
 
     shape: str
     providers: int
     groups: int
-    #: How many ways there are to give each class and each group some provider of it (powers of ten).
+    #: The number of ways to give each class and each group a provider with it (powers of ten).
     combinations: str
-    #: How many candidates were taken.
+    #: The number of candidates taken.
     candidates: int
-    #: Until the first candidate, or until it is certain that there is none.
+    #: Seconds to the first candidate, or to the proof that there is none.
     first_ms: float
     first_worst_ms: float
-    #: Until all those candidates.
+    #: Seconds to all those candidates.
     all_ms: float
-    #: How many times longer the cross product takes to give all candidates; null where it is too large to be tried.
+    #: The time of the cross product for all candidates as a multiple; null where it is too large to be tried.
     product_takes: float | None
 
 
@@ -59,7 +59,7 @@ def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
 
 
 def _take(shape: Shape, most: int) -> int:
-    """Search for so many candidates; return how many there were."""
+    """Search for at most ``most`` candidates; return their number."""
     return sum(1 for _ in islice(search(shape.tree, shape.request), most))
 
 
@@ -89,7 +89,7 @@ def _combinations(shape: Shape) -> int:
 
 
 def _parts(shape: Shape) -> list[tuple[dict[str, int], list[int]]]:
-    """Return what must be placed whole, each with the numbers of the providers that have all its classes."""
+    """Return the parts that must be placed whole, each with the numbers of the providers that have all its classes."""
     groups = shape.request.groups
     wholes = [{name: amount} for name, amount in groups[UNSUFFIXED].resources.items()]
     wholes += [dict(group.resources) for suffix, group in groups.items() if suffix != UNSUFFIXED]
@@ -105,7 +105,7 @@ def _providers(tree: HostTree) -> list[dict[str, int]]:
 
 
 def _by_product(shape: Shape) -> set[frozenset[tuple[tuple[int, str], int]]]:
-    """Return all candidates, of plain amounts and none of the finer rules, by trying every combination."""
+    """Return all candidates by trying every combination, considering amounts alone."""
     parts = _parts(shape)
     room = _providers(shape.tree)
     found = set()

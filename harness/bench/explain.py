@@ -1,4 +1,4 @@
-"""What an explanation costs, beside the decision that it explains: both measured in turns, in one process."""
+"""Benchmark of explanations, compared with the decisions that they explain, in turns in one process."""
 
 import gc
 import tempfile
@@ -43,7 +43,7 @@ from scheduler.registry import reports
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 
-#: As large as no host is.
+#: More than any host has.
 _TOO_LARGE = 2**30
 _ZONES = ("a", "b")
 _REPORTED_AT_ONCE = 500
@@ -51,7 +51,7 @@ _REPORTED_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class ExplainResult:
-    """One kind of request; the field names are those of `moorage bench explain -f json`.
+    """The result of one kind of request; the field names are those of `moorage bench explain -f json`.
 
     All times are medians of processor time, which a busy machine changes least; a decision also waits for its database.
     """
@@ -60,18 +60,18 @@ class ExplainResult:
     hosts: int
     filters: int
     weighers: int
-    #: From the request to the answer that is stored, without the explanation.
+    #: From the request to the stored answer, without the explanation.
     decision_ms: float
     #: Of that, finding the hosts on the view.
     planning_ms: float
     explanation_ms: float
-    #: The explanation as a part of the decision, and of the planning alone.
+    #: The share of the explanation in the decision, and in the planning alone.
     of_decision: float
     of_planning: float
 
 
 class Bench:
-    """Decides and explains on the hosts of a store, with every filter and weigher that is installed."""
+    """Runs decisions and explanations on the hosts of a store, with every installed filter and weigher."""
 
     def __init__(self, database: Database, repeat: int) -> None:
         conf = options.new({})
@@ -97,7 +97,7 @@ class Bench:
         )
 
     def placed(self, what: str, spec: RequestSpec) -> ExplainResult:
-        """Measure a request that finds a host: it is decided on with a claim, and planned with and without a word why.
+        """Measure a request that finds a host: its decision with a claim, and planning with and without explanation.
 
         :raises NoValidHost: it finds none.
         """
@@ -106,13 +106,13 @@ class Bench:
             message = _message(spec)
             decisions.append(_seconds(partial(self._select, message)))
             plain, told = _message(spec), structs.replace(_message(spec), explain=True)
-            # In turns: whatever else the machine does meets both.
+            # In turns, so that other work of the machine affects both.
             without.append(_seconds(partial(self._plan, plain)))
             more.append(_seconds(partial(self._plan, told)) - without[-1])
         return self._figures(what, decisions, without, more)
 
     def refused(self, what: str, spec: RequestSpec) -> ExplainResult:
-        """Measure a request that finds no host: decided on, once more after the view has caught up, and explained.
+        """Measure a request that finds no host: its decision, with a retry after catching up, and its explanation.
 
         :raises InvalidState: it finds one.
         """
@@ -131,7 +131,7 @@ class Bench:
         return destinations.select(self._environment, self._requests, message)
 
     def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
-        # A view of its own, as after any claim: nothing is known of it from the plan before.
+        # A new view, as after any claim, without cached results of the former plan.
         return self._planner.plan(replace(self._host_cache.snapshot()), message, RefusedClaims())
 
     def _why_not(self, no_host: NoHost, message: SelectDestinations) -> str:
@@ -163,7 +163,7 @@ class Bench:
 
 
 def measure(hosts: int, repeat: int) -> list[ExplainResult]:
-    """Return figures for requests that find a host and for such that do not, on so many flat hosts in a SQLite file."""
+    """Return results for requests that find a host and for requests that do not, on flat hosts in a SQLite file."""
     small = RequestSpec(
         project_id="bench",
         user_id="bench",
@@ -185,7 +185,7 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
 
 
 def _fill(database: Database, hosts: int) -> None:
-    """Create hosts of several sizes in two zones, some of them with too little memory for anything."""
+    """Create hosts of several sizes in two zones, some of them with too little memory for any request."""
     MAIN.upgrade(database)
     names, cell = ResourceClassNames(database), ids.derived("bench", "cell")
     cells.create(database, name="bench", uuid=cell)
@@ -222,7 +222,7 @@ def _provider(number: int) -> ProviderReport:
 
 
 def _all(group: str, enabled: Sequence[str]) -> list[str]:
-    """Return the names of all plug-ins of a kind, those first that are enabled anyway, in their order."""
+    """Return the names of all plug-ins of a kind, the enabled ones first, in their order."""
     return list(dict.fromkeys([*enabled, *sorted(metadata.entry_points(group=group).names)]))
 
 

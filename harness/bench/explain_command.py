@@ -1,4 +1,4 @@
-"""`moorage bench explain`."""
+"""The command `moorage bench explain`."""
 
 import argparse
 from collections.abc import Sequence

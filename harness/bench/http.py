@@ -1,4 +1,4 @@
-"""How long the Placement API takes over HTTP: candidates by their limit, and allocation writes of many clients."""
+"""Benchmark of the Placement API over HTTP: candidates by their limit, and allocation writes of many clients."""
 
 import contextlib
 import http.client
@@ -22,7 +22,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers import report
 from placement_store.schema import MAIN
 
-#: How many candidates are asked for.
+#: The limits of requests for candidates.
 LIMITS = (1, 10, 1000)
 
 _HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ _START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class HttpResult:
-    """One kind of request; the field names are those of `moorage bench http -f json`."""
+    """The result of one kind of request; the field names are those of `moorage bench http -f json`."""
 
     request: str
     providers: int
@@ -52,9 +52,9 @@ class HttpResult:
 
 
 def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> Iterator[HttpResult]:
-    """Fill an empty database with flat hosts, serve it, and measure so many requests of each kind.
+    """Fill an empty database with flat hosts, serve it, and measure ``requests`` requests of each kind.
 
-    :raises InternalError: a request was not answered as it must be.
+    :raises InternalError: a request got an unexpected answer.
     :raises StoreUnavailable: the database cannot be reached.
     """
     uuids = _fill(database_url, providers)
@@ -70,7 +70,7 @@ def measure(database_url: str, *, providers: int, clients: int, requests: int, w
 
 
 def _write(uuids: list[str], number: int) -> tuple[str, str, str]:
-    """Return a write for a new consumer; each of them takes the next host."""
+    """Return a write for a new consumer on the next host."""
     body = {
         "allocations": {uuids[number % len(uuids)]: {"resources": _RESOURCES}},
         "project_id": "bench",
@@ -134,7 +134,7 @@ _Request = Callable[[int], tuple[str, str, str | None]]
 
 
 class _HttpClient:
-    """One thread that asks again and again over one connection."""
+    """A client thread that repeats requests over one connection."""
 
     def __init__(self, port: int, make: _Request, numbers: range) -> None:
         self._connection = http.client.HTTPConnection(_HOST, port)
@@ -144,7 +144,7 @@ class _HttpClient:
         self.refused: str | None = None
 
     def run(self) -> None:
-        """Ask; an answer that says no ends this client."""
+        """Send the requests; an error status ends this client."""
         for number in self._numbers:
             method, path, body = self._make(number)
             began = time.perf_counter()
@@ -158,7 +158,7 @@ class _HttpClient:
 
 
 def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> HttpResult:
-    """Measure requests, shared out among threads, after a tenth as many that are not counted."""
+    """Measure requests, divided among threads, after a tenth as many that are not counted."""
     warmed = _HttpClient(port, make, range(max(1, requests // 10)))
     warmed.run()
     each = max(1, requests // clients)

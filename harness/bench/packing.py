@@ -1,7 +1,7 @@
-"""What formulas for packing are worth: hosts kept open, requests refused and room in pieces too small for anything.
+"""Benchmark of packing formulas: hosts in use, refused requests, and fragmentation of free resources.
 
-A simulation in this process alone: servers come and go on hosts of three kinds, and each formula places the same
-stream. What a formula is told is what a weigher knows of a host: capacity, use, and what is asked.
+A simulation in one process: servers come and go on hosts of three kinds, and each formula places the same stream. A
+formula gets the data that a weigher has of a host: capacity, use, and the request.
 """
 
 import heapq
@@ -12,39 +12,39 @@ import numpy as np
 
 from harness.bench.packing_workload import MIXES, Floats, Stream, stream
 
-#: Virtual CPUs and MiB of a host, and how many of eight hosts are such ones.
+#: Virtual CPUs and MiB of each kind of host, and the number of such hosts among eight.
 _KINDS = ((64, 256 * 1024, 4), (64, 512 * 1024, 2), (32, 128 * 1024, 2))
-#: What a large request asks for, by which it is told how far free room is in pieces.
+#: A large request, by which fragmentation is measured.
 _LARGE = np.array([16.0, 64 * 1024.0])
-#: The state of the cloud is looked at so many times while servers come and go.
+#: The number of samples of the cloud's state during a run.
 _LOOKS = 200
 
-#: Says how good each host is for what is asked, from use and capacity (a row for each class, a column for each host).
+#: Scores each host for a request by use and capacity (a row for each class, a column for each host).
 Formula = Callable[[Floats, Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
 class PackingRun:
-    """What came of one run: percentages, on average over its time."""
+    """The result of one run: percentages, averaged over its time."""
 
-    #: How much of the scarcer class was used.
+    #: The use of the scarcer class.
     used_percent: float
-    #: How many hosts had any server.
+    #: The hosts with a server.
     hosts_open_percent: float
-    #: How many of the requests found no host.
+    #: The requests without a host.
     refused_percent: float
-    #: How much of the virtual CPUs asked for by all requests was refused: large ones are refused first.
+    #: The refused part of all requested virtual CPUs: large requests are refused first.
     refused_cpu_percent: float
-    #: How many large requests would have fitted, of those that would if all free room were in one piece.
+    #: The large requests that would have fitted, of those that would fit if all free resources were on one host.
     large_fit_percent: float
 
 
 @dataclass(frozen=True)
 class PackingResult(PackingRun):
-    """One formula under one load, on average over all seeds; the names are those of `moorage bench packing -f json`."""
+    """The average of one formula and load over all seeds; the names are those of `moorage bench packing -f json`."""
 
     mix: str
-    #: What would be used of the scarcer class on average, if nothing were refused.
+    #: The average use of the scarcer class if nothing were refused.
     load_percent: float
     formula: str
 
@@ -77,7 +77,7 @@ def _least_left(used: Floats, capacity: Floats, asked: Floats) -> Floats:
 
 
 def _balanced(penalty: float) -> Formula:
-    """Take so much off for each share by which the fullest class is ahead of the emptiest."""
+    """Return a formula with a penalty on the difference between the fullest and the emptiest class."""
 
     def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
         shares = (used + asked[:, np.newaxis]) / capacity
@@ -88,7 +88,7 @@ def _balanced(penalty: float) -> Formula:
 
 
 def _open_first(formula: Formula) -> Formula:
-    """Put every empty host behind all that are open."""
+    """Return a formula that scores every empty host below all used ones."""
 
     def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
         score = formula(used, capacity, asked)
@@ -113,9 +113,9 @@ FORMULAS: Mapping[str, Formula] = {
 
 
 def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[PackingResult]:
-    """Place the same streams by each formula, for each mix and load; a stream a seed.
+    """Place the same streams by each formula, for each mix and load, with a stream for each seed.
 
-    :param loads: shares, 1 for all that the cloud has.
+    :param loads: shares of the cloud's capacity.
     """
     capacity = _capacity(hosts)
     for mix_name, mix in MIXES.items():
@@ -138,12 +138,12 @@ class _SimulatedHosts:
     def __init__(self, capacity: Floats, seed: int) -> None:
         self._capacity = capacity
         self._used = np.zeros_like(capacity)
-        # Equal hosts are taken in an order of their own, as the scheduler does.
+        # Hosts with equal scores are taken in random order, as by the scheduler.
         self._ties = np.random.default_rng(seed).permutation(capacity.shape[1]) * 1e-9
         self._leaving: list[tuple[float, int, int]] = []
 
     def run(self, servers: Stream, formula: Formula) -> PackingRun:
-        """Place all servers in their order, and say how it went after the beginning."""
+        """Place all servers in their order, and return the result without the initial phase."""
         refused = refused_cpus = 0.0
         used, open_hosts, large = [], [], []
         arrivals = len(servers.asked) - servers.first

@@ -1,4 +1,4 @@
-"""`moorage bench packing`: what formulas for packing are worth, by a simulation."""
+"""The command `moorage bench packing`: a simulation of packing formulas."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Streams of servers for packing: sizes, lifetimes and batches as published of two large clouds, drawn by a seed.
+"""Random streams of servers for packing: sizes, lifetimes and batches as published of two large clouds.
 
 The numbers are those of Azure's public dataset (fleet of 2019; flavors of V1) and of Huawei-East-1, as published in
-tables and charts. No trace is read. The third mix is made up: few servers, most of them large, that stay.
+tables and charts. No trace is read. The third mix is invented: few servers, most of them large, that stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _HUAWEI = (
     (16, 32, 0.8),
     (32, 64, 0.1),
 )
-#: How often which number of cores is asked for is published, and so is which memory goes with it; an equal share each.
+#: The frequencies of numbers of cores are published, and the memory sizes of each, which get equal shares here.
 _AZURE = (
     (1, 2, 29.0),
     (2, 4, 19.4),
@@ -41,18 +41,18 @@ _AZURE = (
 )
 _ENTERPRISE = ((2, 8, 20.0), (4, 16, 30.0), (8, 32, 25.0), (8, 64, 15.0), (16, 128, 10.0))
 
-#: Hours, with the share of servers that live no longer; from the last one on they stay, a month on average.
+#: Hours, with the share of servers with at most this lifetime; the others stay, a month on average.
 _AZURE_LIVES = ((0.05, 0.0), (1, 0.636), (2, 0.72), (4, 0.778), (8, 0.821), (24, 0.894), (96, 0.917))
 _HUAWEI_LIVES = ((0.05, 0.0), (6, 0.935), (24, 0.942), (84, 0.95))
 _ENTERPRISE_LIVES = ((1.0, 0.0), (96, 0.1))
 _RESIDENT_HOURS = 720.0
-#: How many servers come at once, with the share of batches that are no larger.
+#: Sizes of batches, with the share of batches of at most this size.
 _BATCHES = ((1, 0.47), (2, 0.638), (4, 0.764), (7, 0.837), (10, 0.881), (20, 0.936), (50, 1.0))
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What is asked for, and for how long."""
+    """A distribution of sizes, lifetimes and batches."""
 
     flavors: Sequence[tuple[int, int, float]]
     lives: Sequence[tuple[float, float]]
@@ -67,23 +67,23 @@ MIXES: Mapping[str, Mix] = {
 
 @dataclass(frozen=True)
 class Stream:
-    """Servers in the order in which they come; those that are there at the beginning come at time 0."""
+    """Servers in the order of their arrival; the initial ones arrive at time 0."""
 
     #: Virtual CPUs and MiB of each: two columns.
     asked: Floats
-    #: Hours, when each comes and when it goes.
+    #: The hour of arrival and of departure of each.
     comes: Floats
     goes: Floats
-    #: How many of them are there at the beginning.
+    #: The number of initial servers.
     first: int
 
 
 def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) -> Stream:
-    """Return servers that would use ``load`` of a cloud, if all of them found room.
+    """Return servers that would use ``load`` of a cloud if all of them were placed.
 
-    :param capacity: virtual CPUs and MiB of the whole cloud; the scarcer one is meant.
-    :param load: a share, 1 for all.
-    :param arrivals: how many come after the beginning.
+    :param capacity: virtual CPUs and MiB of the whole cloud; the scarcer one counts.
+    :param load: a share of the capacity.
+    :param arrivals: the number of servers after the initial ones.
     """
     random = np.random.default_rng(seed)
     sizes = np.array([(cores, gigabytes * 1024) for cores, gigabytes, _ in mix.flavors], dtype=np.float64)
@@ -93,7 +93,7 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
     flavors, lives = _batched(random, mix, shares, arrivals)
     per_hour = alive / _mean_life(mix)
     comes = np.cumsum(random.exponential(1 / per_hour, size=arrivals))
-    # Those that are there have come over a long time: the longer a server lives, the likelier it is to be met.
+    # The initial servers have arrived over a long time: the longer a lifetime, the likelier it is among them.
     first_flavors = random.choice(len(sizes), size=alive, p=shares / shares.sum())
     met = random.choice(lives, size=alive, p=lives / lives.sum())
     first_goes = met * random.random(alive)
@@ -106,7 +106,7 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
 
 
 def _batched(random: np.random.Generator, mix: Mix, shares: Floats, arrivals: int) -> tuple[Ints, Floats]:
-    """Draw flavors and lifetimes; within a batch they are alike."""
+    """Draw flavors and lifetimes, equal within a batch."""
     flavors: list[int] = []
     lives: list[float] = []
     limits, cumulated = zip(*_BATCHES, strict=True)
@@ -120,7 +120,7 @@ def _batched(random: np.random.Generator, mix: Mix, shares: Floats, arrivals: in
 
 
 def _life(random: np.random.Generator, mix: Mix) -> float:
-    """Draw a lifetime: between two published points its logarithm is spread evenly."""
+    """Draw a lifetime: its logarithm is uniform between two published points."""
     drawn = random.random()
     hours, shares = zip(*mix.lives, strict=True)
     if drawn >= shares[-1]:
@@ -129,6 +129,6 @@ def _life(random: np.random.Generator, mix: Mix) -> float:
 
 
 def _mean_life(mix: Mix) -> float:
-    """Return the mean lifetime, of many draws by a seed of their own."""
+    """Return the mean lifetime of many draws with a seed of their own."""
     random = np.random.default_rng(0)
     return float(np.mean([_life(random, mix) for _ in range(20_000)]))

@@ -1,4 +1,4 @@
-"""How long a decision with its claim takes, asked over RPC as a conductor asks."""
+"""Benchmark of decisions with their claims over RPC, as called by a conductor."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ SPEC = RequestSpec(project_id="bench", user_id="bench", flavor=Flavor(vcpus=1, m
 
 @dataclass(frozen=True)
 class SelectResult:
-    """One run; the field names are those of `moorage bench select -f json`."""
+    """The result of one run; the field names are those of `moorage bench select -f json`."""
 
     hosts: int
     clients: int
@@ -30,7 +30,7 @@ class SelectResult:
 
 
 class _SelectClient:
-    """One thread that asks again and again, each time for ``per_request`` new instances."""
+    """A client thread that repeats requests for ``per_request`` new instances."""
 
     def __init__(self, cloud: RunningCloud, requests: int, per_request: int) -> None:
         self._client = cloud.client("scheduler")
@@ -41,7 +41,7 @@ class _SelectClient:
         self.refused: list[errors.MoorageError] = []
 
     def run(self) -> None:
-        """Ask; a refusal ends this client."""
+        """Send the requests; a refusal ends this client."""
         for _ in range(self._requests):
             uuids = tuple(ids.fresh() for _ in range(self._per_request))
             message = SelectDestinations(
@@ -58,7 +58,7 @@ class _SelectClient:
 
 
 def select(cloud: RunningCloud, *, clients: int, per_request: int, requests: int) -> SelectResult:
-    """Measure ``requests`` calls, shared out among ``clients`` threads, after a tenth as many that are not counted.
+    """Measure ``requests`` calls, divided among ``clients`` threads, after a tenth as many that are not counted.
 
     :raises MoorageError: a request was refused; the cloud is too small for the measurement.
     """

@@ -1,4 +1,4 @@
-"""`moorage audit`: what is wrong in a cloud, without stopping anything, and without changing anything unasked."""
+"""The command `moorage audit`: findings in a running cloud, and on request their healing."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ NOT_SEEN = "not seen"
 
 
 class Examination(NamedTuple):
-    """Hold the findings of both looks, the parts that could not be seen, and the second look itself."""
+    """The findings of both collections, the parts that could not be read, and the last collected state."""
 
     findings: list[Finding]
     unseen: dict[str, str]
@@ -31,9 +31,9 @@ class Examination(NamedTuple):
 
 
 def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
-    """Look, and where anything is found look again; return what was found twice, and what could not be seen.
+    """Collect and judge, twice if anything is found; return the common findings, and the parts that could not be read.
 
-    :param settle: seconds between the two.
+    :param settle: seconds between the two collections.
     """
     state = look()
     found = audit.judge(state)
@@ -72,7 +72,7 @@ class AuditShow(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return a row a finding, and one for each part that could not be looked at."""
+        """Return a row for each finding, and one for each part that could not be read."""
         required(self.conf, "DEFAULT", "transport_url")
         if parsed_args.apply and not parsed_args.heal:
             raise errors.ConfigurationError(reason="--apply needs --heal")
@@ -96,7 +96,7 @@ class AuditShow(Configured, Lister):
         remedies: Mapping[tuple[str, str, str], str],
         first: Examination | None = None,
     ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return the rows of what is left, after those of what was found first and has been healed."""
+        """Return the rows of healed findings, and after them those of the remaining ones."""
         self._verdict = FINDINGS if last.findings else INCOMPLETE if last.unseen else CLEAN
         left = {finding.key for finding in last.findings}
         healed = [finding for finding in (first.findings if first else ()) if finding.key not in left]
@@ -108,25 +108,25 @@ class AuditShow(Configured, Lister):
         return columns[:width], [shown(row[:width]) for row in rows]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show the rows, and tell by the exit status what they come to."""
+        """Show the rows; the exit status is the verdict."""
         self._shows_remedies: bool = parsed_args.heal
         try:
             super().run(parsed_args)
         except errors.MoorageError as fault:
-            # A configuration that cannot be read, say: nothing was looked at, which is no finding.
+            # For instance an unreadable configuration: nothing was collected, which is no finding.
             LOG.error("%s", fault)
             return INCOMPLETE
         return self._verdict
 
 
-#: How often what was found is healed and looked at again: what one heal releases may be in the way of another.
+#: Rounds of healing and collecting: the allocations released by one heal may have been in the way of another.
 _ROUNDS = 5
 
 
 def heal(
     healer: Healer, first: Examination, examined: Callable[[], Examination]
 ) -> tuple[Examination, dict[tuple[str, str, str], str]]:
-    """Heal until nothing is left or nothing changes; return what is left, and why."""
+    """Heal until no finding is left or nothing changes; return the remaining findings with their reasons."""
     last, reasons = first, dict[str, str]()
     for _ in range(_ROUNDS):
         plan = healer.plan(last.findings, last.state)

@@ -1,4 +1,4 @@
-"""Plan the remedies for the findings of an audit, and have the store and the cells carry them out."""
+"""Planning and execution of the remedies for the findings of an audit, by the store and the cells."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ _AT_ONCE = 100
 #: Seconds that a cell may take until another of its heals has ended.
 _PATIENCE = 60.0
 _INTERVAL = 0.2
-#: Whose claims a conductor answers for.
+#: The prefix of owners that are conductors.
 _CONDUCTORS = "conductor"
 
 _BY_RECORDS = frozenset({"unheld", "claim", "short", "leaked"})
@@ -38,26 +38,26 @@ _UNKNOWN = "release it, if the conductor does not know it either"
 
 @dataclass(slots=True)
 class HealPlan:
-    """Hold the remedies to carry out, and the remedy of each finding."""
+    """The remedies to carry out, and the remedy of each finding as text."""
 
-    #: Providers whose inventories are to be counted.
+    #: Providers whose inventories are to be recounted.
     recounted: set[str] = field(default_factory=set)
-    #: By cell and instance, the consumers as they were seen.
+    #: By cell and instance, the consumers as last read from the store.
     in_cells: dict[str, dict[str, dict[str, SeenConsumer]]] = field(default_factory=dict)
-    #: Consumers that belong to nothing on any cell's record, each with the instance that it would belong to.
+    #: Consumers without a record in any cell, each with the instance to which it would belong.
     released: dict[str, tuple[Holder, str | None]] = field(default_factory=dict)
-    #: In words, by the finding's key.
+    #: The text of the remedy by the finding's key.
     remedies: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to be done."""
+        """Return whether there is any remedy."""
         return bool(self.recounted or self.in_cells or self.released)
 
 
 class Healer:
-    """Plans and heals; what cannot be healed stays a finding, with the reason.
+    """Plans and carries out remedies; a finding that cannot be healed stays, with the reason.
 
-    :param clock: seconds, for how long a cell is waited for.
+    :param clock: returns seconds, by which the wait for a cell is measured.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Healer:
     # --- Planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, findings: Sequence[Finding], state: CloudState) -> HealPlan:
-        """Return what would heal findings; nothing is changed.
+        """Return the plan that would heal findings, without changes.
 
-        :raises MoorageError: the store or a cell does not answer any more.
+        :raises MoorageError: the store or a cell gives no answer.
         """
         plan = HealPlan()
         if state.store is None:
@@ -99,12 +99,12 @@ class Healer:
 
     @staticmethod
     def _recount(plan: HealPlan, finding: Finding, provider_uuids: Iterable[str]) -> None:
-        # A provider that is gone is named by its number: nothing can be done there.
+        # A deleted provider is given by its number: it cannot be recounted.
         plan.recounted |= {uuid for uuid in provider_uuids if not uuid.startswith("#")}
         plan.remedies[finding.key] = _RECOUNT
 
     def _recorded(self, state: CloudState, findings: Iterable[Finding]) -> dict[str, tuple[str, InstanceHolds]]:
-        """Return the records of the instances of these findings, each with its cell; deleted ones are asked for."""
+        """Return the records of the instances of these findings, including deleted ones, each with its cell."""
         known = {one.instance_uuid: (cell, one) for cell, recorded in state.recorded.items() for one in recorded}
         unknown = sorted({str(one.instance_uuid) for one in findings} - known.keys())
         if unknown and state.all_recorded:
@@ -125,7 +125,7 @@ class Healer:
         plan.remedies[finding.key] = f"set it to what its cell has on record ({recorded.state})"
 
     def _seen(self, uuid: str, holder: Holder | None) -> SeenConsumer:
-        """Return a consumer as it was seen; one that holds nothing may have a row all the same."""
+        """Return a consumer as last read from the store; one without allocations may have a row all the same."""
         if holder is not None:
             return SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)
         try:
@@ -147,9 +147,9 @@ class Healer:
     # --- Carrying out -------------------------------------------------------------------------------------------------
 
     def carry_out(self, plan: HealPlan) -> dict[str, str]:
-        """Do what is planned; return the reasons why something could not be done, by instance or consumer.
+        """Carry out a plan; return the reasons of failures, by instance or consumer.
 
-        :raises MoorageError: the store or a cell does not answer any more; it can all be done again.
+        :raises MoorageError: the store or a cell gives no answer; the whole plan can be carried out again.
         """
         reasons: dict[str, str] = {}
         placement = self._clients.topic("placement")
@@ -164,7 +164,7 @@ class Healer:
         return reasons
 
     def _release_unknown(self, holder: Holder, instance_uuid: str | None) -> str | None:
-        """Release what no cell knows, if the super conductor does not want it either; return why not."""
+        """Release a consumer without a record unless the super conductor wants it; return the reason if it was not."""
         uuid, for_good = str(holder.uuid), True
         if holder.claim_id is not None:
             question = OwnsClaim(request_id=ids.fresh(), consumer_uuid=instance_uuid or uuid, claim_id=holder.claim_id)
@@ -195,7 +195,7 @@ class Healer:
         return reasons
 
     def _ended(self, cell: Cell, operations: Mapping[str, str]) -> dict[str, str]:
-        """Wait until these operations have ended; return the reasons of those that could not be done, by instance."""
+        """Wait until these operations have ended; return the reasons of those that failed, by instance."""
         reasons: dict[str, str] = {}
         left, until = dict(operations), self._clock() + _PATIENCE
         while left:

@@ -1,1 +1,1 @@
-"""The options of all services, and how a configuration is read and checked."""
+"""The options of all services, and reading and checking of a configuration."""

@@ -1,4 +1,4 @@
-"""The options of oslo.messaging with our defaults, and its first import: it must not settle for eventlet."""
+"""The options of oslo.messaging with our defaults, and its first import, with the threading backend."""
 
 import os
 import warnings
@@ -7,12 +7,12 @@ from typing import Any
 
 from oslo_config import cfg
 
-# Of what some of these import where it is installed, eventlet's resolver alone takes longer than all the rest.
+# Some of these import eventlet if it is installed, whose resolver alone takes longer to import than all the rest.
 os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
 
 with warnings.catch_warnings():
-    # Some of these import eventlet where it is installed, which says at length that nobody should. Nothing here runs
-    # on it, and the operator who reads the warning could do nothing about it.
+    # Some of these import eventlet if it is installed, which logs a long warning about its deprecation. Nothing here
+    # uses it, and the operator cannot act on the warning.
     warnings.simplefilter("ignore")
 
     from oslo_service import backend
@@ -29,14 +29,14 @@ with warnings.catch_warnings():
 
 EXCHANGE = "moorage"
 
-#: Where our needs differ from the library's defaults: a caller hears within seconds that the broker is away; a reply to
-#: a caller that is gone keeps no server thread for longer than that caller would have waited; and a server that has not
-#: taken its last message in is sent no other. The library takes messages in as soon as they come, so the last bounds
-#: what is lost in a process that is stopped, and not how many messages are worked on.
+#: Our defaults where they differ from the library's: a caller gets an error within seconds if the broker is away; a
+#: reply to a lost caller keeps a server thread no longer than the caller would have waited; and a server gets no
+#: further message before it has read its last one. The library reads messages as soon as they come, so the last bounds
+#: the messages lost in a stopped process, and not those handled at a time.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "DEFAULT": {
         "control_exchange": EXCHANGE,
-        # The library's own default is a broker on this machine, with everybody's password.
+        # The library's default is a broker on this machine, with a well-known password.
         "transport_url": None,
     },
     "oslo_messaging_rabbit": {
@@ -44,19 +44,19 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rabbit_interval_max": 3,
         "kombu_reconnect_delay": 0.2,
         "kombu_missing_consumer_retry_timeout": 15,
-        # A connection that has gone silent is found out after twice as long.
+        # A silent connection is detected after twice as long.
         "heartbeat_timeout_threshold": 10,
         "rabbit_qos_prefetch_count": 1,
     },
 }
 
 #: The options of oslo.messaging by group: its own objects, not the copies that it lists. It registers them again for
-#: each connection, and refuses copies in which it has noted meanwhile that their use is deprecated.
+#: each connection, and refuses copies in which it has marked a deprecation as logged.
 _LIBRARY_OPTIONS: Sequence[tuple[str | None, Sequence[cfg.Opt]]] = oslo_messaging_opts._opts  # noqa: SLF001
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
-    """Register on a private configuration all that oslo.messaging expects of the global one, with our defaults.
+    """Register on a private configuration all options that oslo.messaging expects of the global one, with our defaults.
 
     The library registers metrics and tracing on the global object alone and does not list them; without them every
     call fails.
@@ -71,6 +71,6 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 
 def set_library_defaults() -> None:
-    """Put our defaults in the place of the library's own, for the whole process: for the sample configuration."""
+    """Replace the library's defaults by ours in the whole process; used for the sample configuration."""
     for group, options in _LIBRARY_OPTIONS:
         cfg.set_defaults(options, **_DEFAULTS.get(group or "DEFAULT", {}))

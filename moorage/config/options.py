@@ -1,4 +1,4 @@
-"""Every option of every service, and how a service reads its own configuration."""
+"""All options of all services, and the reading of a service's configuration."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from moorage import errors
 from moorage.config import compute, conductor, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
-#: How oslo.config names the file that a value is from, in words that are for its own developers.
+#: The name of a value's file in messages of oslo.config, which is written for its developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
 _DATABASE = [
@@ -131,12 +131,12 @@ GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return all options by group, as oslo-config-generator asks for them."""
+    """Return all options by group, for oslo-config-generator."""
     return [(group, list(options)) for group, options in GROUPS.items()]
 
 
 def set_library_defaults() -> None:
-    """Have the sample configuration show our defaults of the libraries' options, and not their own."""
+    """Replace the libraries' defaults by ours, for the sample configuration."""
     from moorage import logs
     from moorage.config import messaging  # here, because not every command needs the bus library
 
@@ -147,7 +147,7 @@ def set_library_defaults() -> None:
 def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
     """Return a configuration of its own, read from ``files``, with ``settings`` (group, name, value) on top.
 
-    :raises ConfigurationError: a file cannot be read, has an option or section that nobody reads, or a value is not of
+    :raises ConfigurationError: a file cannot be read, has an unknown option or section, or a value is not of
         its option's type.
     """
     from moorage import logs
@@ -171,12 +171,12 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
 
 
 def in_words(fault: Exception) -> str:
-    """Return what oslo.config says is wrong, with the file as people name it."""
+    """Return the message of an error of oslo.config, with a readable name of the file."""
     return _PLACE.sub(r"in \1", str(fault))
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Read every option of ours once, so that a bad value is found before a service starts.
+    """Read every option of ours once, so that a wrong value is found before a service starts.
 
     :raises ValueError: a value is not of its option's type.
     """
@@ -214,7 +214,7 @@ def main_database(conf: cfg.ConfigOpts) -> str:
 def find_file(named: str | None) -> list[Path]:
     """Return the configuration file to read: the one named, else ``MOORAGE_CONFIG``, else the one in /etc, if any.
 
-    :raises ConfigurationError: the file that was named is not there.
+    :raises ConfigurationError: the named file does not exist.
     """
     chosen = named or os.environ.get("MOORAGE_CONFIG")
     if chosen:

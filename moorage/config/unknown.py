@@ -1,7 +1,7 @@
-"""Options and sections of a configuration file that nobody reads: found before a service starts, with what was meant.
+"""Detection of unknown options and sections in a configuration file before a service starts, with a suggestion.
 
-What others read from the same file is left alone: sections of libraries, of compute drivers and of other programs. Only
-the scheduler knows which plug-ins are installed, so it alone judges their groups (:func:`of_groups`).
+Sections of libraries, compute drivers and other programs in the same file are ignored. Only the scheduler has the
+installed plug-ins, so it alone checks their groups (:func:`of_groups`).
 """
 
 import difflib
@@ -12,24 +12,24 @@ from oslo_config import cfg
 
 from moorage import errors
 
-#: Groups that plug-ins fill, and groups of libraries that only the Placement API loads.
+#: Groups with options of plug-ins, and groups of libraries that only the Placement API loads.
 PLUGIN_GROUPS = ("filters", "weighers", "request_filters")
 _OF_LIBRARIES = ("cors", "oslo_middleware", "oslo_policy", "keystone_authtoken")
-#: How alike two names must be for the one to be taken for the other, misspelt. Chosen by trying.
+#: The similarity from which on a name counts as misspelt. Chosen by experiment.
 _ALIKE = 0.7
 
 Names = Mapping[str, Collection[str]]
 
 
 def check(conf: cfg.ConfigOpts, files: Sequence[Path]) -> None:
-    """Refuse options that no group has, and sections whose names are almost those of groups.
+    """Refuse unknown options, and sections whose names resemble those of groups.
 
-    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
     known = _registered(conf)
     sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES}
     for file, section, options in _written(files):
-        # [cors.NAME] is one more section of the library that reads [cors].
+        # [cors.NAME] is a further section of the library that reads [cors].
         if section.partition(".")[0] not in sections:
             if meant := _closest(section, sections):
                 raise errors.ConfigurationError(
@@ -42,7 +42,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path]) -> None:
 def of_groups(files: Sequence[Path], known: Names) -> None:
     """Refuse options of these groups that are not among the known ones.
 
-    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
     for file, section, options in _written(files):
         if section in known:
@@ -65,7 +65,7 @@ def _closest(name: str, known: Collection[str]) -> str | None:
 
 
 def _written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:
-    """Yield each section of each file with the names of its options; sections are told apart without their case."""
+    """Yield each section of each file with the names of its options; section names are compared without case."""
     for file in files:
         sections: dict[str, dict[str, object]] = {}
         cfg.ConfigParser(str(file), sections).parse()
@@ -74,7 +74,7 @@ def _written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]
 
 
 def _registered(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
-    """Return the names, former ones included, under which the registered options of each group may be written."""
+    """Return the names of each group's registered options, including deprecated ones."""
     known: dict[str, set[str]] = {"DEFAULT": set()}
     for group, options in _options(conf):
         for option in options:
@@ -85,7 +85,7 @@ def _registered(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
 
 
 def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, list[cfg.Opt]]]:
-    # The library has no public way to list what is registered.
+    # The library has no public list of registered options.
     yield "DEFAULT", [info["opt"] for info in conf._opts.values()]  # noqa: SLF001
     for name, group in conf._groups.items():  # noqa: SLF001
         yield name, [info["opt"] for info in group._opts.values()]  # noqa: SLF001
