@@ -166,11 +166,11 @@ class ComputeAgent:
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
 
     def _submit(self, attempt: AgentAttempt, guest: Guest, work: Callable[[], None]) -> None:
-        asked = context.current()
-        self._workers.submit(lambda: self._run(attempt, guest, asked, work))
+        caller = context.current()
+        self._workers.submit(lambda: self._run(attempt, guest, caller, work))
 
-    def _run(self, attempt: AgentAttempt, guest: Guest, asked: context.Context, work: Callable[[], None]) -> None:
-        with context.bound(request_id=asked.request_id, attempt_id=guest.attempt_id, service=asked.service):
+    def _run(self, attempt: AgentAttempt, guest: Guest, caller: context.Context, work: Callable[[], None]) -> None:
+        with context.bound(request_id=caller.request_id, attempt_id=guest.attempt_id, service=caller.service):
             try:
                 work()
             except Interrupted:
@@ -212,10 +212,10 @@ class ComputeAgent:
             return None
         # This agent may have begun it before a restart: then its guest may be in use, and only the cell can end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
-        asked = cell_messages.guest_spec(message)
+        spec = cell_messages.guest_spec(message)
         try:
             if not begun:
-                self._driver.admit(guest.host, asked)
+                self._driver.admit(guest.host, spec)
             self._cell.until_answered(cell_messages.accept(guest), attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
@@ -227,7 +227,7 @@ class ComputeAgent:
             if begun:
                 raise
             return self._not_begun(attempt, guest, fault)
-        return self._spawn(attempt, guest, asked)
+        return self._spawn(attempt, guest, spec)
 
     def _not_begun(self, attempt: AgentAttempt, guest: Guest, fault: Exception) -> Report:
         """Destroy an attempt that was not started, so that it never will be; return the report of its failure."""
@@ -243,13 +243,13 @@ class ComputeAgent:
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason, fault)
 
-    def _spawn(self, attempt: AgentAttempt, guest: Guest, asked: GuestSpec) -> Report | None:
+    def _spawn(self, attempt: AgentAttempt, guest: Guest, spec: GuestSpec) -> Report | None:
         if attempt.destroyed:
             return None
         try:
             with attempt.at_work():
                 failpoints.reached("spawn")
-                self._driver.spawn(guest.host, asked)
+                self._driver.spawn(guest.host, spec)
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)

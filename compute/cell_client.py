@@ -46,7 +46,7 @@ class CellClient:
             if interrupt.wait(seconds):
                 raise Interrupted
 
-        def tell(state: tenacity.RetryCallState) -> None:
+        def log_retry(state: tenacity.RetryCallState) -> None:
             fault = state.outcome.exception() if state.outcome else None
             LOG.warning("%s is repeated: %s", message.method, fault)
 
@@ -54,6 +54,6 @@ class CellClient:
             retry=tenacity.retry_if_exception_type((errors.Unavailable, errors.TryAgain)),
             wait=tenacity.wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
             sleep=nap,
-            before_sleep=tell,
+            before_sleep=log_retry,
         )(self._client.call, message, timeout=timeout)
         return answer

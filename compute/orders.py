@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 _PATIENCE = 5.0
 
 
-class _InHand:
+class _PendingOrder:
     """An order in progress, or one whose failure no caller has got yet."""
 
     def __init__(self, host: str, order: GuestOrder, action: str) -> None:
@@ -49,7 +49,7 @@ class GuestOrders:
         #: Done when the waiting calls are to end.
         self._stopped: Future[None] = Future()
         self._lock = threading.Lock()
-        self._in_hand: dict[tuple[str, str], _InHand] = {}
+        self._pending: dict[tuple[str, str], _PendingOrder] = {}
 
     def start(self) -> None:
         """Start the worker threads."""
@@ -93,40 +93,45 @@ class GuestOrders:
 
     def _obey(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> Done:
         self._agent.require(message)
-        in_hand = self._take_up(message, order, action, act)
-        wait((in_hand.outcome, self._stopped), self._patience, FIRST_COMPLETED)
+        pending = self._take_up(message, order, action, act)
+        wait((pending.outcome, self._stopped), self._patience, FIRST_COMPLETED)
         with self._lock:
-            in_hand.waiting -= 1
-            if not in_hand.outcome.done():
+            pending.waiting -= 1
+            if not pending.outcome.done():
                 raise errors.RequestInProgress(request_id=message.request_id)
-            self._forget(in_hand)
-        in_hand.outcome.result()
+            self._forget(pending)
+        pending.outcome.result()
         LOG.info("Host %s: %s of instance %s's guest is done", message.host, action, message.instance_uuid)
         return Done()
 
-    def _take_up(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> _InHand:
+    def _take_up(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> _PendingOrder:
         """Return the order in progress: begun by this call, or by an earlier one of the same order."""
-        wanted = _InHand(message.host, order, action)
+        pending = _PendingOrder(message.host, order, action)
         with self._lock:
-            known = self._in_hand.get(wanted.key)
+            known = self._pending.get(pending.key)
             if known is not None and (known.order, known.action) == (order, action):
                 known.waiting += 1
                 return known
             if known is not None and not known.outcome.done():
                 raise errors.RequestInProgress(request_id=message.request_id)
             attempt = self._agent.attempts.take_order(order.attempt_id, message.request_id)
-            self._in_hand[wanted.key] = wanted
-            wanted.waiting = 1
-        asked = context.current()
-        self._workers.submit(lambda: self._run(wanted, attempt, message, asked, act))
-        return wanted
+            self._pending[pending.key] = pending
+            pending.waiting = 1
+        caller = context.current()
+        self._workers.submit(lambda: self._run(pending, attempt, message, caller, act))
+        return pending
 
     def _run(
-        self, taken: _InHand, attempt: AgentAttempt, message: Order, asked: context.Context, act: Callable[[], None]
+        self,
+        taken: _PendingOrder,
+        attempt: AgentAttempt,
+        message: Order,
+        caller: context.Context,
+        act: Callable[[], None],
     ) -> None:
         fault: errors.MoorageError | None = None
         try:
-            with context.bound(request_id=asked.request_id, attempt_id=message.attempt_id, service=asked.service):
+            with context.bound(request_id=caller.request_id, attempt_id=message.attempt_id, service=caller.service):
                 self._carry_out(attempt, taken.action, act)
         except errors.MoorageError as refusal:
             LOG.warning("The guest's %s is refused, or has failed: %s", taken.action, refusal)
@@ -167,9 +172,9 @@ class GuestOrders:
             return False
         return True
 
-    def _forget(self, in_hand: _InHand) -> None:
-        if self._in_hand.get(in_hand.key) is in_hand:
-            del self._in_hand[in_hand.key]
+    def _forget(self, pending: _PendingOrder) -> None:
+        if self._pending.get(pending.key) is pending:
+            del self._pending[pending.key]
 
 
 def _order(message: Order, order_id: str) -> GuestOrder:

@@ -110,10 +110,10 @@ class Reporter:
                 self._lost_all = True
             return
         with self._lock:
-            asked = {*answer.undescribed} & {host for host, _node in self._hosts} - self._undescribed
-            self._undescribed |= asked
-        if asked:
-            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(asked))
+            missing = {*answer.undescribed} & {host for host, _node in self._hosts} - self._undescribed
+            self._undescribed |= missing
+        if missing:
+            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(missing))
         self._returns.note(answer.returning, answer.lives)
 
     def _begin_anew(self) -> None:

@@ -70,7 +70,7 @@ class Tracker:
         """
         hosts = list(self._driver.hosts())
         self._read([host for host in hosts if host.compute_node_uuid not in self._trees])
-        self._carry_out(self._ask(hosts), _TRIES)
+        self._carry_out(self._changes(hosts), _TRIES)
 
     def stop(self) -> None:
         """Repeat no more messages: an unanswered one ends with :class:`Interrupted`."""
@@ -98,12 +98,12 @@ class Tracker:
             found = self._cell.until_answered(ListProviderTreesInCell(uuids=uuids), self._ended, timeout=_PATIENCE)
             self._trees.update(_by_node(uuids, found))
 
-    def _ask(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
+    def _changes(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
         """Return the changes of the hosts whose driver describes another tree than the store has."""
-        asked = (self._ask_one(host) for host in hosts)
-        return [change for change in asked if change is not None]
+        found = (self._change_of(host) for host in hosts)
+        return [change for change in found if change is not None]
 
-    def _ask_one(self, host: HostReport) -> TreeChange | None:
+    def _change_of(self, host: HostReport) -> TreeChange | None:
         before = self._trees[host.compute_node_uuid]
         after = before.copy()
         try:
@@ -137,7 +137,7 @@ class Tracker:
     def _redo(self, changes: Sequence[TreeChange], tries: int) -> None:
         hosts = [change.host for change in changes]
         self._read(hosts)
-        self._carry_out(self._ask(hosts), tries)
+        self._carry_out(self._changes(hosts), tries)
 
     def _report(self, changes: Sequence[TreeChange], tries: int) -> None:
         """Report a batch; a refused one is halved, so that a bad member does not hold up the others."""
@@ -255,7 +255,7 @@ class Tracker:
         """
         hosts = self._driver.hosts()
         self._read(hosts)
-        return [change for change in self._ask(hosts) if change.instructions]
+        return [change for change in self._changes(hosts) if change.instructions]
 
 
 def _name(change: TreeChange) -> str:

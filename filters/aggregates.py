@@ -18,14 +18,14 @@ class AggregatesFilter(ConditionsFilter):
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the missing and the forbidden aggregates of ``host``, by uuid, as for `moorage aggregate show`."""
-        said = [_outside(one) for one in request.root_member_of if not any(map(host.root_in_aggregate, one))]
-        said += [_inside(one) for one in request.root_not_member_of if host.root_in_aggregate(one)]
+        reasons = [_outside(one) for one in request.root_member_of if not any(map(host.root_in_aggregate, one))]
+        reasons += [_inside(one) for one in request.root_not_member_of if host.root_in_aggregate(one)]
         for group in request.groups.values():
-            said += [_outside(one) for one in group.member_of if not any(map(host.in_aggregate, one))]
-            said += [_inside(one) for one in group.not_member_of if host.flat and host.in_aggregate(one)]
+            reasons += [_outside(one) for one in group.member_of if not any(map(host.in_aggregate, one))]
+            reasons += [_inside(one) for one in group.not_member_of if host.flat and host.in_aggregate(one)]
             if group.in_tree is not None and not host.has_provider(group.in_tree):
-                said.append(f"has no provider {group.in_tree}")
-        return "; ".join(dict.fromkeys(said)) or self.reason
+                reasons.append(f"has no provider {group.in_tree}")
+        return "; ".join(dict.fromkeys(reasons)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the root is in its aggregates, and whether a provider is in each group's aggregates."""

@@ -60,8 +60,8 @@ class ImagePropertiesFilter(ConditionsFilter):
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the attributes of ``host`` that do not meet the image's requirements."""
         unmet = [path for path, will_do in self._needs(request) if not host.where_attribute(path, will_do)]
-        said = [f"{path} is {host.attribute(path)!r:.60}" for path in unmet]
-        return f"{self.reason}: its {', its '.join(said)}" if said else self.reason
+        unmet_values = [f"{path} is {host.attribute(path)!r:.60}" for path in unmet]
+        return f"{self.reason}: its {', its '.join(unmet_values)}" if unmet_values else self.reason
 
     def _needs(self, request: RequestSpec) -> Iterator[tuple[str, Callable[[Any], bool]]]:
         """Yield the attributes with requirements of the image, each with a predicate on its value."""

@@ -22,12 +22,12 @@ class ResourcesFilter(ConditionsFilter):
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the resource classes of which ``host`` has too little."""
         suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
-        said = []
+        reasons = []
         for name, amounts in _by_class([request.resources, *suffixed]).items():
             if not all(host.fits(name, amount) for amount in amounts) or sum(amounts) > host.room(name):
                 asked = sum(amounts)
-                said.append(f"{name}, {asked:,} asked, {host.room(name):,.10g} free")
-        return f"{self.reason}: {'; '.join(said)}" if said else self.reason
+                reasons.append(f"{name}, {asked:,} asked, {host.room(name):,.10g} free")
+        return f"{self.reason}: {'; '.join(reasons)}" if reasons else self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield for each amount whether it fits a provider, and for each class whether its sum fits all providers."""

@@ -18,19 +18,19 @@ class TraitsFilter(ConditionsFilter):
 
     def why(self, host: Host, request: RequestSpec) -> str:
         """Return the missing and the forbidden traits of ``host``."""
-        said = [f"has not {trait} on its root" for trait in request.root_required if not host.root_has_trait(trait)]
-        said += [
+        reasons = [f"has not {trait} on its root" for trait in request.root_required if not host.root_has_trait(trait)]
+        reasons += [
             f"has {trait} on its root, which it must not"
             for trait in request.root_forbidden
             if host.root_has_trait(trait)
         ]
         for group in request.groups.values():
-            said += [f"has not {trait}" for trait in group.required if not host.has_trait(trait)]
-            said += [f"has none of {', '.join(one)}" for one in group.any_of if not any(map(host.has_trait, one))]
-            said += [
+            reasons += [f"has not {trait}" for trait in group.required if not host.has_trait(trait)]
+            reasons += [f"has none of {', '.join(one)}" for one in group.any_of if not any(map(host.has_trait, one))]
+            reasons += [
                 f"has {trait}, which it must not" for trait in group.forbidden if host.flat and host.has_trait(trait)
             ]
-        return "; ".join(dict.fromkeys(said)) or self.reason
+        return "; ".join(dict.fromkeys(reasons)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the root meets its traits, and for each group whether its traits are on a provider."""

@@ -50,10 +50,10 @@ class ImagePropertiesWeigher(Weigher):
         """Return the score of each row."""
         return np.zeros(len(view)) + self._in_common(view, request)
 
-    def _in_common(self, asked: Host | HostView, request: RequestSpec) -> Amount:
+    def _in_common(self, hosts: Host | HostView, request: RequestSpec) -> Amount:
         counted: Amount = 0.0
         for name, value, ratio in self._counted(request):
-            counted = np.add(counted, np.multiply(ratio, asked.servers_with(name, value)))
+            counted = np.add(counted, np.multiply(ratio, hosts.servers_with(name, value)))
         return counted
 
     def _counted(self, request: RequestSpec) -> Iterator[tuple[str, str, float]]:

@@ -64,10 +64,10 @@ class MetricsWeigher(Weigher):
         """Return the score of each row."""
         return np.zeros(len(view)) + self._sum(view)
 
-    def _sum(self, asked: Host | HostView) -> Amount:
+    def _sum(self, hosts: Host | HostView) -> Amount:
         total: float | FloatArray = 0.0
         for name, ratio in self._ratios.items():
-            total = total + ratio * asked.number_from(f"metrics.{name}", measured)
+            total = total + ratio * hosts.number_from(f"metrics.{name}", measured)
         # The sum is NaN where one of them is.
         found: Amount = np.where(np.isnan(total), self._unavailable, total)
         return found

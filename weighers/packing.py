@@ -27,15 +27,15 @@ class PackingWeigher(Weigher):
         return np.zeros(len(view)) + _fullness(view, request)
 
 
-def _fullness(asked: Host | HostView, request: RequestSpec) -> Amount:
+def _fullness(hosts: Host | HostView, request: RequestSpec) -> Amount:
     amounts = _amounts(request)
     shares: Amount = 0.0
     for name in sorted(amounts):
         # A host that has none of it cannot serve the request, whatever it weighs.
-        capacity = np.maximum(asked.capacity(name), 1.0)
-        shares = shares + np.minimum((asked.used(name) + amounts[name]) / capacity, 1.0)
+        capacity = np.maximum(hosts.capacity(name), 1.0)
+        shares = shares + np.minimum((hosts.used(name) + amounts[name]) / capacity, 1.0)
     # Every server has memory; a shared pool is used by servers of other hosts as well.
-    opening = np.equal(asked.used(MEMORY_MB), 0) * _OPENING
+    opening = np.equal(hosts.used(MEMORY_MB), 0) * _OPENING
     fullness: Amount = shares / max(len(amounts), 1) - opening
     return fullness
 

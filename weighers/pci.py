@@ -38,11 +38,11 @@ class PciWeigher(Weigher):
         """Return the score of each row."""
         return np.full(len(view), float(_MOST)) - np.minimum(self._free(view), _MOST - 1)
 
-    def _free(self, asked: Host | HostView) -> Amount:
+    def _free(self, hosts: Host | HostView) -> Amount:
         free: Amount = 0.0
         # Sorted, since sums of fractions depend on the order.
-        for name in sorted(self._counted(asked.resource_classes)):
-            free = np.add(free, asked.room(name))
+        for name in sorted(self._counted(hosts.resource_classes)):
+            free = np.add(free, hosts.room(name))
         return free
 
     def _counted(self, names: Iterable[str]) -> list[str]:

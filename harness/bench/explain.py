@@ -105,10 +105,10 @@ class Bench:
         for _ in range(self._repeat):
             message = _message(spec)
             decisions.append(_seconds(partial(self._select, message)))
-            plain, told = _message(spec), structs.replace(_message(spec), explain=True)
+            plain, explained = _message(spec), structs.replace(_message(spec), explain=True)
             # In turns, so that other work of the machine affects both.
             without.append(_seconds(partial(self._plan, plain)))
-            more.append(_seconds(partial(self._plan, told)) - without[-1])
+            more.append(_seconds(partial(self._plan, explained)) - without[-1])
         return self._figures(what, decisions, without, more)
 
     def refused(self, what: str, spec: RequestSpec) -> ExplainResult:

@@ -49,29 +49,29 @@ class PackingResult(PackingRun):
     formula: str
 
 
-def _spread(used: Floats, capacity: Floats, asked: Floats) -> Floats:  # noqa: ARG001
+def _spread(used: Floats, capacity: Floats, requested: Floats) -> Floats:  # noqa: ARG001
     free = capacity - used
     scaled: Floats = (free / np.maximum(free.max(axis=1), 1.0)[:, np.newaxis]).sum(axis=0)
     return scaled
 
 
-def _least_free_ram(used: Floats, capacity: Floats, asked: Floats) -> Floats:  # noqa: ARG001
+def _least_free_ram(used: Floats, capacity: Floats, requested: Floats) -> Floats:  # noqa: ARG001
     left: Floats = used[1] - capacity[1]
     return left
 
 
-def _dominant_share(used: Floats, capacity: Floats, asked: Floats) -> Floats:
-    shares: Floats = ((used + asked[:, np.newaxis]) / capacity).max(axis=0)
+def _dominant_share(used: Floats, capacity: Floats, requested: Floats) -> Floats:
+    shares: Floats = ((used + requested[:, np.newaxis]) / capacity).max(axis=0)
     return shares
 
 
-def _mean_share(used: Floats, capacity: Floats, asked: Floats) -> Floats:
-    shares: Floats = ((used + asked[:, np.newaxis]) / capacity).mean(axis=0)
+def _mean_share(used: Floats, capacity: Floats, requested: Floats) -> Floats:
+    shares: Floats = ((used + requested[:, np.newaxis]) / capacity).mean(axis=0)
     return shares
 
 
-def _least_left(used: Floats, capacity: Floats, asked: Floats) -> Floats:
-    left = 1 - (used + asked[:, np.newaxis]) / capacity
+def _least_left(used: Floats, capacity: Floats, requested: Floats) -> Floats:
+    left = 1 - (used + requested[:, np.newaxis]) / capacity
     norm: Floats = -(left**2).sum(axis=0)
     return norm
 
@@ -79,8 +79,8 @@ def _least_left(used: Floats, capacity: Floats, asked: Floats) -> Floats:
 def _balanced(penalty: float) -> Formula:
     """Return a formula with a penalty on the difference between the fullest and the emptiest class."""
 
-    def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
-        shares = (used + asked[:, np.newaxis]) / capacity
+    def scores(used: Floats, capacity: Floats, requested: Floats) -> Floats:
+        shares = (used + requested[:, np.newaxis]) / capacity
         score: Floats = shares.mean(axis=0) - penalty * (shares.max(axis=0) - shares.min(axis=0))
         return score
 
@@ -90,8 +90,8 @@ def _balanced(penalty: float) -> Formula:
 def _open_first(formula: Formula) -> Formula:
     """Return a formula that scores every empty host below all used ones."""
 
-    def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
-        score = formula(used, capacity, asked)
+    def scores(used: Floats, capacity: Floats, requested: Floats) -> Floats:
+        score = formula(used, capacity, requested)
         return np.where(used.any(axis=0), score, score - 10.0)
 
     return scores
@@ -146,17 +146,17 @@ class _SimulatedHosts:
         """Place all servers in their order, and return the result without the initial phase."""
         refused = refused_cpus = 0.0
         used, open_hosts, large = [], [], []
-        arrivals = len(servers.asked) - servers.first
-        for number, asked in enumerate(servers.asked):
+        arrivals = len(servers.requested) - servers.first
+        for number, requested in enumerate(servers.requested):
             while self._leaving and self._leaving[0][0] <= servers.comes[number]:
                 _, gone, host = heapq.heappop(self._leaving)
-                self._used[:, host] -= servers.asked[gone]
-            placed = self._place(number, asked, servers.goes[number], formula)
+                self._used[:, host] -= servers.requested[gone]
+            placed = self._place(number, requested, servers.goes[number], formula)
             if number < servers.first:
                 continue
             if not placed:
                 refused += 1
-                refused_cpus += asked[0]
+                refused_cpus += requested[0]
             if (number - servers.first) % max(1, arrivals // _LOOKS) == 0:
                 used.append(float((self._used.sum(axis=1) / self._capacity.sum(axis=1)).max()))
                 open_hosts.append(float(self._used.any(axis=0).mean()))
@@ -165,17 +165,17 @@ class _SimulatedHosts:
             used_percent=100 * _mean(used),
             hosts_open_percent=100 * _mean(open_hosts),
             refused_percent=100 * refused / arrivals,
-            refused_cpu_percent=100 * refused_cpus / float(servers.asked[servers.first :, 0].sum()),
+            refused_cpu_percent=100 * refused_cpus / float(servers.requested[servers.first :, 0].sum()),
             large_fit_percent=100 * _mean(large),
         )
 
-    def _place(self, number: int, asked: Floats, goes: float, formula: Formula) -> bool:
-        fits = (self._used + asked[:, np.newaxis] <= self._capacity).all(axis=0)
+    def _place(self, number: int, requested: Floats, goes: float, formula: Formula) -> bool:
+        fits = (self._used + requested[:, np.newaxis] <= self._capacity).all(axis=0)
         if not fits.any():
             return False
-        scores = np.where(fits, formula(self._used, self._capacity, asked) + self._ties, -np.inf)
+        scores = np.where(fits, formula(self._used, self._capacity, requested) + self._ties, -np.inf)
         host = int(scores.argmax())
-        self._used[:, host] += asked
+        self._used[:, host] += requested
         heapq.heappush(self._leaving, (goes, number, host))
         return True
 

@@ -70,7 +70,7 @@ class Stream:
     """Servers in the order of their arrival; the initial ones arrive at time 0."""
 
     #: Virtual CPUs and MiB of each: two columns.
-    asked: Floats
+    requested: Floats
     #: The hour of arrival and of departure of each.
     comes: Floats
     goes: Floats
@@ -98,7 +98,7 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
     met = random.choice(lives, size=alive, p=lives / lives.sum())
     first_goes = met * random.random(alive)
     return Stream(
-        asked=np.concatenate([sizes[first_flavors], sizes[flavors]]),
+        requested=np.concatenate([sizes[first_flavors], sizes[flavors]]),
         comes=np.concatenate([np.zeros(alive), comes]),
         goes=np.concatenate([first_goes, comes + lives]),
         first=alive,

@@ -48,7 +48,7 @@ class AuditCollector:
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         recorded = self._recorded(store, cells)
         hosts = self._ask("the hosts", lambda: lists.hosts(self._clients.topic("scheduler"), ListHosts()))
-        unknown_guests = [stranger for cell in cells for stranger in self._unknown_guests(cell)]
+        unknown_guests = [unknown for cell in cells for unknown in self._unknown_guests(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
         return CloudState(

@@ -112,10 +112,10 @@ def provider_allocations(
 ) -> dict[Uuid, ConsumerHold]:
     """Return the allocations of a provider, by consumer; see :func:`instances`."""
 
-    def ask(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
+    def fetch(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
 
-    return dict(_whole(ask, message, at_once, lambda item: item[0]))
+    return dict(_whole(fetch, message, at_once, lambda item: item[0]))
 
 
 # --- What client and server agree on ----------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, afte
 
 
 def _whole(
-    ask: Callable[[M], Sequence[E]],
+    fetch: Callable[[M], Sequence[E]],
     message: M,
     at_once: int,
     key: Callable[[E], Any],
@@ -154,7 +154,7 @@ def _whole(
     found: dict[Any, E] = {}
     while True:
         try:
-            part = ask(structs.replace(message, limit=at_once))
+            part = fetch(structs.replace(message, limit=at_once))
         except errors.ReplyTooLarge:
             # The entries may be large: fewer of them may fit.
             if at_once == 1:

@@ -150,16 +150,16 @@ class Status:
 
 def _plugins(scheduler: str, policy: PolicyState) -> Line:
     """Return the line of a scheduler with broken or slow plug-ins."""
-    said = []
+    details = []
     if policy.breaking:
-        said.append(f"no request has been decided since it broke: {', '.join(policy.breaking)}")
+        details.append(f"no request has been decided since it broke: {', '.join(policy.breaking)}")
     if policy.broken:
         counts = ", ".join(f"{plugin} {count:,} time(s)" for plugin, count in policy.broken.items())
-        said.append(f"broken since it was started: {counts}")
+        details.append(f"broken since it was started: {counts}")
     if policy.slow:
         slow = ", ".join(f"{plugin} {seconds:.1f} s" for plugin, seconds in policy.slow.items())
-        said.append(f"slowest answers: {slow}")
-    return Line(f"plug-ins of {scheduler}", "wrong" if policy.breaking else "ok", "; ".join(said))
+        details.append(f"slowest answers: {slow}")
+    return Line(f"plug-ins of {scheduler}", "wrong" if policy.breaking else "ok", "; ".join(details))
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:

@@ -76,7 +76,7 @@ class Schema:
             retry=tenacity.retry_if_exception(faults.is_lock_wait),
             stop=tenacity.stop_after_delay(patience),
             wait=tenacity.wait_fixed(_PAUSE),
-            before_sleep=self._tell,
+            before_sleep=self._log_wait,
         )
         with database.faults_translated():
             try:
@@ -86,7 +86,7 @@ class Schema:
                 raise errors.SchemaInUse(schema=self.name, seconds=patience, statement=_statement(fault)) from fault
         return before, after
 
-    def _tell(self, state: tenacity.RetryCallState) -> None:
+    def _log_wait(self, state: tenacity.RetryCallState) -> None:
         statement = _statement(state.outcome.exception() if state.outcome else None)
         LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, statement)
 

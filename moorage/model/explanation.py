@@ -148,8 +148,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     def _besides(self) -> list[str]:
         """Return the optional parts of a summary, the most important first."""
         named = [] if self.chosen is not None else list(self.named_hosts.items())[:_NAMED]
-        said = [f"decided without the broken {shortened(plugin)}" for plugin in list(self.skipped_plugins)[:_NAMED]]
-        said += [f"{shortened(host)} {shortened(why, 60)}" for host, why in named]
+        parts = [f"decided without the broken {shortened(plugin)}" for plugin in list(self.skipped_plugins)[:_NAMED]]
+        parts += [f"{shortened(host)} {shortened(why, 60)}" for host, why in named]
         if refused := len(self.lost_races or self.refused_claims):
-            said.append(f"others were faster on {refused:,}")
-        return said
+            parts.append(f"others were faster on {refused:,}")
+        return parts

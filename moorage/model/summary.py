@@ -39,19 +39,19 @@ def joined(head: str, parts: Sequence[Part], besides: Sequence[str], longest: in
     :param longest: the most characters of the line; ``head`` and the shortest ending always have room.
     """
     parts = _merged(parts)
-    said: list[str] = []
+    texts: list[str] = []
     for number, part in enumerate(parts):
         words = f"{part.hosts:,} {part.words}"
         rest = parts[number + 1 :]
-        if len(_line(head, [*said, words, *_counted(rest)])) > longest:
+        if len(_line(head, [*texts, words, *_counted(rest)])) > longest:
             # A later part may be shorter and fit, but would break the order of the largest first.
-            said.extend(_counted(parts[number:]))
+            texts.extend(_counted(parts[number:]))
             break
-        said.append(words)
+        texts.append(words)
     for words in besides:
-        if len(_line(head, [*said, words])) <= longest:
-            said.append(words)
-    return _line(head, said)
+        if len(_line(head, [*texts, words])) <= longest:
+            texts.append(words)
+    return _line(head, texts)
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
@@ -70,5 +70,5 @@ def _counted(parts: Sequence[Part]) -> list[str]:
     return [f"{sum(part.hosts for part in parts):,} for {reasons}"]
 
 
-def _line(head: str, said: Sequence[str]) -> str:
-    return f"{head}: {'; '.join(said)}" if said else head
+def _line(head: str, texts: Sequence[str]) -> str:
+    return f"{head}: {'; '.join(texts)}" if texts else head

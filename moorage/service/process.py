@@ -170,7 +170,7 @@ def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> 
     """
     logged = -math.inf
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def log_wait(state: tenacity.RetryCallState) -> None:
         nonlocal logged
         if (now := time.monotonic()) - logged >= _LOG_SECONDS:
             logged = now
@@ -185,7 +185,7 @@ def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> 
         stop=tenacity.stop_after_delay(seconds),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
         sleep=_sleep,
-        before_sleep=tell,
+        before_sleep=log_wait,
         reraise=True,
     )(work)
 

@@ -48,14 +48,14 @@ def check_filter(
     """
     with _whole(kind, settings) as (plugin, fresh):
         _check_reason(kind)
-        said = _asked(words, count, lambda sample: answers_of(plugin, sample.view, sample.request), kind.__name__)
-        for sample, answers in reversed(said):
+        results = _results(words, count, lambda sample: answers_of(plugin, sample.view, sample.request), kind.__name__)
+        for sample, answers in reversed(results):
             again = answers_of(fresh, sample.view, sample.request)
             _require(
                 again == answers, f"{kind.__name__} has answered {answers}, and asked again, {again}: it keeps state"
             )
     if decides:
-        found = {answer for _, answers in said if answers is not None for answer in answers}
+        found = {answer for _, answers in results if answers is not None for answer in answers}
         what = "let all hosts pass" if found == {True} else "refused all hosts"
         _require(
             found == {True, False},
@@ -80,13 +80,13 @@ def check_weigher(
     with _whole(kind, settings) as (plugin, fresh):
         multiplier = kind.default_multiplier
         _require(np.isfinite(multiplier), f"{kind.__name__} has the default multiplier {multiplier}")
-        said = _asked(words, count, lambda sample: scores_of(plugin, sample.view, sample.request), kind.__name__)
-        for sample, scores in reversed(said):
+        results = _results(words, count, lambda sample: scores_of(plugin, sample.view, sample.request), kind.__name__)
+        for sample, scores in reversed(results):
             again = scores_of(fresh, sample.view, sample.request)
             _require(again == scores, f"{kind.__name__} has said {scores}, and asked again, {again}: it keeps state")
     if decides:
         _require(
-            any(scores is not None and len(set(scores)) > 1 for _, scores in said),
+            any(scores is not None and len(set(scores)) > 1 for _, scores in results),
             f"to {kind.__name__} all hosts weigh the same in {count} samples: say by `words` and `settings` what it "
             "looks at, or `decides=False`",
         )
@@ -202,7 +202,7 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
         isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (len(view),),
         f"{name}'s scores are no array of {len(view)} floats, but {scores!r}",
     )
-    for host, weight, said in zip(hosts, alone, scores, strict=True):
+    for host, weight, at_once in zip(hosts, alone, scores, strict=True):
         _require(
             isinstance(weight, int | float | np.number) and not isinstance(weight, bool),
             f"{name} gives {host.service_host} the weight {weight!r}, which is no number",
@@ -213,8 +213,8 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
             f"{of_host(host)}; {of_request(request)}",
         )
         _require(
-            bool(weight == said or (np.isnan(weight) and np.isnan(said))),
-            f"{name} gives {host.service_host} {weight} alone, and {said} among all: "
+            bool(weight == at_once or (np.isnan(weight) and np.isnan(at_once))),
+            f"{name} gives {host.service_host} {weight} alone, and {at_once} among all: "
             f"{of_host(host)}; {of_request(request)}",
         )
     _require(
@@ -317,12 +317,12 @@ def _check_reason(kind: type[Filter]) -> None:
     )
 
 
-def _asked(words: Words | None, count: int, ask: Callable[[Sample], T], name: str) -> list[tuple[Sample, T]]:
-    said = []
+def _results(words: Words | None, count: int, ask: Callable[[Sample], T], name: str) -> list[tuple[Sample, T]]:
+    results = []
     for sample in samples(words or Words(), count):
         with unchanged(sample.view, sample.request, name), faultless(name, sample.request):
-            said.append((sample, _timed(lambda: ask(sample), name, len(sample.view))))  # noqa: B023 - called at once
-    return said
+            results.append((sample, _timed(lambda: ask(sample), name, len(sample.view))))  # noqa: B023 - called at once
+    return results
 
 
 def _concerned(plugin: Filter | Weigher, request: RequestSpec) -> bool:

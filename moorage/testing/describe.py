@@ -19,14 +19,14 @@ _NAMES = frozenset({"service_host", "nodename", "compute_node_uuid", "cell_uuid"
 def of_host(host: Host) -> str:
     """Return a host as text: its inventories, and the fields that differ from :func:`moorage.testing.host`."""
     usual = usual_host()
-    said = [
+    differences = [
         f"{name} {inventory.used} of {inventory.capacity:g} used"
         for name, inventories in host.inventories.items()
         for inventory in inventories
     ]
     named = (each.name for each in fields(Host) if each.name not in _NAMES)
-    said += [f"{name}={getattr(host, name)!r}" for name in named if getattr(host, name) != getattr(usual, name)]
-    return f"{host.service_host} ({', '.join(said)})"
+    differences += [f"{name}={getattr(host, name)!r}" for name in named if getattr(host, name) != getattr(usual, name)]
+    return f"{host.service_host} ({', '.join(differences)})"
 
 
 def of_request(request: RequestSpec) -> str:
@@ -56,7 +56,7 @@ def _unusual(value: msgspec.Struct, usual: msgspec.Struct) -> Iterator[str]:
         if here == there:
             continue
         if isinstance(here, msgspec.Struct) and isinstance(there, type(here)):
-            yield from (f"{name}.{said}" for said in _unusual(here, there))
+            yield from (f"{name}.{field}" for field in _unusual(here, there))
         else:
             yield f"{name}={_plain(here)!r}"
 

@@ -124,23 +124,23 @@ class _Draw:
         )
 
     def _metadata(self) -> dict[str, frozenset[str]]:
-        chance, said = self._chance, {}
+        chance, chosen = self._chance, {}
         for key, values in self._words.metadata.items():
             # A host may be in several aggregates.
             count = min(chance.choice([0, 1, 1, 2]), len(values))
             if count:
-                said[key] = frozenset(chance.sample(list(values), count))
-        return said
+                chosen[key] = frozenset(chance.sample(list(values), count))
+        return chosen
 
     def _some(self, pools: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         chance = self._chance
         return {name: chance.choice(list(values)) for name, values in pools.items() if chance.random() < 0.7}
 
 
-def _nested(said: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by dotted names as nested dictionaries."""
     found: dict[str, Any] = {}
-    for path, value in said.items():
+    for path, value in chosen.items():
         *above, last = path.split(".")
         within = found
         for name in above:
