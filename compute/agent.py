@@ -207,6 +207,8 @@ class ComputeAgent:
 
     def _try(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> Report | None:
         """Accept the claim and spawn; return the report, or None if the guest is no longer wanted."""
+        # Not while the host's guests are listed for its return: the cell would take an attempt that is not listed as
+        # failed, while its guest is being made.
         self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
             return None
@@ -214,17 +216,20 @@ class ComputeAgent:
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
         spec = cell_messages.guest_spec(message)
         try:
+            # The driver first: a guest that it refuses need not take the claim through the gate.
             if not begun:
                 self._driver.admit(guest.host, spec)
             self._cell.until_answered(cell_messages.accept(guest), attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
+            # Destroyed all the same, so that the driver refuses a late spawn of this attempt.
             self._end(attempt, guest)
             return None
         except Interrupted:
+            # Destroyed, or the agent stops: the attempt is dropped here, and its cell sends it again if it stands.
             raise
         except Exception as fault:
-            if begun:
+            if begun:  # no ground to destroy a guest that may be in use
                 raise
             return self._not_begun(attempt, guest, fault)
         return self._spawn(attempt, guest, spec)
@@ -244,6 +249,7 @@ class ComputeAgent:
         return self._failed(guest, reason, fault)
 
     def _spawn(self, attempt: AgentAttempt, guest: Guest, spec: GuestSpec) -> Report | None:
+        # It may have been destroyed during the wait for the gate's answer.
         if attempt.destroyed:
             return None
         try:
@@ -263,6 +269,8 @@ class ComputeAgent:
             report = cell_messages.finished(guest)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is about to be closed: the agent's next start finds what is left
+        # A failed spawn may leave pieces, which are removed before the failure is reported: the cell then releases the
+        # claim. A guest that was destroyed meanwhile is removed once more, as the spawn may have finished after it.
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report

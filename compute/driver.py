@@ -37,15 +37,15 @@ class GuestSpec:
     claim_id: str
     request_spec: RequestSpec
     resources: Resources
-    #: Which of the host's providers, and of the pools that share with it, serve which resource group of the request;
-    #: null where all comes from the compute node.
+    #: The providers, of the host and of pools that share with it, that serve each resource group of the request; null
+    #: where all comes from the compute node.
     allocation_request: AllocationRequest | None = None
-    #: Where the guest comes from, when it is no new one. A live migration's arrives running, and :meth:`Driver.admit`
-    #: is its pre-check; any other's was stopped on its source, or is on a host that is down. The source may be this
-    #: very host: the old guest is another attempt's, and keeps what it holds until it is destroyed.
+    #: The source of a moved guest; null for a new one. A live migration's arrives running, and :meth:`Driver.admit` is
+    #: its pre-check; any other's was stopped on its source, or is on a host that is down. The source may be this very
+    #: host: the old guest is another attempt's, and keeps its amounts until it is destroyed.
     moving: MovingGuest | None = None
-    #: The claimed one of the host's nodes, as :meth:`Driver.hosts` names them: where a host has several, the guest is
-    #: made on this one. Null from a cell conductor of a former release.
+    #: The claimed node of the host, as named by :meth:`Driver.hosts`: of several nodes, the guest is made on this one.
+    #: Null from a cell conductor of a former release.
     node: str | None = None
 
 
@@ -58,7 +58,7 @@ class GuestOrder:
     instance_uuid: str
     attempt_id: str
     claim_id: str
-    #: Grows with each order: one that is new and has a smaller number than another of the same guest comes too late.
+    #: Grows with each order: a new order with a smaller number than another one of the same guest comes too late.
     #: Null from a cell of a former release.
     number: int | None = None
 

@@ -67,7 +67,9 @@ class Reporter:
         """Describe hosts; unanswered messages are repeated, with the same ids, until :meth:`stop`."""
         with context.bound(service=self._service), suppress(Interrupted):
             self._begin_anew()
+            # Before anything is read: an earlier process of this agent changes nothing from then on.
             self._introduce()
+            # Provider trees before descriptions, so that no scheduler gets a host without inventory.
             self._tracker.track()
             self._report_hosts()
 

@@ -64,6 +64,7 @@ class ComputeService:
             orders.start()
             server.start()
             name = logs.service_name(self._conf)
+            # Reports and returns have a topic of their own: they do not wait behind builds.
             returns = Returns(driver, reports_client, agent, name)
             begun.callback(returns.stop, farewell)
             returns.start()

@@ -211,7 +211,7 @@ def wait_until(
     """Wait until ``true`` returns a true value.
 
     :param what: the subject of the error, or a function that returns it.
-    :param progress: returns the present progress. The time begins anew with each change of it.
+    :param progress: returns the present progress. Each change of it starts the time again.
     :raises TimeoutError: the progress has not changed for ``seconds``.
     """
     reached, end = progress(), time.monotonic() + seconds

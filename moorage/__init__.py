@@ -1,1 +1,1 @@
-"""The ground floor: words, values, messages, errors, the bus and the database that every other folder stands on."""
+"""The base of all other packages: data model, messages, errors, message bus, database, configuration and commands."""

@@ -64,7 +64,7 @@ class FakeDriver(Driver):
         :raises ConfigurationError: the file cannot be opened.
         """
         self._file.open()
-        for guest in self._strangers():
+        for guest in self._unknown_guests():
             try:
                 self._file.begin(guest, self._layout.capacity)
                 self._file.finish(guest)
@@ -227,7 +227,7 @@ class FakeDriver(Driver):
         if self._time.is_dead(host):
             raise errors.NoReply(topic=f"host {host}", method=what, seconds=0.0)
 
-    def _strangers(self) -> Iterator[Guest]:
+    def _unknown_guests(self) -> Iterator[Guest]:
         """Yield guests without a record in any cell, distributed over the hosts: the same ones at every start."""
         for number, host in enumerate(islice(cycle(self._hosts), self.conf.fake_driver.stranger_guests), 1):
             names = {

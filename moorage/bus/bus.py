@@ -167,6 +167,7 @@ class Client:
         with self._faults(message, seconds), context.bound(deadline=time.monotonic() + seconds):
             self._bus.reach()
             failpoints.reached("send", message.topic, message.method)
+            # The check of the broker and a failpoint may have taken time: a message that is too late is not sent.
             context.check_deadline(f"before {message.method} was sent")
             try:
                 data = self._ask(message, seconds)

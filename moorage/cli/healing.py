@@ -82,11 +82,14 @@ class Healer:
             return plan
         holders = {holder.uuid: holder for holder in state.store.holders if holder.uuid is not None}
         orphans = {uuid for holder in state.store.holders if holder.uuid is None for uuid in holder.held}
+        # First the store's own sums and orphans, which need no records.
         for finding in findings:
             if finding.kind == "drifted":
                 self._recount(plan, finding, [finding.subject])
             elif finding.kind == "leaked" and finding.instance_uuid is None:
                 self._recount(plan, finding, orphans)
+        # Then the findings that contradict a cell's records: the cell heals its instances, and a consumer without a
+        # record is released.
         by_records = [one for one in findings if one.kind in _BY_RECORDS and one.instance_uuid is not None]
         recorded = self._recorded(state, by_records)
         for finding in by_records:

@@ -159,6 +159,7 @@ class Database:
                 result = work(connection)
                 if writing:
                     failpoints.reached("commit")
+                    # The last moment: a caller that has timed out may have taken another decision by now.
                     context.check_deadline("before COMMIT")
             if writing:
                 failpoints.reached("committed")

@@ -97,7 +97,7 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
     )
     event.listen(engine, "handle_error", _drop_what_is_away)
     if engine.dialect.driver == "pymysql":
-        from moorage.db import mysql_connection  # here, because with SQLite nobody needs the driver
+        from moorage.db import mysql_connection  # here, because SQLite does not need the driver
 
         event.listen(engine, "do_connect", mysql_connection.connect)
     return engine

@@ -16,7 +16,7 @@ _MYSQL_TOO_LONG = frozenset({1969, 3024})
 _MYSQL_UNREACHABLE = frozenset({0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031})
 #: It takes no more connections: too many, of this user too many, or this host is blocked.
 _MYSQL_FULL = frozenset({1040, 1129, 1203, 1226})
-#: It is shutting down, starting or off line, or somebody has ended the connection or the statement.
+#: It is shutting down, starting or off line, or the connection or the statement was killed.
 _MYSQL_ENDING = frozenset({1053, 1077, 1079, 1184, 1317, 1927, 3032, 3169})
 #: It only reads: read_only, a read-only transaction by default, innodb_read_only.
 _MYSQL_READ_ONLY = frozenset({1290, 1792, 1836})

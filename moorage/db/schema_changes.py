@@ -52,7 +52,7 @@ def add_column(table: str, column: "sa.Column[Any]") -> None:
 
 
 def declare_oldest_code(schema: str, revision: str) -> None:
-    """Record the oldest code that works on this schema, by the newest revision that the code knows.
+    """Record the oldest code that works on this schema, by the newest revision that the code contains.
 
     An expanding revision leaves the record as it is. A contracting one raises it: older code refuses to start from then
     on.

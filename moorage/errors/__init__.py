@@ -1,7 +1,7 @@
-"""Every error Moorage raises, in one tree grouped by who must act; the docstring is what the operator reads.
+"""All errors of Moorage in one class tree, with a module for each party that must act.
 
-The first paragraph of a class's docstring is its message, with the error's own data filled in. Data is keyword-only
-and JSON-safe, so that an error crosses the bus as itself. A ``code`` never changes once it has been released.
+The first paragraph of a class's docstring is its message to the operator, with the error's data filled in. Data is
+keyword-only and JSON-safe, so that an error crosses the bus as its own class. A released ``code`` never changes.
 """
 
 from moorage.errors.away import (

@@ -1,4 +1,4 @@
-"""A part is away: the operator must look."""
+"""Errors when a part of the cloud is away: the operator must act."""
 
 from moorage.errors.basis import MoorageError
 

@@ -1,4 +1,4 @@
-"""The message is wrong: whoever sent it must change it."""
+"""Errors of a wrong message: the sender must change it."""
 
 from moorage.errors.basis import MoorageError
 

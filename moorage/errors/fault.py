@@ -1,4 +1,4 @@
-"""A fault of ours."""
+"""Errors by a fault of Moorage or a plug-in."""
 
 from moorage.errors.basis import MoorageError
 

@@ -1,4 +1,4 @@
-"""The installation is wrong: the operator must mend it before a service starts."""
+"""Errors of the installation: the operator must repair it before a service starts."""
 
 from moorage.errors.basis import MoorageError
 

@@ -1,4 +1,4 @@
-"""It does not fit: ask for something else, or somewhere else."""
+"""Refusals for lack of resources or by a rule: the caller must request something else, or another place."""
 
 from collections.abc import Mapping, Sequence
 

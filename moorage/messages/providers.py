@@ -321,7 +321,7 @@ MoveInstructions = Annotated[tuple[MoveInstruction, ...], Meta(min_length=1, max
 CallersDeals = Annotated[tuple[Dealt, ...], Meta(max_length=100_000)]
 SearchSteps = Annotated[int, Meta(ge=1, le=10_000_000)]
 
-#: How many steps the search for a deal takes before it gives up, where nobody says.
+#: The default bound on the steps of the search for a distribution.
 DEFAULT_SEARCH_STEPS = 100_000
 
 

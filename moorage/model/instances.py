@@ -60,7 +60,7 @@ class Instance(Value, frozen=True, kw_only=True):
     attached: dict[Suffix, AttachedResource] = {}
     #: Its present request; only on request.
     request_spec: RequestSpec | None = None
-    #: The order in which it was asked for; 0 from a release that lists no parts.
+    #: Its number in the order of requests; 0 from a release without lists in parts.
     number: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
@@ -91,7 +91,7 @@ class Migration(Value, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     cell: Name | None = None
     request_id: str | None = None
-    #: The order in which it was asked for; 0 from a release that lists no parts.
+    #: Its number in the order of requests; 0 from a release without lists in parts.
     number: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0

@@ -40,7 +40,7 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     #: At least one aggregate of each of these. In the unsuffixed group a provider's root may be the member.
     member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
     not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
-    #: Only providers of the tree that this one belongs to.
+    #: Only providers of this provider's tree.
     in_tree: Uuid | None = None
 
 
@@ -83,7 +83,7 @@ class Image(Value, frozen=True, kw_only=True):
 class Destination(Value, frozen=True, kw_only=True):
     """A destination that the caller requests: a host, a node or a cell, or several of them.
 
-    With ``allow_cross_cell_move`` the cell is where the server is, and other cells will do as well (Nova's word).
+    With ``allow_cross_cell_move`` the cell is the server's present one, and other cells are allowed too (Nova's term).
     """
 
     host: Name | None = None
@@ -108,11 +108,11 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     force_hosts: HostNames = ()
     force_nodes: HostNames = ()
     requested_destination: Destination | None = None
-    #: The group that binds where the server may go; only with a topic that knows groups of servers.
+    #: The server group whose rule applies; only on topics with server groups.
     server_group: ServerGroup | None = None
     scheduler_hints: Annotated[dict[Name, Text], Meta(max_length=64)] = {}
-    #: Further groups by suffix. An unsuffixed one adds to what the flavor stands for: what it names of a class counts
-    #: instead of the flavor's amount.
+    #: Further groups by suffix. An unsuffixed one adds to the flavor's: its amount of a class replaces the flavor's
+    #: amount.
     groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)] = {}
     group_policy: Literal["none", "isolate"] | None = None
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
@@ -124,9 +124,9 @@ class RequestSpec(Value, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> Resources:
-        """The unsuffixed resource group that the flavor stands for; an amount of nothing is left out.
+        """The amounts of the unsuffixed group, by the flavor and the unsuffixed group's own amounts, without zeros.
 
-        A request filter takes what is the flavor's own out by naming its class with an amount of nothing.
+        A request filter removes an amount of the flavor by an amount of zero for its class.
 
         Disk is root + ephemeral + swap rounded up to GiB, without the root disk for a volume-backed server
         (Nova: ``ResourceRequest.from_request_spec``).
@@ -143,7 +143,7 @@ class RequestSpec(Value, frozen=True, kw_only=True):
 
     @property
     def resource_request(self) -> ResourceRequest:
-        """All resource groups of the request, that of the flavor included unless nothing is left of it."""
+        """All resource groups of the request, including the flavor's unless it is empty."""
         unsuffixed = structs.replace(self.groups.get(UNSUFFIXED, ResourceGroup()), resources=self.resources)
         own = {} if unsuffixed == ResourceGroup() else {UNSUFFIXED: unsuffixed}
         return ResourceRequest(
@@ -159,5 +159,5 @@ class RequestSpec(Value, frozen=True, kw_only=True):
 
     @property
     def suffixed(self) -> Mapping[Suffix, ResourceGroup]:
-        """The further groups, without the unsuffixed one."""
+        """The suffixed groups."""
         return {suffix: group for suffix, group in self.groups.items() if suffix != UNSUFFIXED}

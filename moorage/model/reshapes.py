@@ -1,4 +1,4 @@
-"""Reshapes: how inventories, and all that is allocated of them, move between the providers of one tree."""
+"""Reshapes: moves of inventories with their allocations between the providers of one tree."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from moorage.model.basis import Amount, Count, Generation, Name, NewName, Resour
 
 
 class ReshapedInventories(Value, frozen=True, kw_only=True):
-    """All that a provider shall have after a whole-tree reshape."""
+    """The complete inventories of a provider after a whole-tree reshape."""
 
     #: Compared.
     generation: Generation
@@ -17,9 +17,9 @@ class ReshapedInventories(Value, frozen=True, kw_only=True):
 
 
 class InventoryFields(Value, frozen=True, kw_only=True):
-    """How an inventory that is moved shall be described where it arrives; what is null comes from where it was.
+    """The fields of a moved inventory at its destination; null fields are taken from its source.
 
-    ``max_unit`` is never more than the total that arrives.
+    ``max_unit`` is at most the total that arrives.
     """
 
     reserved: Count | None = None
@@ -30,12 +30,12 @@ class InventoryFields(Value, frozen=True, kw_only=True):
 
 
 class ChildProvider(Value, frozen=True, kw_only=True):
-    """A provider that a reshape creates if it is not there, or finds as it is described here."""
+    """A provider that a reshape creates if it is missing; an existing one must be as described here."""
 
     name: NewName
-    #: The uuid or the name of its parent: a provider of the tree, be it another new one.
+    #: The uuid or the name of its parent: a provider of the tree, or another new one.
     parent: Name
-    #: Null: the one that is there under this name, else a new one.
+    #: Null for that of the existing provider of this name, else a new one.
     uuid: Uuid | None = None
     inventories: dict[ResourceClassName, InventoryFields] = {}
     traits: Traits = ()
@@ -43,7 +43,7 @@ class ChildProvider(Value, frozen=True, kw_only=True):
 
 
 class MoveInstruction(Value, frozen=True, kw_only=True):
-    """So much of the inventory of one provider moves to another of the same tree, with what is allocated of it.
+    """A move of inventory amounts from one provider to another of the same tree, with their allocations.
 
     Providers are named by uuid or by name.
     """
@@ -56,7 +56,7 @@ class MoveInstruction(Value, frozen=True, kw_only=True):
 class Dealt(Value, frozen=True, kw_only=True):
     """Amounts of one consumer that a reshape moves from one provider to another.
 
-    In a request it is the caller's word for where that shall go; providers are then named by uuid or by name.
+    In a request the caller chooses the destination; providers are then named by uuid or by name.
     """
 
     consumer_uuid: Uuid
@@ -68,8 +68,8 @@ class Dealt(Value, frozen=True, kw_only=True):
 class ReshapePlan(Value, frozen=True, kw_only=True):
     """The effect of a reshape by move instructions, planned or done. Providers are named by uuid."""
 
-    #: Name by uuid. In a plan, the uuids of providers that are not named by one are made up.
+    #: The name of each new provider by uuid. In a plan, uuids that are not given are random.
     created: dict[Uuid, Name] = {}
-    #: The inventories that change, as they are afterwards; a provider that is left with none of them has an empty one.
+    #: The changed inventories after the reshape; empty for a provider without any of them.
     inventories: dict[Uuid, Inventories] = {}
     dealt: tuple[Dealt, ...] = ()

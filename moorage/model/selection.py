@@ -8,10 +8,10 @@ from moorage.model.explanation import Explanation
 
 
 class Selection(Value, frozen=True, kw_only=True):
-    """One host in an answer, with the allocation request that claims it.
+    """A host in an answer, with its allocation request.
 
-    The claimed one alone has a ``claim_id``. In a replayed answer it is marked ``released`` where that claim no longer
-    stands, with the consumer generation to name next.
+    Only the claimed one has a ``claim_id``. In a replayed answer it is marked ``released`` if that claim no longer
+    stands, with the present consumer generation.
     """
 
     service_host: Name
@@ -21,17 +21,17 @@ class Selection(Value, frozen=True, kw_only=True):
     agent: Name
     availability_zone: Name
     allocation_request: AllocationRequest
-    #: Those providers of the allocation request that are not the host's own: pools that share with it.
+    #: The providers of the allocation request that are pools, and not the host's own.
     shared_providers: tuple[Uuid, ...] = ()
-    #: How much of each resource class may be allocated on the host in all, pools that share with it included.
+    #: The capacity of the host by resource class, including pools that share with it.
     limits: dict[ResourceClassName, float] = {}
     weight: float = 0.0
-    #: The server group whose rule the host keeps.
+    #: The server group whose rule the host meets.
     group: Uuid | None = None
     claim_id: Uuid | None = None
     consumer_generation: Generation | None = None
     released: bool = False
-    #: Why this host, if that was asked for: on a claimed one alone.
+    #: The explanation of a claimed host, on request.
     explanation: Explanation | None = None
 
     @property

@@ -110,6 +110,8 @@ class StoredRequests:
             try:
                 return StoredAnswer(self._database.write(transaction), replayed=False)
             except _Duplicate:
+                # The same request was committed before, or by another sending just now; if its row is gone again, that
+                # one was rolled back, and this one takes its place.
                 if stored := self._database.read(lambda connection: self.find(connection, message)):
                     return stored
         raise errors.RequestInProgress(request_id=message.request_id)

@@ -275,7 +275,7 @@ def _kept_on_classes(kind: type) -> dict[str, Any]:
                 continue
             try:
                 copied = copy.deepcopy(value)
-            except Exception:  # noqa: BLE001 - a lock, say
+            except Exception:  # noqa: BLE001 - for instance a lock
                 copied = value
             # A value that does not equal its copy is compared by identity.
             found[f"{base.__name__}.{name}"] = copied if _same(copied, value) else value

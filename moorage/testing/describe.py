@@ -44,7 +44,7 @@ def faultless(name: str, request: RequestSpec) -> Iterator[None]:
         yield
     except AssertionError:
         raise
-    except Exception as fault:  # whatever an author's class can do
+    except Exception as fault:  # an author's class may raise anything
         raise AssertionError(
             f"{name} raises {type(fault).__name__}: {fault}; asked by {of_request(request)}"
         ) from fault
