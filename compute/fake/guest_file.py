@@ -111,7 +111,7 @@ class GuestFile:
             return found is not None
 
     def begin_order(self, host: str, order: GuestOrder, action: Action) -> bool:
-        """Record the begin of an order, in one transaction; return whether it was carried out already.
+        """Record the start of an order, in one transaction; return whether it was carried out already.
 
         A guest to be rebuilt does not run from now on.
 

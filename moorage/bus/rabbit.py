@@ -61,12 +61,12 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     ) -> None:
         self._given_up = given_up
         self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
-        #: The begin and end of the last wait for messages, by the monotonic clock.
+        #: The start and end of the last wait for messages, by the monotonic clock.
         self.waits_since = self.waited_until = time.monotonic()
         super().__init__(conf, url, purpose, retry)
 
     def consume(self, timeout: float | None = None) -> None:
-        """Wait for messages, and record the begin and end of the wait."""
+        """Wait for messages, and record the start and end of the wait."""
         self.waits_since = time.monotonic()
         try:
             super().consume(timeout)

@@ -37,7 +37,7 @@ class WholeNames(CommandManager):
             self.commands[entry_point.name.replace("_", " ")] = entry_point
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
-        """Return the class, the name and the remaining arguments of the sub-command at the begin of ``argv``.
+        """Return the class, the name and the remaining arguments of the sub-command at the start of ``argv``.
 
         :raises ValueError: there is no such sub-command.
         """

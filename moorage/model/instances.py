@@ -22,7 +22,7 @@ class Attempt(Value, frozen=True, kw_only=True):
     no_other_host: bool = False
     #: The guest may still be on its host.
     guest_left: bool = False
-    #: The times of its begin and of its record's last change, in seconds since 1970 by its cell's clock.
+    #: The times of its start and of its record's last change, in seconds since 1970 by its cell's clock.
     created_at: float = 0.0
     updated_at: float = 0.0
 

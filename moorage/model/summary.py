@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 #: The most characters of a name and of a reason in a line.
 _LONGEST_NAME, _LONGEST_REASON = 40, 90
-#: The singular begin of a reason, which follows a host's name, and its plural, which follows a number of hosts.
+#: The singular start of a reason, which follows a host's name, and its plural, which follows a number of hosts.
 _OF_MANY = {"is ": "", "has ": "have ", "was ": "were ", "does ": "do "}
 
 

@@ -40,7 +40,7 @@ class HostInventory:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host at the begin of the decision: its providers, and the pools that share with it, taken together.
+    """One host at the start of the decision: its providers, and the pools that share with it, taken together.
 
     It has the methods of :class:`HostView` under the same names. A pool counts in full for every host that it shares
     with.

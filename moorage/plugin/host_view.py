@@ -15,7 +15,7 @@ IntArray = NDArray[np.int64]
 
 
 class HostView(ABC):
-    """All hosts at the begin of the decision, in columns: row ``i`` of every column is host ``i``.
+    """All hosts at the start of the decision, in columns: row ``i`` of every column is host ``i``.
 
     A host consists of its own providers and the pools that share with it. Whether a host can serve all groups of a
     request is computed later, for the best hosts: until then these columns are upper bounds, and exact for :attr:`flat`
