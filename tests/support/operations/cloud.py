@@ -22,6 +22,7 @@ from harness.cloud import CloudSpec, RunningCloud
 from moorage import context, errors, failpoints
 from moorage.service.process import Service
 from support.operations.basis import KEEPING
+from support.operations.lost_patience import end_patience
 
 NEVER = 3600.0
 
@@ -41,6 +42,8 @@ class HostFaults:
         self.stuck: set[tuple[str, str]] = set()
         #: They do not answer to an order to destroy.
         self.silent: set[tuple[str, str]] = set()
+        #: Called with the instance where a host is silent.
+        self.when_silent: Callable[[str], None] = lambda _instance_uuid: None
 
     def forget(self, instance_uuid: str) -> None:
         """Let all hosts be well-behaved again towards an instance."""
@@ -73,6 +76,7 @@ class TroublesomeDriver(FakeDriver):
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
         if (instance_uuid, host) in self._faults.silent:
+            self._faults.when_silent(instance_uuid)
             raise errors.NoReply(topic=f"host {host}", method="destroy", seconds=0.0)
         super().destroy(host, instance_uuid, attempt_id, claim_id)
 
@@ -119,6 +123,7 @@ class TroublesomeCloud(RunningCloud):
     def __init__(self, plan: CloudSpec) -> None:
         super().__init__(plan)
         self.faults = HostFaults()
+        self.faults.when_silent = lambda instance_uuid: end_patience(self.database, instance_uuid)
         self._restarting = threading.Lock()
         self._lives: dict[str, int] = {}
 
@@ -193,7 +198,8 @@ def plan(policy: str, hosts: int, **fake_driver: Any) -> CloudSpec:
                 "max_contention_retries": 2,
                 "report_interval": 0.2,
                 "retry_backoff": 0.05,
-                "delete_patience": 0.5,
+                # Ended for one instance at a time, where its host is silent: a busy machine makes nobody impatient.
+                "delete_patience": 600.0,
                 "workers": 16,
             },
             "compute": {"report_interval": 0.2, "stop_timeout": 0.1, "workers": 32},

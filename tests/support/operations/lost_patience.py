@@ -1,4 +1,4 @@
-"""Time that passes for one instance alone: the hosts that it waits for are given up now, however long they had."""
+"""Let time pass for one instance alone: its hosts are given up now, however long they had."""
 
 from collections.abc import Collection
 
@@ -34,3 +34,10 @@ def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str])
         .values(due_at=0.0)
     )
     return sum(text(row.reason) == TIMED_OUT for row in attempts)
+
+
+def end_patience(database: Database, instance_uuid: str) -> None:
+    """Let all operations under way of an instance be older than `[conductor] delete_patience`."""
+    table = cell_operations.c
+    aged = cell_operations.update().where(table.subject == instance_uuid, table.state == "pending")
+    database.write(lambda connection: connection.execute(aged.values(created_at=table.created_at - 3600.0)))
