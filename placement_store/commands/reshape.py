@@ -98,14 +98,14 @@ class ProviderReshape(PlacementCommand, Lister):
 
     def _carry_out(self, planned: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
         """Return the outcome of each entry, in the order of the file."""
-        planned = [outcome for outcome in planned if outcome.state == PLANNED]
+        accepted = [outcome for outcome in planned if outcome.state == PLANNED]
         done = reshape_fleet.carry_out(
-            planned,
+            accepted,
             lambda outcome: self.change(reshape_fleet.request(outcome, given.search_steps)),
             skip_refused=given.skip_refused,
         )
         with _progress() as progress:
-            results = iter(list(progress.track(done, description="reshaping", total=len(planned))))
+            results = iter(list(progress.track(done, description="reshaping", total=len(accepted))))
         return [next(results) if outcome.state == PLANNED else outcome for outcome in planned]
 
 

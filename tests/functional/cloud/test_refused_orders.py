@@ -24,6 +24,8 @@ FENCES = {"tombstones", "consumers"}
 def rooms() -> Iterator[tuple[Room, Room]]:
     """One room in each of two cells."""
     with TroublesomeCloud(replace(plan("combine", hosts=6), cells=2)) as cloud:
+        # A server stays in its state for as long as a host is silent: no patience ends meanwhile.
+        cloud.faults.when_silent = lambda _instance_uuid: None
         here, there = rooms_of(cloud, Troubles())
         yield here, there
 

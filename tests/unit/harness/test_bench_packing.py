@@ -51,4 +51,4 @@ def test_servers_come_in_order_and_go_after_they_have_come() -> None:
         servers = stream(mix, CAPACITY.sum(axis=1) * 1000, 0.8, 200, seed=3)
         assert (np.diff(servers.comes) >= 0).all()
         assert (servers.goes > servers.comes).all()
-        assert len(servers.asked) == servers.first + 200
+        assert len(servers.requested) == servers.first + 200
