@@ -30,6 +30,9 @@ pytestmark = [
 LONG = os.environ.get("DRILLS") == "long"
 #: The default is 10; two of them without a word end a connection.
 HEARTBEAT = 10 if LONG else 1
+#: Seconds after which the broker has confirmed a message to its sender that a server has received. A connection lost
+#: before that means that the message is sent again.
+CONFIRMED = 1.0
 
 
 class Hello(Message[str], frozen=True, kw_only=True):
@@ -144,6 +147,7 @@ def test_a_caller_whose_queue_was_missing_is_answered_again_as_soon_as_it_is_bac
     with ThreadPoolExecutor() as pool:
         given_up = pool.submit(now.client.call, Linger(), 5)
         assert now.porch.entered.wait(10)
+        time.sleep(CONFIRMED)
         now.caller_proxy.refuse()
         now.delete_reply_queue()
         now.porch.may_answer.set()
@@ -161,6 +165,7 @@ def test_an_answer_waits_for_its_callers_queue_from_when_the_broker_is_back_and_
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(now.client.call, Linger(), 40)
         assert now.porch.entered.wait(10)
+        time.sleep(CONFIRMED)
         for proxy in (now.server_proxy, now.caller_proxy):
             proxy.refuse()
         now.delete_reply_queue()
