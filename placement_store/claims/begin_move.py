@@ -177,13 +177,16 @@ def _explain_stale_read(connection: Connection, new: NewClaim, move: Move, claim
 # --- Parts ----------------------------------------------------------------------------------------------------------
 
 
-def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holding:
-    """Return the migration of an instance whose move has not ended.
+def migration_of(found: Mapping[str, Holding], instance: Holding, uuid: str) -> Holding:
+    """Return the migration of an instance whose move has not ended, of the consumers that were found.
+
+    Both must have been read by one statement: the move may end between two, and an instance that still has its claim
+    is then seen beside a migration that is gone.
 
     :raises ConsumerNotFound: there is none of that uuid, or it is a residue by now.
     :raises InvalidRequest: it is a migration of another instance.
     """
-    migration = consumers.holdings(connection, [uuid]).get(uuid)
+    migration = found.get(uuid)
     if migration is None or residues.is_residue(migration):
         raise consumers.not_found(uuid)
     if migration.migration_of != instance.uuid:

@@ -140,12 +140,12 @@ def current_claims(connection: Connection, consumer_uuids: Collection[str]) -> d
     return {row.uuid: (row.claim_id, row.generation) for row in rows}
 
 
-def placed_by(connection: Connection, consumer_uuid: str, claim_id: str) -> Holding:
-    """Return the consumer that a claim places.
+def placed_by(found: Mapping[str, Holding], consumer_uuid: str, claim_id: str) -> Holding:
+    """Return the consumer that a claim places, of those that were found.
 
     :raises ClaimReleased: it has been released, or replaced by another one.
     """
-    holding = consumers.holdings(connection, [consumer_uuid]).get(consumer_uuid)
+    holding = found.get(consumer_uuid)
     if holding is None or holding.claim_id != claim_id:
         raise errors.ClaimReleased(consumer_uuid=consumer_uuid, claim_id=claim_id)
     return holding

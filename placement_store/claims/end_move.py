@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import EndMove, MoveEnded
+from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
@@ -47,13 +48,15 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """
     uuid = message.consumer_uuid
-    instance = claims.placed_by(connection, uuid, message.claim_id)
+    # Both consumers in one statement: see `migration_of`.
+    found = consumers.holdings(connection, [uuid, message.migration_uuid])
+    instance = claims.placed_by(found, uuid, message.claim_id)
     if message.consumer_generation not in (None, instance.generation):
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
         )
     # A migration that has ended is gone, or a residue: then this raises.
-    migration = begin_move.migration_of(connection, instance, message.migration_uuid)
+    migration = begin_move.migration_of(found, instance, message.migration_uuid)
     if message.migration_generation not in (None, migration.generation):
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=migration.uuid, named=message.migration_generation, found=migration.generation

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import Claimed, SwapClaim
+from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
@@ -51,7 +52,10 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     :raises ConsumerNotFound: the migration has ended.
     :raises StaleRead: the consumer has changed since it was read; a new transaction may succeed.
     """
-    holding = claims.placed_by(connection, message.consumer_uuid, message.claim_id)
+    # Both consumers of a move in one statement: see `migration_of`.
+    uuids = [uuid for uuid in (message.consumer_uuid, message.migration_uuid) if uuid is not None]
+    found = consumers.holdings(connection, uuids)
+    holding = claims.placed_by(found, message.consumer_uuid, message.claim_id)
     claims.require_releasable(holding, message)
     requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
     keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
@@ -61,7 +65,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     root_id = keys[message.root_provider_uuid].root_id
     # Which allocations the consumer keeps and which are released; in a move, also which pass to or from the migration.
     in_a_move = message.migration_uuid is not None or message.held is not None
-    step = (_next_destination if in_a_move else _next_host)(connection, holding, message, keys, claimed, names)
+    step = (_next_destination if in_a_move else _next_host)(connection, found, message, keys, claimed, names)
     # On the released host a guest that may still run keeps its amounts, as a residue.
     residue = None if message.guest_gone else residues.residue_of(connection, holding, step.kept)
     claim_id = ids.fresh()
@@ -103,13 +107,14 @@ def _isolated(holding: Holding, message: SwapClaim) -> bytes | None:
 
 def _next_host(
     connection: Connection,
-    holding: Holding,
+    found: Mapping[str, Holding],
     message: SwapClaim,
     keys: Mapping[str, ProviderKey],
     claimed: Mapping[Pair, int],
     names: ResourceClassNames,
 ) -> _SwapResult:
     """Return the result of a swap for a consumer that is not being moved."""
+    holding = found[message.consumer_uuid]
     released = move_split.amounts_of(message.released)
     in_tree = released_amounts.providers_on_host(connection, holding)
     left = {keys[uuid].id for uuid in released if uuid in keys} - move_split.providers_in(claimed)
@@ -124,7 +129,7 @@ def _next_host(
 
 def _next_destination(
     connection: Connection,
-    instance: Holding,
+    found: Mapping[str, Holding],
     message: SwapClaim,
     keys: Mapping[str, ProviderKey],
     claimed: Mapping[Pair, int],
@@ -139,7 +144,8 @@ def _next_destination(
     """
     if message.migration_uuid is None or message.held is None:
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")
-    migration = begin_move.migration_of(connection, instance, message.migration_uuid)
+    instance = found[message.consumer_uuid]
+    migration = begin_move.migration_of(found, instance, message.migration_uuid)
     held, released = move_split.amounts_of(message.held), move_split.amounts_of(message.released)
     root_id = keys[message.root_provider_uuid].root_id
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)

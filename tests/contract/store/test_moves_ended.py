@@ -1,12 +1,15 @@
 """Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
 
+import itertools
+
 import pytest
 from sqlalchemy import select
-from support.placement_store.builders import Amounts, Store
+from support.placement_store.builders import Amounts, CallBetween, Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
+from moorage.db.database import Database
 from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup
 from placement_store.schema import resource_providers
 
@@ -364,3 +367,42 @@ def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_resid
     with pytest.raises(errors.GroupRuleRefused):
         second.begin({destination: {"VCPU": 1}})
     assert second.amounts == {source: {"VCPU": 1}}
+
+
+# --- Two messages at the same moment ----------------------------------------------------------------------------------
+
+
+# On SQLite nobody else writes while a message is carried out.
+@pytest.mark.parametrize(
+    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
+)
+@pytest.mark.parametrize("late", ["swap", "confirm"])
+def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_its_claim_is_released(
+    store: Store, request: pytest.FixtureRequest, late: str
+) -> None:
+    database = Database(store.database.url.render_as_string(hide_password=False), "main")
+    request.addfinalizer(database.close)
+    other = Store(database)
+
+    def interrupted(after: int) -> list[str]:
+        hosts = [store.provider(VCPU=8) for _ in range(3)]
+        moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
+        moving.begin({hosts[1]: {"VCPU": 1}})
+        revert = moving.ending("revert")
+        with CallBetween(store.database, after, lambda: other.endpoint.end_move(revert)) as between:
+            if not after:
+                moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
+                return between.statements
+            with pytest.raises(errors.ClaimReleased):
+                moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
+        assert moving.amounts == moving.held
+        return between.statements
+
+    # The request is stored first; until the first write that follows, nothing is locked that the other wants.
+    stored, *rest = interrupted(0)
+    assert stored.startswith("INSERT INTO requests")
+    reads = list(itertools.takewhile(lambda sql: sql.startswith("SELECT") and not sql.endswith("MODE"), rest))
+    assert len(reads) > 1
+    for after in range(1, len(reads) + 2):
+        interrupted(after)
+    assert store.is_sound()

@@ -1,11 +1,7 @@
 """Writers of providers at the same moment: one of them is first, and the trees stay trees."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from sqlalchemy import event
-from support.placement_store.builders import Store, assert_trees, at_once
+from support.placement_store.builders import CallBetween, Store, assert_trees, at_once
 
 from moorage import ids
 from moorage.db.database import Database
@@ -115,31 +111,6 @@ def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -
     assert_trees(store)
 
 
-class Intruder:
-    """Does something once, when a database that is under way has executed so many more statements.
-
-    :param before: the statements that it lets pass; a number that is never reached only counts them.
-    """
-
-    def __init__(self, database: Database, before: int, act: Callable[[], object]) -> None:
-        self._database = database
-        self._before = before
-        self._act = act
-        self.passed = 0
-
-    def __enter__(self) -> "Intruder":
-        event.listen(self._database.engine, "after_cursor_execute", self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        event.remove(self._database.engine, "after_cursor_execute", self._note)
-
-    def _note(self, *_: Any) -> None:
-        self.passed += 1
-        if self.passed == self._before:
-            self._act()
-
-
 # On SQLite nobody else writes while a report is under way.
 @pytest.mark.parametrize(
     "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
@@ -157,13 +128,13 @@ def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it
         return store.endpoint.report_providers(message).generations[reported.uuid]
 
     report()
-    with Intruder(store.database, -1, lambda: None) as counting:
+    with CallBetween(store.database, 0, lambda: None) as counting:
         report()
 
     left_alone = []
-    for statement in range(1, counting.passed + 1):
+    for statement in range(1, len(counting.statements) + 1):
         before = store.generation(reported.uuid)
-        with Intruder(store.database, statement, lambda n=before: other.set_inventories(reported.uuid, n, VCPU=9)):
+        with CallBetween(store.database, statement, lambda n=before: other.set_inventories(reported.uuid, n, VCPU=9)):
             told = report()
         is_as_told = store.get(reported.uuid).inventories == reported.inventories
         # Either the report came to see the other's write, and undid it, or it saw nothing of it.

@@ -1,11 +1,11 @@
-"""What the tests of the placement store build: a store, providers, consumers, and short words for messages."""
+"""Builders for the tests of the placement store: a store, providers, consumers, and short forms of messages."""
 
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from moorage import errors, ids
 from moorage.db.database import Database
@@ -225,6 +225,31 @@ def at_once(*writes: Callable[[], object]) -> list[str]:
 
     with ThreadPoolExecutor(len(writes)) as threads:
         return list(threads.map(run, writes))
+
+
+class CallBetween:
+    """Call a function once, after a database has executed so many more statements.
+
+    :param after: the number of the statement; with 0 the function is not called, and the statements are only noted.
+    """
+
+    def __init__(self, database: Database, after: int, act: Callable[[], object]) -> None:
+        self._database = database
+        self._after = after
+        self._act = act
+        self.statements: list[str] = []
+
+    def __enter__(self) -> "CallBetween":
+        event.listen(self._database.engine, "after_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._database.engine, "after_cursor_execute", self._note)
+
+    def _note(self, _connection: object, _cursor: object, statement: str, *_: Any) -> None:
+        self.statements.append(statement)
+        if len(self.statements) == self._after:
+            self._act()
 
 
 def assert_trees(store: Store) -> None:
