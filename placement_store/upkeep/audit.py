@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import os_resource_classes
-from sqlalchemy import Connection, Row, and_, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
 from moorage.messages import AuditStore
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit
@@ -113,45 +113,8 @@ def _holders(
     connection: Connection, names: Mapping[int, str], after: int, last: int | None, *, with_amounts: bool
 ) -> list[Holder]:
     """Return the consumers with allocations whose ids are greater than ``after`` and at most ``last``, by id."""
-    host = resource_providers.alias()
-    within = allocations.c.consumer_id > after
-    if last is not None:
-        within = and_(within, allocations.c.consumer_id <= last)
-    # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
-    #  WHERE consumer > :after AND consumer <= :last GROUP BY consumer, root
-    query = (
-        select(
-            allocations.c.consumer_id,
-            consumers.c.uuid,
-            consumers.c.consumer_type,
-            consumers.c.claim_id,
-            consumers.c.migration_of,
-            consumers.c.accepted_by,
-            tombstones.c.consumer_uuid.label("buried"),
-            host.c.uuid.label("root_uuid"),
-            func.count().label("rows"),
-        )
-        .select_from(
-            allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
-            .outerjoin(tombstones, tombstones.c.consumer_uuid == consumers.c.uuid)
-            .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
-            .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
-        )
-        .where(within)
-        .group_by(
-            allocations.c.consumer_id,
-            consumers.c.uuid,
-            consumers.c.consumer_type,
-            consumers.c.claim_id,
-            consumers.c.migration_of,
-            consumers.c.accepted_by,
-            tombstones.c.consumer_uuid,
-            host.c.uuid,
-        )
-        .order_by(allocations.c.consumer_id, host.c.uuid)
-    )
     by_consumer: dict[int, list[Row[Any]]] = {}
-    for row in connection.execute(query):
+    for row in connection.execute(_holders_by_root(after, last)):
         by_consumer.setdefault(row.consumer_id, []).append(row)
     buried = {
         number for number, (row, *_) in by_consumer.items() if row.buried and not (row.claim_id or row.accepted_by)
@@ -173,6 +136,41 @@ def _holders(
         )
         for number, rows in by_consumer.items()
     ]
+
+
+def _holders_by_root(after: int, last: int | None) -> Select[Any]:
+    """Return the query for the consumers of a page, one row for each root provider of their allocations."""
+    host = resource_providers.alias()
+    consumer = (
+        allocations.c.consumer_id,
+        consumers.c.uuid,
+        consumers.c.consumer_type,
+        consumers.c.claim_id,
+        consumers.c.migration_of,
+        consumers.c.accepted_by,
+    )
+    within = allocations.c.consumer_id > after
+    if last is not None:
+        within = and_(within, allocations.c.consumer_id <= last)
+    # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
+    #  WHERE consumer > :after AND consumer <= :last GROUP BY consumer, root
+    return (
+        select(
+            *consumer,
+            tombstones.c.consumer_uuid.label("buried"),
+            host.c.uuid.label("root_uuid"),
+            func.count().label("rows"),
+        )
+        .select_from(
+            allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            .outerjoin(tombstones, tombstones.c.consumer_uuid == consumers.c.uuid)
+            .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
+            .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
+        )
+        .where(within)
+        .group_by(*consumer, tombstones.c.consumer_uuid, host.c.uuid)
+        .order_by(allocations.c.consumer_id, host.c.uuid)
+    )
 
 
 def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, dict[str, Any]]:
