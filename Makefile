@@ -59,7 +59,7 @@ layers: $(VENV)/.check
 
 docstrings: $(VENV)/.check
 	$(BIN)/interrogate -q .
-	$(BIN)/python .ci/docstring_first_lines.py moorage placement_store scheduler conductor compute harness filters weighers
+	$(BIN)/python .ci/docstring_first_lines.py moorage placement_store scheduler conductor compute harness filters weighers tests
 
 packaging: $(VENV)/.test
 	$(BIN)/pytest -q tests/unit/project/test_packaging.py

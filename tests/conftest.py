@@ -104,7 +104,7 @@ def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_mariadb(mariadb: MariaDBServer) -> OnMariaDB:
-    """What has databases with tables in them, and nothing else; a test may ask for one."""
+    """Return the session's set of migrated, empty databases on MariaDB; a test may ask for one of them."""
     return OnMariaDB(mariadb)
 
 

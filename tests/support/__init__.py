@@ -1,1 +1,1 @@
-"""What several folders of tests share, one package for each of the product."""
+"""Builders, fakes and rigs that several folders of tests share, in one package for each package of the product."""

@@ -54,7 +54,7 @@ class GreetKnown(Message[Greeting], frozen=True, kw_only=True):
 
 
 class OldGreet(Message[Greeting], frozen=True, kw_only=True):
-    """What a server knows that was installed before `politely` came."""
+    """The greeting as an older server knows it: without the field `politely`."""
 
     topic = "hall"
     method = "greet"
@@ -67,7 +67,7 @@ class OldGreeting(Value, frozen=True, kw_only=True):
 
 
 class AskOldGreeting(Message[OldGreeting], frozen=True, kw_only=True):
-    """What a client knows that was installed before `by` came."""
+    """The greeting as an older client knows it: its answer has no field `by`."""
 
     topic = "hall"
     method = "greet"
@@ -75,7 +75,7 @@ class AskOldGreeting(Message[OldGreeting], frozen=True, kw_only=True):
 
 
 class Junk(Message[Any], frozen=True, kw_only=True):
-    """What a client sends that is no client of ours."""
+    """A message with arbitrary contents, from a client that is not one of ours."""
 
     topic = "hall"
     method = "greet"

@@ -1,4 +1,4 @@
-"""What is left of a caller's time travels with its message: a late one is refused and writes nothing, on both buses."""
+"""Test that a message carries its caller's remaining time: a late one is refused and writes nothing, on both buses."""
 
 import sqlite3
 import threading

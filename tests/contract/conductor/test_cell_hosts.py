@@ -38,7 +38,7 @@ def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None
 
 
 def to_be_told(hosts: CellHosts) -> dict[str, Any]:
-    """What the schedulers have yet to hear, by host."""
+    """Return the host attributes that the schedulers have not acknowledged yet, by host."""
     return {told.service_host: told.attributes for told, _number in hosts.forwarded.unacknowledged(1000)}
 
 

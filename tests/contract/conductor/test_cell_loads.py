@@ -1,4 +1,4 @@
-"""What a cell works out of what goes on on its hosts, on SQLite and on MariaDB."""
+"""Test how a cell computes the load of its hosts, on SQLite and on MariaDB."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

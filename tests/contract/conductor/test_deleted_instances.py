@@ -1,4 +1,4 @@
-"""What the conductors forget of deleted instances, and what they must not, on SQLite and on MariaDB."""
+"""Test which records of deleted instances the conductors purge and which they keep, on SQLite and on MariaDB."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the conductors forget of what has ended, and what they must not, on SQLite and on MariaDB."""
+"""Test which records of ended operations the conductors purge and which they keep, on SQLite and on MariaDB."""
 
 import pytest
 from sqlalchemy import select

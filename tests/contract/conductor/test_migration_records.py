@@ -1,4 +1,4 @@
-"""What the super conductor has on record of migrations, on SQLite and on MariaDB."""
+"""Test the migration records of the super conductor, on SQLite and on MariaDB."""
 
 import threading
 from collections.abc import Iterator

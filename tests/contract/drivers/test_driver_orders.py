@@ -1,4 +1,4 @@
-"""What every driver promises of guests that are there: they are stopped, started, rebuilt, and come from elsewhere."""
+"""Test every driver's operations on existing guests: stop, start, rebuild, and the arrival of a moved guest."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

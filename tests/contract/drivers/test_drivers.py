@@ -1,4 +1,4 @@
-"""What every driver promises to the agent: one suite over each of them, an operator's own included.
+"""Test the contract between the agent and every driver: one suite over each of them, an operator's own included.
 
 The other half, of guests that are there and are given orders, is in test_driver_orders.py.
 """

@@ -1,4 +1,4 @@
-"""What consumers hold, written and read over HTTP in every form that there has been."""
+"""Test allocations of consumers over HTTP, written and read in the format of every API version."""
 
 from typing import Any
 

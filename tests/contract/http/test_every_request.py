@@ -1,4 +1,4 @@
-"""What holds of every request: versions, tokens, policy, media types, and what a refusal looks like."""
+"""Test the rules common to all requests: versions, tokens, policy, media types, and the format of errors."""
 
 import re
 

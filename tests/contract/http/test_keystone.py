@@ -1,4 +1,4 @@
-"""Who asks is what Keystone says: a server process behind the real middleware, which asks a Keystone over HTTP."""
+"""Test authentication by Keystone: a server process behind the real middleware, which calls a Keystone over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -16,7 +16,7 @@ rig = rig_on_each_store
 
 
 def policy(*more_filters: str) -> Funnel:
-    """What is enabled by default, and some filters more."""
+    """Return a funnel of the filters and weighers enabled by default, with some more filters."""
     conf = options.new()
     return Funnel(
         load_filters(conf, [*conf.scheduler.enabled_filters, *more_filters]),

@@ -98,7 +98,7 @@ clouds = st.builds(StillCloud, aggregates, st.sampled_from([(), ("COMPUTE_STATUS
 
 
 def outcome(plugin: RequestFilter, request: RequestSpec, cloud: StillCloud) -> object:
-    """What a filter makes of a request, or says against it."""
+    """Return a request filter's result: the narrowed request, the path of an invalid field, or a refusal's reason."""
     try:
         return plugin.narrow(request, cloud)
     except errors.InvalidRequest as fault:

@@ -1,4 +1,4 @@
-"""What the scheduler says, against what the store says of the same hosts: no valid host only where no candidate is."""
+"""Test that the scheduler finds no valid host only if the store has no allocation candidate on the same hosts."""
 
 import contextlib
 from collections.abc import Iterator

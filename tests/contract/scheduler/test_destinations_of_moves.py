@@ -134,7 +134,7 @@ def set_pool(rig: Rig, total: int, reserved: int = 0) -> None:
 
 
 def seen_of_pool(scheduler: Any) -> float:
-    """What the scheduler's view has as used of the pool, through the first host."""
+    """Return the used amount of the pool in the scheduler's view, read through the first host."""
     return float(scheduler.host_cache.snapshot().used("DISK_GB")[0])
 
 

@@ -1,4 +1,4 @@
-"""What may not be said of a host aggregate: refused by name, and nothing is written."""
+"""Test that invalid requests about host aggregates are refused by name and write nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path

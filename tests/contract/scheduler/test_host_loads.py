@@ -1,4 +1,4 @@
-"""What cells say of what goes on on their hosts, on SQLite and on MariaDB: kept where it is news, and shown."""
+"""Test that the host loads reported by cells are stored if they have changed, and shown, on SQLite and on MariaDB."""
 
 from typing import Any
 

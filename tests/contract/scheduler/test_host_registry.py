@@ -30,7 +30,7 @@ def seqs(rig: Rig) -> dict[int, int]:
 
 
 def told(rig: Rig, since: int = 0) -> set[int]:
-    """Which hosts the feed has named since."""
+    """Return the ids of the hosts that the change feed has named since this point."""
     return rig.database.read(lambda connection: change_feed.changes_since(connection, since))[2]
 
 

@@ -1,4 +1,4 @@
-"""What is said when there is nowhere to put it: the truth, with its reasons; on SQLite and on MariaDB."""
+"""Test the answer when no host is valid: it is true and gives the reasons, on SQLite and on MariaDB."""
 
 from pathlib import Path
 

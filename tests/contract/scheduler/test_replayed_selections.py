@@ -12,7 +12,7 @@ rig = rig_on_each_store
 
 
 def for_those_released(message: SelectDestinations, rig: Rig, request_id: str) -> SelectDestinations:
-    """What a conductor sends after a repeat: a new id, the released ones alone, each with its generation."""
+    """Return a conductor's request after a repeat: a new id, only the released instances, each with its generation."""
     again = rig.scheduler().select(message)
     released = {
         uuid: claimed.consumer_generation

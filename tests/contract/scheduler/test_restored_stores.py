@@ -21,7 +21,7 @@ def rig(empty_rig: Rig) -> Rig:
 
 
 def believed(scheduler: OneScheduler) -> dict[str, float]:
-    """What a decision would go by, which follows the feed and nothing else: VCPU used by host."""
+    """Return the used VCPU by host in a decision's view, which follows only the change feed."""
     scheduler.follower.follow(scheduler.follower.now())
     snapshot = scheduler.host_cache.snapshot()
     used = snapshot.used("VCPU")

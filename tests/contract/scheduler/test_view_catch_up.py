@@ -1,4 +1,4 @@
-"""What the word of a scheduler is worth that it decides by what the store has now: no older claim comes after it."""
+"""Test that after a scheduler has confirmed its view as current, no claim based on an older view follows."""
 
 import threading
 from collections.abc import Iterator

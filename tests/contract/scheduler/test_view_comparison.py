@@ -1,4 +1,4 @@
-"""What `compare_view` calls drift, on each store: only what the feed of changes has not told."""
+"""Test that `compare_view` reports as drift, on each store, only differences that the change feed has not reported."""
 
 import pytest
 from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store

@@ -1,4 +1,4 @@
-"""What a claim was made with and what has become of it: swaps and releases after a reshape leave nothing behind."""
+"""Test that swaps and releases of a claim after a reshape leave nothing behind, wherever its amounts are by then."""
 
 import pytest
 from sqlalchemy import select

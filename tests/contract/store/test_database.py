@@ -1,4 +1,4 @@
-"""What a database does for every transaction: what one sees that writes nothing, and how many rows are locked."""
+"""Test the transactions of a database: the snapshot of a read-only one, and lookups that lock few rows."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What others have put on a consumer that is deleted for good: it goes with it or stays, and is named either way."""
+"""Test that foreign amounts on a consumer deleted for good are deleted or kept, and are named in either case."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which hosts nobody need wait for, as their operator has it."""
+"""Test which hosts an operator has declared down, so that nobody waits for them."""
 
 from support.placement_store.builders import Store
 from support.placement_store.group_builders import Groups

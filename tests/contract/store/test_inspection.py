@@ -1,4 +1,4 @@
-"""What an operator sees of claims and services."""
+"""Test the lists of claims and services that operators read."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What a move leaves behind where a guest may still run, and what of it goes with a deleted instance."""
+"""Test the residues that a move leaves where a guest may still run, and which of them a delete removes."""
 
 import pytest
 from support.placement_store.builders import Store

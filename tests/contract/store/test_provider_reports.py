@@ -350,7 +350,7 @@ def small_tree(number: int) -> list[ProviderReport]:
 
 
 class Statements:
-    """What a store's database is asked from now on."""
+    """The statements that a store's database executes from now on."""
 
     def __init__(self, store: Store) -> None:
         self._seen: list[str] = []

@@ -1,4 +1,4 @@
-"""What others have put on a consumer that lives on after a release, such as one that is shelved: it goes, named."""
+"""Test that a release deletes foreign amounts on a consumer that remains, such as a shelved one, and names them."""
 
 from support.placement_store.builders import Amounts, Store, request
 

@@ -86,7 +86,7 @@ def sums(providers: dict[str, ResourceProvider], field: str) -> Counter[str]:
 
 
 def held(store: Store) -> dict[str, tuple[Counter[str], str | None]]:
-    """What each consumer holds of each class in all, and its claim."""
+    """Return the total of each class that each consumer holds, with its claim."""
     found = {}
     for holder in store.audit().holders:
         total: Counter[str] = Counter()

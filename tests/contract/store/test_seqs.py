@@ -1,4 +1,4 @@
-"""Which rows stand at another `seq` than is known."""
+"""Test the search for rows whose `seq` differs from the known one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -104,7 +104,7 @@ class Story:
             assert allowed
 
     def allows(self, gains: Gains) -> bool:
-        """Whether the rule lets members gain these hosts, those that they have already left out."""
+        """Tell if the rule allows members to gain these hosts, including hosts that they have already left."""
         places = self.groups.places()
         new = [(member, host) for member, host in gains if host not in places.get(member, set())]
         after = {member: set(there) for member, there in places.items()}

@@ -1,4 +1,4 @@
-"""What providers are said to be and where they belong: traits and aggregates, replaced as a whole."""
+"""Test the traits and aggregates of providers: each set is replaced as a whole."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Who uses how much: allocations of a provider, and usages of a project by user and consumer type."""
+"""Test the allocations of a provider, and the usages of a project by user and consumer type."""
 
 from typing import Any
 

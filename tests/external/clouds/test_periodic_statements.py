@@ -1,4 +1,4 @@
-"""What services do from time to time costs the same after years: no statement of an idle cloud reads what has ended."""
+"""Test that the cost of periodic tasks does not grow with age: no statement of an idle cloud reads ended records."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What the README tells a reader to type, typed."""
+"""Test the commands of the README by running them."""
 
 import os
 import re

@@ -126,7 +126,7 @@ def lanes(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Lanes]:
 
 
 class Recorded(NamedTuple):
-    """What processes have logged of their failpoints."""
+    """The failpoints in the logs of processes."""
 
     #: By role, the steps that it says there are.
     steps: dict[str, set[str]]

@@ -55,7 +55,7 @@ def agent(cloud: ProcessCloud, name: str, armed: str = "", **fake_driver: object
 
 
 def guests(folder: Path) -> list[tuple[str, str]]:
-    """What the agents' files hold: host and instance of each guest."""
+    """Return the host and the instance of each guest in the agents' files."""
     found = []
     for file in sorted(folder.glob("moorage-fake-*.sqlite")):
         connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)

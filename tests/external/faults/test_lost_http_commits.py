@@ -49,7 +49,7 @@ class Client:
 
 
 class Room:
-    """What a write is about: a provider of its own that holds something, and a consumer."""
+    """The objects of one write: a provider of its own, with allocations if wanted, and a consumer."""
 
     def __init__(self, api: Client, *, used: bool = False) -> None:
         self.api, self.uuid, self.consumer = api, ids.fresh(), ids.fresh()

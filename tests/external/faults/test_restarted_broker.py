@@ -1,4 +1,4 @@
-"""What restarts of the broker cost a process that goes on: no descriptor, no thread, no memory, and a few seconds.
+"""Test that broker restarts cost a running process no descriptor, no thread, no memory, and only a few seconds.
 
 `make test` restarts it three times; with DRILLS=long in the environment it is thirty, and memory is looked at too.
 """

@@ -1,4 +1,4 @@
-"""What the services make of messages that are wrong: an error that says where, and nothing written."""
+"""Test that the services answer invalid messages with an error that names the invalid field, and write nothing."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What a store has lost, or others have changed behind its back, is healed by what the cells have on record."""
+"""Test that a heal restores from the cells' records data that a store has lost or that other clients have changed."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

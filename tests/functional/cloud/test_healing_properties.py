@@ -1,4 +1,4 @@
-"""Whatever is harmed in a store, an audit finds just that, and a heal brings back all that there is room for."""
+"""Test that an audit finds exactly the damage done to a store, and that a heal restores all that there is room for."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

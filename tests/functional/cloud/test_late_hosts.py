@@ -59,7 +59,7 @@ def wait_for(cloud: RunningCloud, uuid: str, state: str) -> Instance:
 
 
 def guests(cloud: RunningCloud) -> list[Guest]:
-    """What all hosts have, as somebody sees it who looks into their file."""
+    """Return the guests of all hosts, read directly from the agent's file."""
     file = GuestFile(cloud.folder / "agent-cell1.sqlite")
     file.open()
     try:

@@ -1,4 +1,4 @@
-"""What an agent does with a build, and what it keeps of it."""
+"""Test how an agent carries out builds, reports them, and cleans up after failed ones."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is destroyed is gone, and does not come back."""
+"""Test that a destroyed guest is gone and does not come back."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What an agent does with orders to guests that are there: each is carried out once, by attempt and claim."""
+"""Test that an agent carries out each order to an existing guest once, identified by attempt and claim."""
 
 import threading
 from collections.abc import Callable
@@ -293,7 +293,7 @@ def bench(stage: Begin) -> Any:
 
 
 def answer(order: Callable[[], Any]) -> str:
-    """What a call is answered with: the name of its error, or done."""
+    """Return the outcome of a call: the name of its error, or "done"."""
     try:
         order()
     except errors.MoorageError as fault:

@@ -1,4 +1,4 @@
-"""What an agent tells of the provider trees of its hosts, and when."""
+"""Test how and when an agent reports the provider trees of its hosts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an agent tells of its hosts."""
+"""Test the reports of an agent about its hosts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which reshapes an agent asks for, when, and what becomes of a host whose reshape is refused."""
+"""Test which reshapes an agent requests and when, and how it treats a host whose reshape is refused."""
 
 import re
 from typing import Any

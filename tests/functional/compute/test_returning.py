@@ -1,4 +1,4 @@
-"""What an agent does before its hosts count as up: it destroys upon records alone, and names what it has."""
+"""Test an agent before its hosts count as up: it destroys guests only by record, and lists the guests that it has."""
 
 import threading
 import time

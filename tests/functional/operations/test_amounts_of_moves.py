@@ -1,4 +1,4 @@
-"""What is held of what, step by step, while servers move whose hosts share a pool, and others have put more there."""
+"""Test the allocations at each step of moves between hosts that share a pool, with foreign amounts beside them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What consumers hold, and what could be allocated, as an operator types it: over the bus and directly."""
+"""Test the operator's commands for allocations and candidates, over the bus and directly."""
 
 import pytest
 from msgspec import structs

@@ -59,7 +59,7 @@ class Fleet:
         return consumer
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        """What a consumer holds, by the name of the provider."""
+        """Return the allocations of a consumer, by the name of the provider."""
         names = {row["uuid"]: row["name"] for row in self.operator.types("resource provider list")}
         rows = self.operator.types(f"resource provider allocation show {consumer}")
         return {names[row["resource_provider"]]: row["resources"] for row in rows}

@@ -22,7 +22,7 @@ HUGE = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=17, memory_m
 
 
 class Typed:
-    """What a command has printed, and how it ended."""
+    """The output and the exit status of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status = status

@@ -63,7 +63,7 @@ def racks(environment: Environment) -> Path:
 
 @pytest.fixture(scope="module")
 def told(environment: Environment, racks: Path) -> dict[str, Any]:
-    """What a cloud with both packages' plug-ins has answered."""
+    """Return the answers of a cloud that has the plug-ins of both packages."""
     environment.install(PACKAGES / "leaky")
     found: dict[str, Any] = json.loads(environment.run(str(PACKAGES / "cloud_with_plugins.py")))
     return found

@@ -90,7 +90,7 @@ def configured(tmp_path: Path) -> Iterator[Configured]:
 
 
 def by_what(explanation: Explanation) -> tuple[Any, ...]:
-    """What a decision has gone by, as its explanation tells."""
+    """Return the filters and the weighers with multipliers that a decision has used, from its explanation."""
     scores = explanation.top_hosts[0].scores
     return [each.name for each in explanation.filters], [(each.weigher, each.multiplier) for each in scores]
 

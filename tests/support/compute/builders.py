@@ -1,4 +1,4 @@
-"""What the tests of the compute folder build: settings, attempts, and a cell conductor that keeps the real promises."""
+"""Builders for the tests of agents: settings, attempts, and a cell conductor that keeps the real promises."""
 
 import threading
 import time
@@ -123,7 +123,7 @@ def destroy_of(build: BuildOnHost) -> DestroyOnHost:
 
 
 def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None = None) -> ProviderTree:
-    """What a driver makes of a host's tree, of an empty one by default; the first host where none is named."""
+    """Return a tree (by default an empty one) as a driver updates it for a host (by default its first one)."""
     reports = {report.service_host: report for report in driver.hosts()}
     made = ProviderTree() if tree is None else tree.copy()
     driver.update_provider_tree(reports[host or next(iter(reports))], made)

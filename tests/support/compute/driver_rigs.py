@@ -15,7 +15,7 @@ Make = Callable[[], Driver]
 
 @dataclass(frozen=True)
 class Rig:
-    """What builds a driver again and again, on one machine; and the same with hosts that have their faults."""
+    """Builders of one driver: make it again and again on one machine, or with hosts that have faults."""
 
     make: Make
     #: Its spawns and rebuilds take as long as nobody cuts them short.

@@ -143,7 +143,7 @@ class LosesReplies(FakeScheduler):
         return answer
 
     def while_it_is_lost(self, message: SelectDestinations) -> None:
-        """What happens between the claim and its repetition."""
+        """Run something between the claim and its repetition; by default nothing."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Record:
 
 
 class FakeCell:
-    """Whatever it is given to start runs at once; a move is done, and waits to be confirmed or reverted."""
+    """A cell that starts every guest at once, and finishes a move at once, which is then confirmed or reverted."""
 
     def __init__(self, placement: FakePlacement) -> None:
         self.placement = placement

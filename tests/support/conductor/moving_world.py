@@ -1,4 +1,4 @@
-"""What is done with servers that are there, in a world with a super conductor and a cell that only keeps records."""
+"""Operations on existing servers, in a world of a super conductor and a cell that only keeps records."""
 
 from dataclasses import dataclass, field
 

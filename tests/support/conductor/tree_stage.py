@@ -1,4 +1,4 @@
-"""What the tests of provider trees ask of a stage: which of its messages are of providers, and how far it has come."""
+"""Queries for the tests of provider trees: the messages about providers, and the progress of a stage."""
 
 import logging
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def restarted_with_more(stage: Stage) -> None:
 
 @contextmanager
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What the tracker logs as an error meanwhile."""
+    """Collect the errors that the tracker logs meanwhile."""
     found: list[str] = []
     with caplog.at_level(logging.ERROR, logger=tracker.__name__):
         yield found

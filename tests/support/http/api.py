@@ -1,4 +1,4 @@
-"""What the tests of the API over HTTP build: a server process, and a client that says little."""
+"""Builders for the tests of the HTTP API: a server process, and a short client."""
 
 import os
 import socket

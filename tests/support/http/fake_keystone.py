@@ -28,7 +28,7 @@ def require_middleware() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a token says of its bearer; one without a project is of the whole system."""
+    """The identity behind a token; without a project its scope is the whole system."""
 
     roles: Sequence[str]
     project: str | None = "project"
@@ -62,7 +62,7 @@ def _stamp(moment: datetime) -> str:
 
 @dataclass
 class Keystone:
-    """What it knows, and what it has been asked."""
+    """The tokens of a Keystone, and the requests that it has received."""
 
     tokens: dict[str, Token]
     port: int = 0
@@ -85,7 +85,7 @@ class Keystone:
 
     @property
     def version(self) -> dict[str, Any]:
-        """What discovery is told."""
+        """Return the version that discovery is answered with."""
         links = [{"rel": "self", "href": f"{self.url}/v3/"}]
         return {"id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z", "links": links}
 

@@ -9,7 +9,7 @@ from support.http.api import NEWEST
 
 
 class Reply:
-    """What a request was answered with."""
+    """The reply to a request."""
 
     def __init__(self, response: requests.Response) -> None:
         self.status = response.status_code

@@ -28,11 +28,11 @@ NEVER = 3600.0
 
 
 class Crash(Exception):
-    """What a step raises in place of its process's death: it is done, and nothing of it is on record."""
+    """Raised by a step in place of its process's death: its calls are made, and nothing of it is recorded."""
 
 
 class HostFaults:
-    """What hosts do badly, each for the guests of one instance: ``(instance, host)`` by what they do."""
+    """The faults of hosts towards the guests of one instance: ``(instance, host)`` by fault."""
 
     def __init__(self) -> None:
         self.failing: set[tuple[str, str]] = set()
@@ -90,7 +90,7 @@ class _Armed:
 
 
 class Troubles:
-    """What happens at failpoints; to be observed by :func:`moorage.failpoints.observed`."""
+    """The actions at failpoints, by request; an observer for :func:`moorage.failpoints.observed`."""
 
     def __init__(self) -> None:
         self._armed: dict[str, list[_Armed]] = {}

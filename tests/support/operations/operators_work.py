@@ -1,4 +1,4 @@
-"""What an operator and others write, each write once, so that every mutation of theirs has been sent."""
+"""The writes of an operator and of other clients, each once, so that every mutation of theirs has been sent."""
 
 from contextlib import suppress
 from typing import Any

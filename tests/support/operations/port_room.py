@@ -32,7 +32,7 @@ def bandwidth(amount: int = WIDTH, **different: Any) -> ResourceGroup:
 
 @dataclass(frozen=True)
 class Ports:
-    """What of ports there is in a room."""
+    """The ports of a room."""
 
     room: Room
 

@@ -1,4 +1,4 @@
-"""What must be true of a cloud when all is quiet: exactly those hold something, and have guests, that should."""
+"""Check a quiet cloud: exactly the instances that should hold allocations and have guests do."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ _SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What is seen of a cloud after its actors have gone."""
+    """The state of a cloud after its actors have ended."""
 
     cloud: TroublesomeCloud
     #: Providers that are no host's, from which others write to the consumers of servers.

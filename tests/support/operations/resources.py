@@ -1,4 +1,4 @@
-"""What of the table is about resources that are attached to a server: a port of one of its host's two NICs."""
+"""The rows of the table about resources that are attached to a server: a port of one of its host's two NICs."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What becomes of a server when trouble strikes an operation: the table that is played, and that the guide shows.
+"""The table of operations: the outcome of each operation in each trouble, as it is played and as the guide shows it.
 
 Run as a script it writes docs/operations.md.
 """

@@ -1,4 +1,4 @@
-"""What the tests of server groups build: hosts, and members that come, move and go."""
+"""Builders for the tests of server groups: hosts, and members that are placed, moved and deleted."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -172,7 +172,7 @@ class Groups:
         return found
 
     def on_hosts(self) -> dict[str, set[str]]:
-        """Which members hold something on each host."""
+        """Return the members that hold allocations on each host."""
         found: dict[str, set[str]] = defaultdict(set)
         for uuid, there in self.places().items():
             for host in there:

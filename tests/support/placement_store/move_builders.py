@@ -1,4 +1,4 @@
-"""What the tests of moves build: an instance on its source, and short words for moving it."""
+"""Builders for the tests of moves: an instance on its source, and short forms of the messages that move it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,19 +114,19 @@ class Moving:
 
     @property
     def amounts(self) -> dict[str, dict[str, int]]:
-        """What the instance holds."""
+        """Return the allocations of the instance."""
         return self.store.held(self.uuid)
 
     @property
     def migrations(self) -> dict[str, dict[str, int]]:
-        """What the migration holds; nothing, if there is none."""
+        """Return the allocations of the migration; none, if there is no migration."""
         try:
             return self.store.held(self.migration)
         except errors.ConsumerNotFound:
             return {}
 
     def is_buried(self) -> bool:
-        """Whether the migration is gone for good."""
+        """Tell if the migration is deleted for good."""
         try:
             self.store.put(self.migration, {})
         except errors.ConsumerDeleted:

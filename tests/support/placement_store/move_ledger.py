@@ -1,4 +1,4 @@
-"""What the properties of moves and deletes share: hosts and pools, what is asked of them, and a ledger of others."""
+"""Hosts, pools, requests and a ledger of foreign allocations, for the properties of moves and deletes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -114,7 +114,7 @@ def assert_sound(store: Store) -> None:
 
 
 class Ledger:
-    """What others have put on the two consumers, and what of that was said to be lost."""
+    """The foreign allocations on the two consumers, and those that an answer has named as lost."""
 
     def __init__(self, store: Store, moving: Moving, wanted: list[Any]) -> None:
         self.store, self.moving, self.wanted = store, moving, wanted

@@ -1,4 +1,4 @@
-"""What the tests of reshapes build: short words for their messages, and all that a store has, to compare."""
+"""Builders for the tests of reshapes: short forms of their messages, and a dump of a store to compare."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

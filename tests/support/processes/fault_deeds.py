@@ -1,4 +1,4 @@
-"""What is done with a server between its build and its deletion, and how each of these things may end.
+"""The operations of a scene on a server between its build and its deletion, each with its possible ends.
 
 A deed ends as asked, or the server is as it was before and the reason is on record. In the latter case it is tried once
 more, and must then end as asked. What cannot be done by any means must leave the server as it was, with the reason.

@@ -1,4 +1,4 @@
-"""What is played on a faulty cloud: servers are built, things are done with them, and they are deleted."""
+"""The scenes on a faulty cloud: servers are built, operated on, and deleted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

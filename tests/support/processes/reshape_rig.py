@@ -46,7 +46,7 @@ class Host:
 
 @dataclass
 class Counters:
-    """What the processes share."""
+    """The values that the processes share."""
 
     ended: Event = field(default_factory=_CONTEXT.Event)
     claimed: "Synchronized[int]" = field(default_factory=lambda: _CONTEXT.Value("i", 0))

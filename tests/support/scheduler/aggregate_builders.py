@@ -100,7 +100,7 @@ def provider(rig: Rig, number: int) -> ResourceProvider:
 
 
 def host_rows(rig: Rig) -> dict[str, HostRow]:
-    """What a view would read, by host."""
+    """Return the rows that a view would read, by host."""
     return {row.service_host: row for row in rig.database.read(lambda connection: hosts.rows(connection, None))}
 
 
@@ -128,5 +128,5 @@ def _uuids(rig: Rig, ids: Collection[int]) -> set[str]:
 
 
 def metadata(rig: Rig, host: str) -> dict[str, Any]:
-    """What the aggregates of a host say, as the view has it."""
+    """Return the metadata of a host's aggregates in the view."""
     return {key: set(values) for key, values in host_rows(rig)[host].metadata.items()}

@@ -104,7 +104,7 @@ def spec(vcpus: int = 2, memory_mb: int = 2048, root_gb: int = 20, **changes: An
 
 
 def allocation_request(amounts: Mapping[str, Mapping[str, int]]) -> AllocationRequest:
-    """What claims these amounts, by provider and class."""
+    """Build a claim of these amounts, by provider and class."""
     return AllocationRequest(
         allocations={uuid: ProviderAmounts(resources=dict(resources)) for uuid, resources in amounts.items()}
     )

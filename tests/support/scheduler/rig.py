@@ -78,7 +78,7 @@ class OneScheduler:
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:
-        """What this scheduler believes to be used of a host."""
+        """Return the used amounts of a host in this scheduler's view."""
         snapshot = self.host_cache.snapshot()
         row = [host.compute_node_uuid for host in snapshot.hosts].index(node_uuid(number))
         return float(snapshot.used(resource_class)[row])

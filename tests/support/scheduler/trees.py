@@ -174,7 +174,7 @@ def granular_requests(draw: st.DrawFn) -> RequestSpec:
 
 
 def is_valid(request: RequestSpec) -> bool:
-    """Whether the store would take such a request at all."""
+    """Tell if the store would accept such a request at all."""
     try:
         candidates.check(request.resource_request)
     except errors.InvalidRequest:

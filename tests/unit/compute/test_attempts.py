@@ -1,4 +1,4 @@
-"""What an agent remembers of attempts, and for how long."""
+"""Test which attempts an agent remembers, and for how long."""
 
 from compute import attempts
 from compute.attempts import Attempts

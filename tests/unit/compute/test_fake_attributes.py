@@ -1,4 +1,4 @@
-"""What fake hosts say of themselves is chosen by options, so that filters and weighers can be tried on them."""
+"""Test the options that set the attributes of fake hosts, on which filters and weighers can be tried."""
 
 from pathlib import Path
 from typing import Any

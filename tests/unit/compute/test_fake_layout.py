@@ -1,4 +1,4 @@
-"""What a fake host has, and on which providers of its tree it stands."""
+"""Test the inventories of a fake host, and their distribution over the providers of its tree."""
 
 from pathlib import Path
 from typing import Any

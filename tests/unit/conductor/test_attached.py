@@ -1,4 +1,4 @@
-"""What attached resource groups make of a request, of a claim, and of what a consumer holds."""
+"""Test the effect of attached resource groups on a request, on a claim, and on a consumer's allocations."""
 
 from collections import Counter
 from collections.abc import Mapping

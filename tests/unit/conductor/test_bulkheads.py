@@ -1,4 +1,4 @@
-"""What a destination that does not answer takes from the others: a share of the threads, and no time after that."""
+"""Test that a silent destination delays calls to the others only by its share of the threads, and only for a time."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What an operator is shown of a migration, of what the super conductor and the cell know of it."""
+"""Test the view of a migration for operators, merged from the records of the super conductor and the cell."""
 
 import pytest
 from msgspec import structs

@@ -1,4 +1,4 @@
-"""What somebody is told who would move an instance that cannot be moved as it is."""
+"""Test the errors for moves of an instance whose state does not allow them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a flavor may ask of the attributes that drivers report."""
+"""Test which host attributes, as drivers report them, a flavor can require."""
 
 from typing import Any
 

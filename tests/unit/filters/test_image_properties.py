@@ -1,4 +1,4 @@
-"""What an image may need of a host: architecture, hypervisor, kind of virtual machine, versions."""
+"""Test which host properties an image can require: architecture, hypervisor, kind of virtual machine, versions."""
 
 from pathlib import Path
 from typing import Any

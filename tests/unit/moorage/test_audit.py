@@ -1,4 +1,4 @@
-"""What an audit calls wrong, and what it leaves in peace."""
+"""Test which states an audit reports as findings, and which it accepts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever cells have on record, and whatever a store has lost of it, an audit finds exactly what was lost."""
+"""Test that an audit finds exactly the data that a store has lost, for any records of the cells."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

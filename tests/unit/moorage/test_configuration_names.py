@@ -1,4 +1,4 @@
-"""What a file says that nobody reads is found before a service starts, and what it does not say is asked for."""
+"""Test that a service refuses to start with unknown names in its configuration file, or without a required option."""
 
 from pathlib import Path
 

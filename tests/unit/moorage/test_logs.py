@@ -1,4 +1,4 @@
-"""Who works for what: bound to a thread, and on each line of its log."""
+"""Test that the service, the request and the attempt are bound to a thread and are on each line of its log."""
 
 import logging
 import sys

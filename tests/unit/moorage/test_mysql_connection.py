@@ -1,4 +1,4 @@
-"""What a connection to MySQL encrypts with."""
+"""Test the TLS settings of connections to MySQL."""
 
 import ssl
 

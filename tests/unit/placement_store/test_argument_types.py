@@ -1,4 +1,4 @@
-"""What is typed about inventories and allocations: taken as osc-placement takes it, and refused in one sentence."""
+"""Test the inventory and allocation arguments: the syntax of osc-placement, and a one-sentence error otherwise."""
 
 import argparse
 

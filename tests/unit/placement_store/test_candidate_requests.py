@@ -1,4 +1,4 @@
-"""What makes a request for candidates invalid in itself."""
+"""Test which requests for candidates are invalid in themselves."""
 
 from typing import Any
 

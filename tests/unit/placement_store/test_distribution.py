@@ -226,7 +226,7 @@ def questions(draw: st.DrawFn) -> DistributionProblem:
 
 
 def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
-    """Whether nothing of an isolated group comes to where another one of its consumer was, or comes."""
+    """Tell if isolated groups of one consumer are on different providers, counting both existing and new places."""
     there = {
         (consumer, provider, suffix)
         for consumer, groups in question.isolated.items()
@@ -243,7 +243,7 @@ def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
 
 
 def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
-    """Whether this is a deal: everything fits, and every sum that changes keeps the rules."""
+    """Tell if a distribution is valid: everything fits, and every sum that changes keeps the unit rules."""
     used = {pair: bin_.used for pair, bin_ in question.bins.items()}
     sums = Counter(question.held)
     grown = set()

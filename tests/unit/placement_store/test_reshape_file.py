@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def faults(file: Path, text: str) -> list[str]:
-    """What is said of a malformed file: lines and reasons, without the words before them."""
+    """Return the line and the reason of each fault of a malformed file."""
     file.write_text(textwrap.dedent(text))
     with pytest.raises(MalformedFile) as malformed:
         reshape_file.read(file)

@@ -1,4 +1,4 @@
-"""What is shipped, and that nobody else ships under the same names."""
+"""Test the contents of the wheel, and that no other distribution installs files under the same names."""
 
 import importlib.metadata
 import shutil

@@ -120,7 +120,7 @@ def decided(by: DecisionPolicy) -> DestinationPlan:
 
 
 def check_both(kind: str, plugin: Any) -> None:
-    """That a plug-in which breaks fails the request, or is left out of it, with its name in the answer."""
+    """Check that a broken plug-in fails the request, or is skipped, and that the answer names it in either case."""
     failure_counts, what = FailureCounts(), kind.replace("_", " ")
     with pytest.raises(errors.BrokenPlugin) as caught:
         decided(rules(failure_counts, skip=False, **{kind: plugin}))

@@ -1,4 +1,4 @@
-"""What hosts are described with is worked out anew only of those that have changed, and is the same as if of all.
+"""Test that descriptions of hosts are recomputed only for changed hosts, with the same result as for all.
 
 The view is followed step by step and compared with one that was read at once.
 """

@@ -25,7 +25,7 @@ _SHORTAGES = st.builds(
 
 @st.composite
 def explanations(draw: st.DrawFn) -> Explanation:
-    """What a decision may come to: each filter removes some of the hosts that are left."""
+    """Draw an explanation of a decision in which each filter removes some of the remaining hosts."""
     feasible = draw(st.integers(0, 100_000))
     counts: list[FilterCount] = []
     left = feasible

@@ -1,4 +1,4 @@
-"""What is wrong with an installed plug-in is said in one sentence that names it, whatever it does when it is loaded."""
+"""Test that an error of an installed plug-in at load time is reported in one sentence that names the plug-in."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a weigher counts for, host by host: its option, and what the aggregates of a host say instead."""
+"""Test the multiplier of a weigher on each host: its option, or the metadata of the host's aggregates instead."""
 
 from typing import Any
 

@@ -124,7 +124,7 @@ def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_host_cache_is_the_same_however_it_came_about(data: st.DataObject) -> None:
-    """Whatever was there before, in whatever order it was read: what counts is what was read last."""
+    """Test that a host cache depends only on the rows read last, not on earlier rows or on the order of reading."""
     last = data.draw(providers_of_hosts(3))
     earlier = data.draw(providers_of_hosts(3))
     changing = host_cache([host_row(number) for number in data.draw(st.permutations(range(3)))], [])

@@ -1,4 +1,4 @@
-"""What is typed of a flavor, an image and hints is what is asked for."""
+"""Test that a request has exactly the flavor, the image and the hints given on the command line."""
 
 import argparse
 

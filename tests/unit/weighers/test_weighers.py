@@ -1,4 +1,4 @@
-"""What each weigher prefers, and what it makes of what it is configured with."""
+"""Test the preference of each weigher, and how it reads its configuration."""
 
 from collections.abc import Mapping
 from pathlib import Path

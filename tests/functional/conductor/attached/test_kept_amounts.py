@@ -1,4 +1,4 @@
-"""What is attached is the server's own: where others' amounts outlive it, they do and it does not."""
+"""Test that a delete releases a server's attached resources even where foreign amounts on it are kept."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is attached to a server is part of what it asks for: it is held wherever the server goes."""
+"""Test that attached resources are part of a server's request: they are allocated wherever the server is moved."""
 
 from typing import Any
 

@@ -272,7 +272,7 @@ def test_a_guest_that_does_not_start_again_leaves_its_instance_in_error_and_to_b
 
 
 class _Sticking(set[str]):
-    """Whoever has been stopped on host `a` is stuck from then on."""
+    """A set of stopped attempts that makes host `a` stuck as soon as one is added."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the conductors say of claims that no host has accepted."""
+"""Test the conductors' answers about claims that no host has accepted."""
 
 import pytest
 from support.conductor.builders import CELL_1, SPEC, FakeAgent, LosesReplies, World, selection, wait_until

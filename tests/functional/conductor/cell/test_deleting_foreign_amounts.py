@@ -1,4 +1,4 @@
-"""What others have put on an instance when it is deleted: it goes or stays as the option has it, and is on record."""
+"""Test that foreign amounts on a deleted instance are deleted or kept as the option says, and are recorded."""
 
 import json
 from pathlib import Path

@@ -33,7 +33,7 @@ from moorage.model import (
 
 
 class ReshapesB(FakePlacement):
-    """What host b had is on a child of it by now."""
+    """A placement service in which a reshape has moved the inventories of host b to a child provider."""
 
     child = node("child of b")
 

@@ -1,4 +1,4 @@
-"""What a cell knows of its hosts, and passes on."""
+"""Test the host information that a cell keeps and forwards to the schedulers."""
 
 import itertools
 import time
@@ -71,7 +71,7 @@ def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> N
 
 
 def loads(world: World) -> dict[str, HostLoad]:
-    """What schedulers have last been told of each host where anything goes on."""
+    """Return the load last reported to the schedulers of each host that has any."""
     told: dict[str, HostLoad] = {}
     for sent in list(world.scheduler.reports):
         told |= sent.loads

@@ -1,4 +1,4 @@
-"""What the conductors acknowledge, forget, and find out without being asked."""
+"""Test the periodic tasks of the conductors: acknowledge, purge, and discover changes unprompted."""
 
 from support.conductor.builders import World, wait_until
 

@@ -1,4 +1,4 @@
-"""What an operator sees of operations, attempts, residues and strangers."""
+"""Test the lists of operations, attempts, residues and strangers that operators read."""
 
 import pytest
 from support.conductor.builders import World, node, report, wait_until

@@ -1,4 +1,4 @@
-"""What a cell passes on between its agents and the placement role of the providers of their hosts."""
+"""Test that a cell forwards messages about the providers of hosts between its agents and the placement role."""
 
 import pytest
 from support.conductor.builders import FakePlacement, World, node

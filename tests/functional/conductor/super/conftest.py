@@ -47,7 +47,7 @@ def world(tmp_path: Path) -> Iterator[MovingWorld]:
 
 @pytest.fixture
 def moorage(world: MovingWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """What runs a command of the command line, and returns its exit status and what it has printed."""
+    """Return a function that runs a CLI command and returns its exit status and its output."""
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n[rpc]\ncall_timeout = 30\n")
 

@@ -1,4 +1,4 @@
-"""What the placement store must answer, in plain Python: dictionaries, one write at a time, and no regard for speed.
+"""An executable model of the placement store: dictionaries, one write at a time, and no regard for speed.
 
 The model is given the very messages that the store is given, and returns the answer, or names every fault that would be
 a right reason to refuse: which of several the store tells first is its own affair.

@@ -1,4 +1,4 @@
-"""What consumers hold: puts, claims, swaps and releases."""
+"""The allocations of consumers in the model: puts, claims, swaps and releases."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -38,7 +38,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Change:
-    """What a write makes of one consumer."""
+    """The allocations of one consumer after a write."""
 
     after: Held
     columns: Mapping[str, Any] = field(default_factory=dict)

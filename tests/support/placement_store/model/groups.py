@@ -22,7 +22,7 @@ GROUPS = {
 
 
 class Standing(NamedTuple):
-    """That a consumer stands for a member of a group, and on which root provider, if on any."""
+    """The membership of a consumer in a server group, with its root provider, if any."""
 
     group: str
     root: str | None

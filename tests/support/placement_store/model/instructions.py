@@ -29,7 +29,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one consumer holds of a provider and what goes together, whole, to one of these places."""
+    """Allocations of one consumer on a provider that move together, whole, to one of these providers."""
 
     consumer: str
     source: str

@@ -1,4 +1,4 @@
-"""What becomes of an instance and of its migration when a move begins, goes on, and ends."""
+"""Moves in the model: the allocations of an instance and its migration from the beginning of a move to its end."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -271,7 +271,7 @@ def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an instance and its migration hold, by whose it is; see :mod:`placement_store.claims.move_split`."""
+    """The allocations of an instance and its migration, split as :mod:`placement_store.claims.move_split` does."""
 
     new: Counter[Pair]
     kept_old: Counter[Pair]
