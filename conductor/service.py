@@ -3,41 +3,23 @@
 import contextlib
 
 from oslo_config import cfg
+from sqlalchemy import Table
 
-from conductor.cell.hosts.forced_down import ForcedDownHosts
+from conductor.cell import parts as cell_parts
+from conductor.cell.context import CellContext
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
-from conductor.cell.parts import CellParts
-from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
-from conductor.engine.operation_list import OperationStates
+from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import RevokedClaims
-from conductor.engine.steps import Backoff
+from conductor.engine.steps import Backoff, Steps
 from conductor.engine.worker import Worker
 from conductor.housekeeping import Housekeeping, pruner
 from conductor.retention import CellDeletedInstances, CellEndedRecords, SuperDeletedInstances, SuperEndedRecords
-from conductor.schema import (
-    CELL,
-    CONDUCTOR,
-    cell_operations,
-    cell_requests,
-    conductor_disowned,
-    conductor_operations,
-    conductor_requests,
-)
+from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
+from conductor.super import parts as super_parts
 from conductor.super.cell_clients import Cells
-from conductor.super.endpoints.builds import SuperOrders
-from conductor.super.endpoints.claims import SuperClaims
-from conductor.super.endpoints.forwarded import ForwardedOrders
-from conductor.super.endpoints.inspection import SuperInspection
-from conductor.super.endpoints.instances import SuperView
+from conductor.super.context import SuperContext
 from conductor.super.endpoints.migrations import SuperMigrationView
-from conductor.super.endpoints.moves import SuperMoveOrders
-from conductor.super.endpoints.targets import Targets
-from conductor.super.steps.build import SuperBuilds
-from conductor.super.steps.delete import SuperDeletes
-from conductor.super.steps.move import SuperMoves
-from conductor.super.steps.unshelve import SuperUnshelves
 from moorage import logs
 from moorage.bus.bus import Bus, BusServer
 from moorage.config.options import main_database
@@ -46,7 +28,7 @@ from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import until_available
-from moorage.service.stored_requests import Retention, StoredRequests
+from moorage.service.stored_requests import Retention
 
 #: Threads for the reports of agents. Arbitrary: they wait only for the database.
 _REPORT_THREADS = 4
@@ -55,7 +37,7 @@ _REPORT_THREADS = 4
 class _Conductor:
     """The base of both conductors: opens its parts one by one, and closes them in the reverse order."""
 
-    def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
         self._conf = conf
         self._name = name
         first = conf.conductor.retry_backoff
@@ -91,6 +73,16 @@ class _Conductor:
         opened.callback(bus.close)
         return bus
 
+    def _operations(self, database: Database, table: Table, scope: dict[str, str]) -> Operations:
+        return Operations(database, table, self._name, scope, self._backoff, self._conf.conductor.lease_seconds)
+
+    def _work(self, opened: contextlib.ExitStack, housekeeping: Housekeeping, worker: Worker, steps: Steps) -> None:
+        """Start the periodic tasks and the worker; on closing, the worker stops first."""
+        opened.callback(housekeeping.stop)
+        housekeeping.start()
+        opened.callback(worker.stop)
+        worker.start(steps)
+
     def _serve(self, opened: contextlib.ExitStack, server: BusServer, heartbeat: Heartbeat) -> None:
         """Start to serve, then the heartbeat; on closing, the heartbeat stops first."""
         opened.callback(server.stop)
@@ -107,9 +99,6 @@ class SuperConductor(_Conductor):
     :param backoff: the wait before a step is retried.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
-        super().__init__(conf, name, backoff)
-
     def _open(self, opened: contextlib.ExitStack) -> None:
         conf = self._conf
         database = self._database(opened, conf.conductor.connection or main_database(conf), "conductor")
@@ -119,45 +108,24 @@ class SuperConductor(_Conductor):
         opened.callback(cells.close)
         cells.bulkheads.start()
         acknowledgements = Acknowledgements(bus.client("placement"))
-        placement = AcknowledgingClient(bus.client("placement"), acknowledgements)
-        scheduler = AcknowledgingClient(bus.client("scheduler"), acknowledgements)
-
-        operations = Operations(
-            database, conductor_operations, self._name, {}, self._backoff, conf.conductor.lease_seconds
-        )
-        revoked_claims = RevokedClaims(conductor_disowned, {})
-        builds = SuperBuilds(conf, database, revoked_claims, scheduler, placement, cells)
-        deletes = SuperDeletes(conf, database, placement, cells)
-        moves = SuperMoves(conf, database, scheduler, placement, cells)
-        unshelves = SuperUnshelves(conf, database, scheduler, placement, cells)
-        steps = builds.steps() | deletes.steps() | moves.steps() | unshelves.steps()
+        operations = self._operations(database, conductor_operations, {})
         service = logs.service_name(conf)
-        worker = Worker(operations, steps, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
-        requests = StoredRequests(database, conductor_requests)
-        orders = SuperOrders(requests, operations, worker, builds, deletes)
-        view = SuperView(database, cells)
-        migrations = SuperMigrationView(database, cells)
-        targets = Targets(bus.client("scheduler"))
-        move_orders = SuperMoveOrders(database, requests, operations, worker, view, targets)
-        relays = ForwardedOrders(conf, database, requests, operations, cells)
+        context = SuperContext.of(conf, database, operations, acknowledgements, bus, cells, service)
+        steps = super_parts.steps(context)
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
-            pruner(database, requests, revoked_claims, ended, deleted, Retention.of(conf)),
+            pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
-            [("deleted instances", deleted.sync_with_cells), ("migrations", migrations.sync_with_cells)],
+            [
+                ("deleted instances", deleted.sync_with_cells),
+                ("migrations", SuperMigrationView(context).sync_with_cells),
+            ],
         )
-        claims = SuperClaims(conf, database, operations, revoked_claims, cells)
-        inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
-
-        reads = [view, migrations, claims, inspection]
-        server = bus.server("conductor", self._name, [orders, move_orders, relays, *reads], conf.rpc.threads)
-        opened.callback(housekeeping.stop)
-        housekeeping.start()
-        opened.callback(worker.stop)
-        worker.start()
+        server = bus.server("conductor", self._name, super_parts.endpoints(context), conf.rpc.threads)
+        self._work(opened, housekeeping, context.worker, steps)
         self._serve(opened, server, Heartbeat(conf, bus, "conductor", self._name))
 
 
@@ -182,35 +150,27 @@ class CellConductor(_Conductor):
         CELL.check(database)
         cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)
         acknowledgements = Acknowledgements(bus.client("placement"))
-        placement = AcknowledgingClient(bus.client("placement"), acknowledgements)
+        scope = {"cell_uuid": cell.uuid}
+        operations = self._operations(database, cell_operations, scope)
         service = logs.service_name(conf) or self._name
-
-        scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
-        operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
-        # Shorter than the third of it that the super conductor waits for this cell's answer.
-        forced_down = ForcedDownHosts(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
-        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, forced_down)
-        bulkheads = parts.agents.bulkheads
+        context = CellContext.of(conf, cell.uuid, database, operations, acknowledgements, bus, cell_bus, service)
+        bulkheads = context.agents.bulkheads
         opened.callback(bulkheads.stop)
         bulkheads.start()
-        worker = Worker(operations, parts.steps(), conf.conductor.workers, service, bulkheads, acknowledgements)
-        requests = StoredRequests(database, cell_requests)
+        steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
-        prune = pruner(database, requests, parts.revoked_claims, ended, deleted, Retention.of(conf))
+        prune = pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(acknowledgements, prune, conf.conductor.housekeeping_interval, service)
         loads = CellLoads(conf, database, cell.uuid)
-        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client(REPORTS_TOPIC), service)
-
-        endpoints = parts.endpoints(requests, worker, bus.client("placement"))
-        server = cell_bus.server(f"conductor.{cell.uuid}", self._name, endpoints, conf.rpc.threads)
-        opened.callback(housekeeping.stop)
-        housekeeping.start()
-        opened.callback(worker.stop)
-        worker.start()
+        forwarder = HostForwarder(conf, cell.uuid, context.hosts, loads, bus.client(REPORTS_TOPIC), service)
+        topic = f"conductor.{cell.uuid}"
+        server = cell_bus.server(topic, self._name, cell_parts.endpoints(context), conf.rpc.threads)
+        self._work(opened, housekeeping, context.worker, steps)
         opened.callback(forwarder.stop)
         forwarder.start()
-        reports = cell_bus.server(reports_topic(cell.uuid), self._name, parts.reports(worker), _REPORT_THREADS)
+        endpoints = cell_parts.reports(context)
+        reports = cell_bus.server(reports_topic(cell.uuid), self._name, endpoints, _REPORT_THREADS)
         opened.callback(reports.stop)
         reports.start()
         self._serve(opened, server, Heartbeat(conf, bus, "cell conductor", self._name, cell.uuid))

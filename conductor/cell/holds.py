@@ -7,14 +7,14 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import CellMigration, MigrationRecords
-from conductor.engine.operations import Operations, PendingOperation
+from conductor.cell.records.instances import CellInstance
+from conductor.cell.records.migrations import CellMigration
+from conductor.engine.operations import PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
 from moorage.model.states import InstanceState
@@ -33,26 +33,20 @@ _UNENDED = {
 }
 
 
-class CellHolds:
+class CellHolds(CellPart):
     """Serves `list_holds`, and computes allocations from the records. It changes nothing."""
-
-    def __init__(
-        self, database: Database, records: CellRecords, migrations: MigrationRecords, operations: Operations
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._migrations = migrations
-        self._operations = operations
 
     @serves(ListHoldsInCell)
     def list_holds(self, message: ListHoldsInCell) -> HoldsInCell:
         """Return the recorded allocations of this cell's instances, all or a page of them."""
-        return self._database.read_one_moment(lambda connection: self._listed(connection, message))
+        return self._cell.database.read_one_moment(lambda connection: self._listed(connection, message))
 
     def _listed(self, connection: Connection, message: ListHoldsInCell) -> HoldsInCell:
         if message.uuids:
-            return HoldsInCell(instances=tuple(self.of(connection, self._records.owning(connection, message.uuids))))
-        part = self._records.part(connection, message.after, message.limit)
+            return HoldsInCell(
+                instances=tuple(self.of(connection, self._cell.records.owning(connection, message.uuids)))
+            )
+        part = self._cell.records.part(connection, message.after, message.limit)
         more = part[-1].uuid if len(part) == message.limit else None
         return HoldsInCell(instances=tuple(self.of(connection, part)), more_after=more)
 
@@ -64,10 +58,10 @@ class CellHolds:
         :param besides: operations that do not count as pending.
         """
         uuids = [instance.uuid for instance in instances]
-        attempts = self._records.attempts_of(connection, uuids)
-        migrations = self._migrations.of_instances(connection, uuids)
+        attempts = self._cell.records.attempts_of(connection, uuids)
+        migrations = self._cell.migrations.of_instances(connection, uuids)
         subjects = [*uuids, *(each.attempt_id for made in attempts.values() for each in made if each.ended)]
-        pending = self._operations.all_pending(connection, subjects)
+        pending = self._cell.operations.all_pending(connection, subjects)
         cleanups = {subject: each for subject, under_way in pending.items() for each in under_way if each.kind == CLEAN}
         return [
             _holds(

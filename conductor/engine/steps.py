@@ -5,11 +5,12 @@ derived from the operation's uuid (:func:`moorage.ids.derived`). Its results are
 in one transaction that is rolled back if another one has changed the operation meanwhile.
 """
 
+import inspect
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -33,6 +34,9 @@ DETACH = "detach"
 HEAL = "heal"
 #: In a cell only: clean up after an attempt that has ended without a confirmation of its host.
 CLEAN = "clean"
+
+#: In :func:`step`: the attribute `kind` of the class that has the method or inherits it.
+KIND_OF_CLASS = ""
 
 #: The errors of a request whose outcome is not known, or that must be repeated: the step sends the same request again.
 UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
@@ -136,6 +140,47 @@ Outcome = Next | Wait | Retry | Ended
 #: The result of a step: a function that is called in the transaction which records the outcome. It writes the results.
 CommitStep = Callable[[Connection], Outcome]
 Step = Callable[[Operation], CommitStep]
+#: The function of each step, by kind of operation and name.
+Steps = Mapping[tuple[str, str], Step]
+
+
+# --- The functions of the steps ---------------------------------------------------------------------------------------
+
+_STEP = "_moorage_step"
+
+M = TypeVar("M", bound=Callable[[Any, Operation], CommitStep])
+
+
+def step(kinds: str | tuple[str, ...], name: str) -> Callable[[M], M]:
+    """Mark a method as the function of a step: of one kind of operation, or of several which have it in common."""
+
+    def mark(method: M) -> M:
+        setattr(method, _STEP, ((kinds,) if isinstance(kinds, str) else kinds, name))
+        return method
+
+    return mark
+
+
+def steps_of(parts: Iterable[Any], stored: Mapping[str, tuple[str, ...]]) -> Steps:
+    """Map each kind and step to its function: the method that a part marks with :func:`step`.
+
+    :param stored: the names of the steps that may be on record, by kind.
+    :raises TypeError: a step has two functions, or none, or its name is not among those on record.
+    """
+    found: dict[tuple[str, str], Step] = {}
+    for part in parts:
+        for attribute in dir(type(part)):
+            # Looked up on the class: looked up on the object, its properties would run.
+            kinds, name = getattr(inspect.getattr_static(type(part), attribute), _STEP, ((), ""))
+            for kind in kinds:
+                key = (part.kind if kind == KIND_OF_CLASS else kind, name)
+                if key in found:
+                    raise TypeError(f"step {' '.join(key)} has two functions")
+                found[key] = getattr(part, attribute)
+    if odd := found.keys() ^ {(kind, name) for kind, names in stored.items() for name in names}:
+        # An operation whose step has no function would wait for a newer release for ever.
+        raise TypeError(f"steps with no function, or with a name that is not on record: {sorted(odd)}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +13,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, Postponed
 from conductor.engine.operations import Operations
-from conductor.engine.steps import CommitStep, Operation, Retry, Step, Superseded
+from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
 from moorage.service.process import Periodic
 
@@ -31,7 +30,6 @@ _RENEWED_AT_ONCE = 1000
 class Worker:
     """A bounded number of threads for the operations of one schema.
 
-    :param steps: the function for each kind and step. A step that raises an error is retried after a back-off.
     :param service: the service name on log lines.
     :param bulkheads: the bulkheads of the destinations that steps call.
     :param acknowledgements: notes when the answers to a step's requests are on record.
@@ -40,7 +38,6 @@ class Worker:
     def __init__(
         self,
         operations: Operations,
-        steps: Mapping[tuple[str, str], Step],
         threads: int,
         service: str | None,
         bulkheads: Bulkheads,
@@ -49,10 +46,7 @@ class Worker:
         self._acknowledgements = acknowledgements
         self._bulkheads = bulkheads
         self._operations = operations
-        self._steps = steps
-        operations.restrict_to(steps.keys())
-        for kind, step in steps:
-            failpoints.declare("step", kind, step)
+        self._steps: Steps = {}
         self._service = service
         self._changed = threading.Condition()
         # A heap by due time (monotonic clock), then by order of arrival.
@@ -69,11 +63,16 @@ class Worker:
         # Three renewals per lease time: two of them may fail.
         self._renewal = Periodic("leases", self.renew, lease / 3)
 
-    def start(self) -> None:
+    def start(self, steps: Steps) -> None:
         """Start to work, first on the operations that are due.
 
+        :param steps: the function for each kind and step. A step that raises an error is retried after a back-off.
         :raises StoreUnavailable: the records cannot be reached.
         """
+        self._steps = steps
+        self._operations.restrict_to(steps.keys())
+        for kind, step in steps:
+            failpoints.declare("step", kind, step)
         self._operations.release_former()
         for thread in self._threads:
             thread.start()

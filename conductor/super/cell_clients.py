@@ -56,6 +56,8 @@ class Cells:
         self._probe_seconds = min(conf.rpc.call_timeout / 3, _PROBE_SECONDS)
         #: Seconds to wait for a read: a client waits for `call_timeout` and must get the answers of other cells before.
         self.patience: float = min(conf.rpc.call_timeout / 3, _PATIENCE)
+        #: Seconds to wait for an order: its caller must get CellUnreachable before it stops to wait for this conductor.
+        self.order_patience: float = conf.rpc.call_timeout / 3
         silent = (errors.NoReply, errors.BusUnavailable)
         share = worker_share(conf)
         #: The bulkhead of each cell.

@@ -8,40 +8,26 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.payloads import ReleaseStep, StartStep
-from conductor.cell.records.instances import CellRecords, NewInstance
-from conductor.cell.requests import CellRequests, origin
+from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
-from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import RevokedClaims
+from conductor.engine.order_requests import origin
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
 from moorage.model import Instance, Value
 
 LOG = logging.getLogger(__name__)
 
 
-class CellOrders:
+class CellOrders(CellPart):
     """Serves `build_instances`, `delete_instance` and `list_instances`."""
 
-    def __init__(
-        self,
-        database: Database,
-        requests: CellRequests,
-        records: CellRecords,
-        operations: Operations,
-        deletes: CellDeletes,
-        revoked_claims: RevokedClaims,
-    ) -> None:
-        self._revoked_claims = revoked_claims
-        self._database = database
-        self._requests = requests
-        self._records = records
-        self._operations = operations
-        self._deletes = deletes
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._deletes = CellDeletes(cell)
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
@@ -55,16 +41,16 @@ class CellOrders:
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             # If the order to delete it came first, the instance is on record already, and stays as it is.
-            known = self._records.known(connection, [build.instance_uuid for build in message.builds])
+            known = self._cell.records.known(connection, [build.instance_uuid for build in message.builds])
             if known:
                 LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
             new = [build for build in message.builds if build.instance_uuid not in known]
             claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
-            revoked = self._revoked_claims.among(connection, claims)
+            revoked = self._cell.revoked_claims.among(connection, claims)
             begun += self._begin(connection, message.request_id, origin(message), new, revoked)
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _begin(
         self,
@@ -80,8 +66,8 @@ class CellOrders:
                 NewInstance(build, ids.derived(operation.uuid, "attempt", 1))
                 for build, operation in zip(builds, operations, strict=True)
             ]
-            self._records.add(connection, instances, request_id)
-        return self._operations.begin(connection, operations, request_id)
+            self._cell.records.add(connection, instances, request_id)
+        return self._cell.operations.begin(connection, operations, request_id)
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
@@ -91,13 +77,15 @@ class CellOrders:
             begun += self._deletes.order(connection, message)
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
         """Return the named instances, without those that are unknown here."""
-        return self._database.read_one_moment(
-            lambda connection: self._records.show(connection, message.instance_uuids, with_request=message.with_request)
+        return self._cell.database.read_one_moment(
+            lambda connection: self._cell.records.show(
+                connection, message.instance_uuids, with_request=message.with_request
+            )
         )
 
 

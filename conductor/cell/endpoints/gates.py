@@ -8,18 +8,15 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import AttemptSequences
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.payloads import Fate
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
-from conductor.engine.operations import Operations
 from conductor.engine.steps import Ended, Operation
-from conductor.engine.worker import Worker
 from moorage import errors
-from moorage.bus.bus import Client, serves
-from moorage.db.database import Database
+from moorage.bus.bus import serves
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
 from moorage.model.states import InstanceState
 
@@ -29,28 +26,13 @@ LOG = logging.getLogger(__name__)
 _WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "unshelving", "rebuilding")
 
 
-class CellGates:
+class CellGates(CellPart):
     """Serves the reports of agents about attempts. Each answer holds for the moment, so the requests are not stored."""
 
-    def __init__(
-        self,
-        database: Database,
-        records: CellRecords,
-        operations: Operations,
-        worker: Worker,
-        sequences: AttemptSequences,
-        cleanups: CellCleanups,
-        move_ends: CellMoveEnds,
-        placement: Client,
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._operations = operations
-        self._worker = worker
-        self._sequences = sequences
-        self._cleanups = cleanups
-        self._move_ends = move_ends
-        self._placement = placement
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._cleanups = CellCleanups(cell)
+        self._move_ends = CellMoveEnds(cell)
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
@@ -67,11 +49,11 @@ class CellGates:
             self._require_returned(connection, message, attempt)
             return attempt
 
-        found = self._database.read(looked_up)
+        found = self._cell.database.read(looked_up)
         if found.state == "held":
             return Done()  # the claim has been accepted before, and the guest is only being moved
         # The store refuses a claim that was released. Once it is accepted, it is not released as an unaccepted one.
-        self._placement.call(
+        self._cell.placement_client.call(
             AcceptClaim(
                 request_id=message.request_id,
                 consumer_uuid=message.instance_uuid,
@@ -88,10 +70,10 @@ class CellGates:
             # later, when the host is no longer in the life that the list names.
             self._require_returned(connection, message, attempt)
             if attempt.state == "starting":
-                self._records.change_attempt(connection, attempt.attempt_id, state="building", accepted=True)
+                self._cell.records.change_attempt(connection, attempt.attempt_id, state="building", accepted=True)
             return Done()
 
-        return self._database.write(work)
+        return self._cell.database.write(work)
 
     @serves(BuildFinished)
     def build_finished(self, message: BuildFinished) -> Done:
@@ -103,20 +85,20 @@ class CellGates:
 
         def work(connection: Connection) -> Operation | None:
             instance, attempt = self._current(connection, message, lock=True)
-            kind = self._sequences.kind(instance)
+            kind = self._cell.sequences.kind(instance)
             # Reported before: nothing changes.
             if attempt.state in ("active", "held") or kind is None:
                 return None
-            confirmed = self._sequences.record_arrival(connection, instance, attempt)
-            pending = self._operations.pending(connection, instance.uuid, kind)
+            confirmed = self._cell.sequences.record_arrival(connection, instance, attempt)
+            pending = self._cell.operations.pending(connection, instance.uuid, kind)
             if pending is not None:
-                self._operations.redirect(connection, pending, Ended())
+                self._cell.operations.redirect(connection, pending, Ended())
             # A live migration and an evacuation confirm themselves, with an operation of their own.
             if confirmed is None:
                 return None
             return self._move_ends.begin_confirming(connection, instance.uuid, confirmed, attempt)
 
-        self._worker.take_up(self._database.write(work))
+        self._cell.worker.take_up(self._cell.database.write(work))
         return Done()
 
     @serves(BuildFailedInCell)
@@ -124,8 +106,8 @@ class CellGates:
         """Record that an attempt has failed and left no guest; if it is the current one, go on with the next host."""
 
         def work(connection: Connection) -> Operation | None:
-            instance = self._records.lock(connection, message.instance_uuid)
-            attempt = self._records.attempt(connection, message.instance_uuid, message.attempt_id)
+            instance = self._cell.records.lock(connection, message.instance_uuid)
+            attempt = self._cell.records.attempt(connection, message.instance_uuid, message.attempt_id)
             if instance is None or attempt is None or attempt.claim_id != message.claim_id:
                 LOG.warning("A failure is reported of attempt %s, which is not known here", message.attempt_id)
                 return None
@@ -133,7 +115,7 @@ class CellGates:
                 LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
                 return None
             if attempt.state in ("starting", "building"):
-                self._records.change_attempt(
+                self._cell.records.change_attempt(
                     connection,
                     attempt.attempt_id,
                     state="failed",
@@ -147,32 +129,32 @@ class CellGates:
             cleanup = self._cleanups.gone(connection, attempt)
             return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
-        self._worker.take_up(self._database.write(work))
+        self._cell.worker.take_up(self._cell.database.write(work))
         return Done()
 
     def _fall_back(
         self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str, fate: Fate
     ) -> Operation | None:
-        kind = self._sequences.kind(instance)
+        kind = self._cell.sequences.kind(instance)
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
-        pending = self._operations.pending(connection, instance.uuid, kind)
+        pending = self._cell.operations.pending(connection, instance.uuid, kind)
         # A pending swap is not disturbed, because its request may have been sent. It reads this report afterwards.
         if pending is None or pending.step not in ("start", "wait"):
             return None
-        following = self._sequences.next_step(connection, instance, attempt.number, reason, fate)
-        return self._operations.redirect(connection, pending, following)
+        following = self._cell.sequences.next_step(connection, instance, attempt.number, reason, fate)
+        return self._cell.operations.redirect(connection, pending, following)
 
     def _require_returned(self, connection: Connection, message: AcceptInCell, attempt: AttemptRecord) -> None:
         if attempt.state not in ("starting", "building"):
             return
-        if self._records.lives.of_host(connection, attempt.host).is_returning:
+        if self._cell.records.lives.of_host(connection, attempt.host).is_returning:
             raise errors.RequestInProgress(request_id=message.request_id)
 
     def _is_of_this_life(self, connection: Connection, message: BuildFailedInCell, attempt: AttemptRecord) -> bool:
         """Return True if a report is of the host's present life: the one it names, or else that of the attempt."""
         named = attempt.host_life if message.life is None else message.life
-        return named == self._records.lives.of_host(connection, attempt.host).number
+        return named == self._cell.records.lives.of_host(connection, attempt.host).number
 
     def _current(
         self, connection: Connection, message: AcceptInCell | BuildFinished, *, lock: bool
@@ -184,11 +166,11 @@ class CellGates:
         :raises InstanceNotFound: the instance is unknown here, which does not prove that it is unwanted.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
-        read = self._records.lock if lock else self._records.read
+        read = self._cell.records.lock if lock else self._cell.records.read
         instance = read(connection, message.instance_uuid)
         if instance is None:
             raise errors.InstanceNotFound(name=message.instance_uuid)
-        attempt = self._records.attempt(connection, message.instance_uuid, message.attempt_id)
+        attempt = self._cell.records.attempt(connection, message.instance_uuid, message.attempt_id)
         if attempt is None or attempt.claim_id != message.claim_id or not self._is_wanted(instance, attempt):
             raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
         return instance, attempt

@@ -2,26 +2,21 @@
 
 from sqlalchemy import Connection
 
-from conductor.cell.records.instances import CellRecords
-from conductor.cell.records.migrations import MigrationRecords
+from conductor.cell.context import CellContext, CellPart
 from conductor.engine.operation_list import OperationStates
+from conductor.schema import cell_operations
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import ListMigrationsInCell, ListOperationsInCell
 from moorage.model import Migration
 from moorage.model.inspection import OperationSummary
 
 
-class CellInspection:
+class CellInspection(CellPart):
     """Serves `list_operations` and `list_migrations`. Nothing in the product decides by these answers."""
 
-    def __init__(
-        self, database: Database, records: CellRecords, migrations: MigrationRecords, states: OperationStates
-    ) -> None:
-        self._migrations = migrations
-        self._database = database
-        self._records = records
-        self._states = states
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._states = OperationStates(cell_operations, {"cell_uuid": cell.cell_uuid})
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
@@ -30,7 +25,7 @@ class CellInspection:
         def work(connection: Connection) -> list[OperationSummary]:
             subjects: list[str] | None = None
             if message.instance_uuid is not None:
-                attempts = self._records.attempts(connection, message.instance_uuid)
+                attempts = self._cell.records.attempts(connection, message.instance_uuid)
                 subjects = [message.instance_uuid, *(attempt.attempt_id for attempt in attempts)]
             uuids = None if message.uuid is None else [message.uuid]
             return self._states.read(
@@ -42,9 +37,11 @@ class CellInspection:
                 after=message.after,
             )
 
-        return self._database.read_one_moment(work)
+        return self._cell.database.read_one_moment(work)
 
     @serves(ListMigrationsInCell)
     def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:
         """Return the named migrations, without those that are unknown here."""
-        return self._database.read_one_moment(lambda connection: self._migrations.show(connection, message.uuids))
+        return self._cell.database.read_one_moment(
+            lambda connection: self._cell.migrations.show(connection, message.uuids)
+        )

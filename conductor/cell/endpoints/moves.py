@@ -7,16 +7,15 @@ import logging
 
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import STOPPING, CellMigration, MigrationRecords
-from conductor.cell.requests import CellRequests, origin
+from conductor.cell.records.instances import CellInstance
+from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.end_move import CellMoveEnds
-from conductor.engine.operations import Operations
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import cannot_move, require_settled
-from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -29,24 +28,12 @@ LOG = logging.getLogger(__name__)
 _BROKEN_OFF = "it was broken off"
 
 
-class CellMoves:
+class CellMoves(CellPart):
     """Serves `prepare_move`, `cancel_move`, `move_instance` and `end_move`."""
 
-    def __init__(
-        self,
-        requests: CellRequests,
-        records: CellRecords,
-        migrations: MigrationRecords,
-        operations: Operations,
-        revoked_claims: RevokedClaims,
-        ends: CellMoveEnds,
-    ) -> None:
-        self._requests = requests
-        self._records = records
-        self._migrations = migrations
-        self._operations = operations
-        self._revoked_claims = revoked_claims
-        self._ends = ends
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._ends = CellMoveEnds(cell)
 
     @serves(PrepareMoveInCell)
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
@@ -57,14 +44,14 @@ class CellMoves:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
-            instance = self._records.lock_known(connection, message.instance_uuid)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
             # A cancellation that came before this order is recorded as a revoked claim, under the migration's uuid.
-            if self._revoked_claims.among(connection, [message.migration_uuid]):
+            if self._cell.revoked_claims.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
-            order_numbers.take(self._records, connection, instance, message)
+            order_numbers.take(self._cell.records, connection, instance, message)
             source = self._movable(connection, instance, message)
-            self._migrations.add(connection, message, instance, source, origin(message))
-            self._records.change(connection, instance.uuid, state="moving", migration_uuid=message.migration_uuid)
+            self._cell.migrations.add(connection, message, instance, source, origin(message))
+            self._cell.records.change(connection, instance.uuid, state="moving", migration_uuid=message.migration_uuid)
             return Placement(
                 request_spec=instance.spec,
                 selection=source.selection,
@@ -72,14 +59,14 @@ class CellMoves:
                 claim_id=source.claim,
             )
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _movable(self, connection: Connection, instance: CellInstance, message: PrepareMoveInCell) -> AttemptRecord:
         states: tuple[InstanceState, ...] = ("active", "error") if message.kind == "evacuation" else ("active",)
         if instance.state not in states:
             raise cannot_move(instance.uuid, instance.state, message.kind, instance.migration_uuid)
-        require_settled(connection, self._operations, instance.uuid)
-        return self._records.active_attempt(connection, instance)
+        require_settled(connection, self._cell.operations, instance.uuid)
+        return self._cell.records.active_attempt(connection, instance)
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:
@@ -91,17 +78,19 @@ class CellMoves:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            migration = self._migrations.read(connection, message.migration_uuid)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            migration = self._cell.migrations.read(connection, message.migration_uuid)
             if migration is None:
-                self._revoked_claims.add(connection, message.migration_uuid, message.instance_uuid)
+                self._cell.revoked_claims.add(connection, message.migration_uuid, message.instance_uuid)
             elif self._is_placing(instance, migration):
-                self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
-                self._migrations.change(connection, migration.uuid, state="failed", reason=message.reason)
+                self._cell.records.change(
+                    connection, instance.uuid, state=migration.instance_state, migration_uuid=None
+                )
+                self._cell.migrations.change(connection, migration.uuid, state="failed", reason=message.reason)
                 LOG.info("Migration %s of instance %s is cancelled", migration.uuid, instance.uuid)
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @serves(MoveInCell)
     def move_instance(self, message: MoveInCell) -> Done:
@@ -116,20 +105,20 @@ class CellMoves:
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            migration = self._migrations.read(connection, message.migration_uuid)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            migration = self._cell.migrations.read(connection, message.migration_uuid)
             if migration is None or not self._is_placing(instance, migration):
                 raise errors.InvalidState(
                     reason=f"instance {instance.uuid} is {instance.state}, and not taken for {message.migration_uuid}"
                 )
-            number = self._records.next_number(connection, instance.uuid)
-            self._migrations.claim(connection, message, number)
+            number = self._cell.records.next_number(connection, instance.uuid)
+            self._cell.migrations.claim(connection, message, number)
             # Held: the source's guest passes the gates while the move lasts, and a failure it reports changes nothing.
-            source = self._records.numbered(connection, instance.uuid, migration.source_number)
-            self._records.change_attempt(connection, source.attempt_id, state="held")
+            source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+            self._cell.records.change_attempt(connection, source.attempt_id, state="held")
             new = self._operation(migration, number)
             attempt_id = ids.derived(new.uuid, "attempt", number)
-            self._records.add_attempt(
+            self._cell.records.add_attempt(
                 connection,
                 instance.uuid,
                 first,
@@ -141,13 +130,13 @@ class CellMoves:
             # Aborted before it began: the operation returns the claim at once.
             if migration.is_aborted:
                 self._fail(connection, attempt_id, _BROKEN_OFF, gone=True)
-            self._records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
+            self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
             # For the order to stop the guest on the source.
-            order_numbers.next_guest_order(self._records, connection, instance)
-            begun += self._operations.begin(connection, [new], origin(message))
+            order_numbers.next_guest_order(self._cell.records, connection, instance)
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @staticmethod
     def _operation(migration: CellMigration, number: int) -> NewOperation:
@@ -168,8 +157,8 @@ class CellMoves:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
             _require_its_move(instance, message.migration_uuid)
             if message.outcome == "abort":
                 begun += self._abort(connection, instance)
@@ -178,33 +167,33 @@ class CellMoves:
                 begun += self._ends.order(connection, instance, kind, message.request_id)
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _abort(self, connection: Connection, instance: CellInstance) -> list[Operation]:
         """Abort a live migration: at once while it waits for its host, else as soon as the pending swap is answered."""
         migration = None
         if instance.state == "moving" and instance.migration_uuid is not None:
-            migration = self._migrations.read(connection, instance.migration_uuid)
+            migration = self._cell.migrations.read(connection, instance.migration_uuid)
         if migration is None or migration.kind != "live-migration":
             reason = f"instance {instance.uuid} is {instance.state}: no live migration of it is under way"
             raise errors.InvalidState(reason=reason)
-        self._migrations.change(connection, migration.uuid, is_aborted=True)
-        move = self._operations.pending(connection, instance.uuid, MOVE)
+        self._cell.migrations.change(connection, migration.uuid, is_aborted=True)
+        move = self._cell.operations.pending(connection, instance.uuid, MOVE)
         # A swap may have been sent: its step finds the migration aborted when the answer is recorded.
         if move is None or move.step not in ("start", "wait"):
             return []
-        attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
+        attempt = self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
         self._fail(connection, attempt.attempt_id, _BROKEN_OFF, gone=attempt.guest_gone)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
         payload = GiveBackStep(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
-        redirected = self._operations.redirect(connection, move, Next("give_back", payload))
+        redirected = self._cell.operations.redirect(connection, move, Next("give_back", payload))
         return [] if redirected is None else [redirected]
 
     # ------------------------------------------------------------------------------------------------------------------
 
     def _fail(self, connection: Connection, attempt_id: str, reason: str, *, gone: bool) -> None:
         """Record that an attempt has failed: from now on it passes no gate."""
-        self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)
+        self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)
 
     @staticmethod
     def _is_placing(instance: CellInstance, migration: CellMigration) -> bool:

@@ -2,10 +2,10 @@
 
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.hosts.agent_reports import AgentReports, Order
 from moorage import errors, ids
-from moorage.bus.bus import Client, serves
-from moorage.db.database import Database
+from moorage.bus.bus import serves
 from moorage.messages import (
     EnsureTrait,
     ListProviderTrees,
@@ -21,22 +21,21 @@ from moorage.model import ReshapePlan, ResourceProvider
 _CUSTOM = "CUSTOM_"
 
 
-class CellProviders:
+class CellProviders(CellPart):
     """Forwards messages about providers. A cell has no records of providers, only of the order of messages.
 
     A mutation is forwarded under its own request id, so that a repetition finds the stored answer whichever conductor
     of the cell takes it.
     """
 
-    def __init__(self, database: Database, cell_uuid: str, placement: Client) -> None:
-        self._database = database
-        self._reports = AgentReports(cell_uuid)
-        self._placement = placement
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._reports = AgentReports(cell.cell_uuid)
 
     @serves(ListProviderTreesInCell)
     def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
         """Return the provider trees of an agent's hosts from the placement role."""
-        return self._placement.call(ListProviderTrees(uuids=message.uuids))
+        return self._cell.placement_client.call(ListProviderTrees(uuids=message.uuids))
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> ProvidersReported:
@@ -45,7 +44,7 @@ class CellProviders:
         :raises InvalidState: a later message of the agent has been taken.
         """
         self._require_in_order(message)
-        return self._placement.call(
+        return self._cell.placement_client.call(
             ReportProviders(request_id=message.request_id, providers=message.providers, gone=message.gone)
         )
 
@@ -60,8 +59,10 @@ class CellProviders:
         self._require_in_order(message)
         described = {name for child in message.providers for name in child.traits}
         for name in sorted(name for name in described if name.startswith(_CUSTOM)):
-            self._placement.call(EnsureTrait(request_id=ids.derived(message.request_id, "trait", name), name=name))
-        return self._placement.call(
+            self._cell.placement_client.call(
+                EnsureTrait(request_id=ids.derived(message.request_id, "trait", name), name=name)
+            )
+        return self._cell.placement_client.call(
             ReshapeByInstructions(
                 request_id=message.request_id,
                 instructions=message.instructions,
@@ -78,5 +79,5 @@ class CellProviders:
                 connection, message.agent, message.incarnation, message.number, "providers", repeatable=True
             )
 
-        if self._database.write(work) is not Order.NEXT:
+        if self._cell.database.write(work) is not Order.NEXT:
             raise errors.InvalidState(reason=f"a later message of agent {message.agent} has been taken")

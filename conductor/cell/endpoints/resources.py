@@ -2,11 +2,11 @@
 
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import ChooseStep
 from conductor.cell.records import order_numbers
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
+from conductor.cell.records.instances import CellInstance
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
 from conductor.engine.steps import ATTACH, DETACH, NewOperation, Operation
 from moorage import errors, ids
@@ -20,13 +20,8 @@ from moorage.model.states import InstanceState
 _MOST_GROUPS = 64
 
 
-class ResourceOrders:
+class ResourceOrders(CellPart):
     """Serves `attach_resource` and `detach_resource`."""
-
-    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
-        self._requests = requests
-        self._records = records
-        self._operations = operations
 
     @serves(AttachResourceInCell)
     def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
@@ -45,7 +40,7 @@ class ResourceOrders:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             if len(instance.spec.groups) >= _MOST_GROUPS:
                 raise errors.InvalidState(reason=f"instance {instance.uuid} has {_MOST_GROUPS} resource groups already")
-            attempt = self._records.active_attempt(connection, instance)
+            attempt = self._cell.records.active_attempt(connection, instance)
             # A flavor's extra specs may add groups that the request itself does not name.
             if message.suffix in attempt.selection.allocation_request.mappings:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
@@ -58,10 +53,10 @@ class ResourceOrders:
                 step="choose",
                 payload=choosing,
             )
-            begun += self._operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return OperationBegun(operation_uuid=new.uuid)
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @serves(DetachResourceInCell)
     def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
@@ -83,7 +78,9 @@ class ResourceOrders:
                     reason=f"resource group {message.suffix} was not attached to instance {instance.uuid}: "
                     "it was asked for when the instance was built"
                 )
-            number = None if instance.state == "shelved" else self._records.active_attempt(connection, instance).number
+            number = (
+                None if instance.state == "shelved" else self._cell.records.active_attempt(connection, instance).number
+            )
             new = NewOperation(
                 uuid=ids.derived(message.request_id, DETACH, instance.uuid),
                 kind=DETACH,
@@ -91,21 +88,21 @@ class ResourceOrders:
                 step="read",
                 payload=ChooseStep(suffix=message.suffix, group=group, number=number),
             )
-            begun += self._operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return OperationBegun(operation_uuid=new.uuid)
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _lock(
         self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[InstanceState, ...]
     ) -> CellInstance:
         uuid = message.instance_uuid
-        instance = self._records.lock_known(connection, uuid)
-        order_numbers.take(self._records, connection, instance, message)
+        instance = self._cell.records.lock_known(connection, uuid)
+        order_numbers.take(self._cell.records, connection, instance, message)
         if instance.state not in states:
             needed = " or ".join(states)
             raise errors.InvalidState(reason=f"instance {uuid} is {instance.state}; it has to be {needed}")
-        require_settled(connection, self._operations, uuid)
+        require_settled(connection, self._cell.operations, uuid)
         return instance
 
 

@@ -13,17 +13,13 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import AttemptSequences
-from conductor.cell.hosts.hosts import BATCH, CellHosts, batches
+from conductor.cell.context import CellContext, CellPart
+from conductor.cell.hosts.hosts import BATCH, batches
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.unknown_guests import UnknownGuests
 from conductor.cell.steps.cleanup import CellCleanups
-from conductor.engine.operations import Operations
 from conductor.engine.steps import Operation
-from conductor.engine.worker import Worker
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
 from moorage.model import EndedAttempt, Guest
 from moorage.model.inspection import UnknownGuest
@@ -33,31 +29,17 @@ LOG = logging.getLogger(__name__)
 _LOST = "its host has returned without it"
 
 
-class CellReturns:
+class CellReturns(CellPart):
     """Serves the requests of an agent whose hosts return. They are idempotent, so they are not stored.
 
     A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest
     without such a record is an unknown guest: recorded, and left running.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        records: CellRecords,
-        operations: Operations,
-        worker: Worker,
-        hosts: CellHosts,
-        sequences: AttemptSequences,
-        cleanups: CellCleanups,
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._operations = operations
-        self._worker = worker
-        self._hosts = hosts
-        self._sequences = sequences
-        self._cleanups = cleanups
-        self._unknown_guests = UnknownGuests(records.cell_uuid)
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._cleanups = CellCleanups(cell)
+        self._unknown_guests = UnknownGuests(cell.cell_uuid)
 
     @serves(ListEndedAttempts)
     def list_ended_attempts(self, message: ListEndedAttempts) -> list[EndedAttempt]:
@@ -78,15 +60,15 @@ class CellReturns:
         """Record that the guests of ended attempts are gone; their cleanups then release the residues."""
         for named in message.attempts:
             life = message.lives.get(named.host)
-            self._worker.take_up(self._database.write(partial(self._gone, named, life)))
+            self._cell.worker.take_up(self._cell.database.write(partial(self._gone, named, life)))
         return Done()
 
     def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
-        self._records.lock(connection, named.instance_uuid)
-        if life is not None and life != self._records.lives.of_host(connection, named.host).number:
+        self._cell.records.lock(connection, named.instance_uuid)
+        if life is not None and life != self._cell.records.lives.of_host(connection, named.host).number:
             LOG.warning("An earlier life of host %s says that attempt %s is gone", named.host, named.attempt_id)
             return None
-        attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
+        attempt = self._cell.records.attempt(connection, named.instance_uuid, named.attempt_id)
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
             LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
             return None
@@ -117,14 +99,16 @@ class CellReturns:
 
         def work(connection: Connection) -> None:
             for names in batches(hosts, BATCH):
-                current = self._records.lives.returning_in(connection, names, message.lives, lock=True)
+                current = self._cell.records.lives.returning_in(connection, names, message.lives, lock=True)
                 of_these = [guest for guest in unknown if guest.host in set(current)]
                 self._unknown_guests.replace(connection, message.agent, current, of_these)
 
-        self._database.write(work)
+        self._cell.database.write(work)
         # Last, after all comparisons: from here on builds may begin on these hosts.
-        returned = self._hosts.returned(message.agent, [host for host in hosts if host not in held_up], message.lives)
-        self._hosts.held_up(message.agent, sorted(held_up), message.lives)
+        returned = self._cell.hosts.returned(
+            message.agent, [host for host in hosts if host not in held_up], message.lives
+        )
+        self._cell.hosts.held_up(message.agent, sorted(held_up), message.lives)
         LOG.info("%d host(s) of agent %s have returned", len(returned), message.agent)
         return Done()
 
@@ -135,10 +119,10 @@ class CellReturns:
             return [
                 host
                 for names in batches(hosts, BATCH)
-                for host in self._records.lives.returning_in(connection, names, message.lives)
+                for host in self._cell.records.lives.returning_in(connection, names, message.lives)
             ]
 
-        found = self._database.read(work)
+        found = self._cell.database.read(work)
         if len(found) < len(hosts):
             LOG.info("%d host(s) are not returning, or are in another life", len(hosts) - len(found))
         return found
@@ -146,13 +130,13 @@ class CellReturns:
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Return the unknown guests of this cell's hosts."""
-        return self._database.read(lambda connection: self._unknown_guests.list_all(connection, message))
+        return self._cell.database.read(lambda connection: self._unknown_guests.list_all(connection, message))
 
     def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
         def work(connection: Connection) -> list[AttemptRecord]:
-            return [each for names in batches(hosts, BATCH) for each in self._records.on_hosts(connection, names)]
+            return [each for names in batches(hosts, BATCH) for each in self._cell.records.on_hosts(connection, names)]
 
-        return self._database.read(work)
+        return self._cell.database.read(work)
 
     def _known(self, guests: Sequence[Guest]) -> dict[str, AttemptRecord]:
         """Return the attempts of guests, keyed by attempt id, whose host and claim agree with the record."""
@@ -160,10 +144,10 @@ class CellReturns:
         def work(connection: Connection) -> dict[str, AttemptRecord]:
             found: dict[str, AttemptRecord] = {}
             for part in batches([guest.attempt_id for guest in guests], BATCH):
-                found |= self._records.by_ids(connection, part)
+                found |= self._cell.records.by_ids(connection, part)
             return found
 
-        found = self._database.read(work)
+        found = self._cell.database.read(work)
         return {
             guest.attempt_id: attempt
             for guest in guests
@@ -175,18 +159,18 @@ class CellReturns:
         """Record that the guest of an ended attempt is still there, even if it was reported gone; return True if so."""
 
         def work(connection: Connection) -> bool:
-            self._records.lock(connection, named.instance_uuid)
-            attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
+            self._cell.records.lock(connection, named.instance_uuid)
+            attempt = self._cell.records.attempt(connection, named.instance_uuid, named.attempt_id)
             if attempt is None or not attempt.ended:
                 return False
-            if not self._records.lives.returning_in(connection, [attempt.host], message.lives):
+            if not self._cell.records.lives.returning_in(connection, [attempt.host], message.lives):
                 return False
             if attempt.guest_gone:
                 LOG.warning("Host %s has a guest that was said to be gone: %s", attempt.host, attempt.attempt_id)
-                self._records.change_attempt(connection, attempt.attempt_id, guest_gone=False)
+                self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=False)
             return True
 
-        return named.ended and self._database.write(work)
+        return named.ended and self._cell.database.write(work)
 
     def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str], lives: Mapping[str, int]) -> None:
         """Fall back where a host has returned without a guest that it was building in an earlier life.
@@ -198,30 +182,32 @@ class CellReturns:
                 continue
             if missing.state == "active":
                 LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
-            self._worker.take_up(self._database.write(partial(self._lost, missing, lives[missing.host])))
+            self._cell.worker.take_up(self._cell.database.write(partial(self._lost, missing, lives[missing.host])))
 
     def _lost(self, missing: AttemptRecord, life: int, connection: Connection) -> Operation | None:
-        instance = self._records.lock(connection, missing.instance_uuid)
-        attempt = self._records.attempt(connection, missing.instance_uuid, missing.attempt_id)
+        instance = self._cell.records.lock(connection, missing.instance_uuid)
+        attempt = self._cell.records.attempt(connection, missing.instance_uuid, missing.attempt_id)
         if instance is None or attempt is None or instance.attempt_number != attempt.number:
             return None
         # Compared under the lock, which the first gate takes too. Once the host has returned, an attempt may begin
         # there that the list cannot contain: it must not count as lost.
-        present = self._records.lives.of_host(connection, attempt.host)
+        present = self._cell.records.lives.of_host(connection, attempt.host)
         if not present.is_returning or present.number != life or attempt.host_life >= life:
             return None
         if attempt.state == "active" and instance.state in ("active", "moved"):
             # Its allocations stay: moving the instance is the operator's decision.
-            self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
-        kind = self._sequences.kind(instance)
+            self._cell.records.change(
+                connection, instance.uuid, reason=f"{attempt.host} has returned without the guest"
+            )
+        kind = self._cell.sequences.kind(instance)
         if attempt.state not in ("starting", "building") or kind is None:
             return None
-        pending = self._operations.pending(connection, instance.uuid, kind)
+        pending = self._cell.operations.pending(connection, instance.uuid, kind)
         # At `start` the order is sent, or sent again, to the host as it is now. A pending swap is not disturbed.
         if pending is None or pending.step != "wait":
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
         # Gone for good: there is no guest, and an attempt that has not passed the first gate cannot pass it any more.
-        self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
-        following = self._sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
-        return self._operations.redirect(connection, pending, following)
+        self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
+        following = self._cell.sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
+        return self._cell.operations.redirect(connection, pending, following)

@@ -3,42 +3,23 @@
 import msgspec
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellPart
 from conductor.cell.endpoints.builds import first_step
-from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
+from conductor.cell.records.instances import CellInstance
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
 from moorage.model import RequestSpec
 from moorage.model.states import InstanceState
 
 
-class ShelfOrders:
+class ShelfOrders(CellPart):
     """Serves `shelve_instance`, `prepare_unshelve`, `cancel_unshelve` and `unshelve_instance`."""
-
-    def __init__(
-        self,
-        database: Database,
-        requests: CellRequests,
-        records: CellRecords,
-        operations: Operations,
-        revoked_claims: RevokedClaims,
-        forced_down: ForcedDownHosts,
-    ) -> None:
-        self._database = database
-        self._requests = requests
-        self._records = records
-        self._operations = operations
-        self._revoked_claims = revoked_claims
-        self._forced_down = forced_down
 
     @serves(ShelveInCell)
     def shelve_instance(self, message: ShelveInCell) -> Done:
@@ -51,22 +32,22 @@ class ShelfOrders:
         dead = self._declared_down(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
-            if retried := self._operations.retry_now(connection, instance.uuid, SHELVE):
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
+            if retried := self._cell.operations.retry_now(connection, instance.uuid, SHELVE):
                 begun += retried
                 return Done()
             _require(instance, "active")
-            require_settled(connection, self._operations, instance.uuid)
-            attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            require_settled(connection, self._cell.operations, instance.uuid)
+            attempt = self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
             if attempt.host == dead:
                 raise errors.InvalidState(
                     reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
                     "can be put on the shelf: evacuate it"
                 )
             # From now on the attempt passes no gate, and a returning host destroys its guest.
-            self._records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
-            self._records.change(connection, instance.uuid, state="shelving", reason=None)
+            self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
+            self._cell.records.change(connection, instance.uuid, state="shelving", reason=None)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, SHELVE, instance.uuid),
                 kind=SHELVE,
@@ -74,22 +55,22 @@ class ShelfOrders:
                 step="destroy",
                 payload=StartStep(number=attempt.number),
             )
-            begun += self._operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _declared_down(self, instance_uuid: str) -> str | None:
         """Return the host of an active instance if the host is forced down."""
 
         def work(connection: Connection) -> str | None:
-            instance = self._records.read(connection, instance_uuid)
+            instance = self._cell.records.read(connection, instance_uuid)
             if instance is None or instance.state != "active":
                 return None
-            return self._records.numbered(connection, instance.uuid, instance.attempt_number).host
+            return self._cell.records.numbered(connection, instance.uuid, instance.attempt_number).host
 
-        host = self._database.read(work)
-        return host if host is not None and self._forced_down.has(host) else None
+        host = self._cell.database.read(work)
+        return host if host is not None and self._cell.forced_down.has(host) else None
 
     @serves(PrepareUnshelveInCell)
     def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
@@ -102,15 +83,15 @@ class ShelfOrders:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
             if instance.state != "unshelving" or self._is_starting(connection, instance):
                 _require(instance, "shelved")
-            require_settled(connection, self._operations, instance.uuid)
-            self._records.change(connection, instance.uuid, state="unshelving")
+            require_settled(connection, self._cell.operations, instance.uuid)
+            self._cell.records.change(connection, instance.uuid, state="unshelving")
             return instance.spec
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @serves(CancelUnshelveInCell)
     def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
@@ -120,13 +101,13 @@ class ShelfOrders:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
             if instance.state == "unshelving" and not self._is_starting(connection, instance):
-                self._records.change(connection, instance.uuid, state="shelved", reason=message.reason)
+                self._cell.records.change(connection, instance.uuid, state="shelved", reason=message.reason)
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     @serves(UnshelveInCell)
     def unshelve_instance(self, message: UnshelveInCell) -> Done:
@@ -142,15 +123,17 @@ class ShelfOrders:
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
             _require(instance, "unshelving")
-            number = self._records.next_number(connection, instance.uuid)
-            step, payload = first_step(number, claim_id in self._revoked_claims.among(connection, [claim_id]), claim_id)
+            number = self._cell.records.next_number(connection, instance.uuid)
+            step, payload = first_step(
+                number, claim_id in self._cell.revoked_claims.among(connection, [claim_id]), claim_id
+            )
             uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
-            self._records.add_attempt(
+            self._cell.records.add_attempt(
                 connection,
                 instance.uuid,
                 first,
@@ -158,7 +141,7 @@ class ShelfOrders:
                 number=number,
                 claim_id=claim_id,
             )
-            self._records.change(
+            self._cell.records.change(
                 connection,
                 instance.uuid,
                 selections=msgspec.json.encode(message.selections),
@@ -169,13 +152,13 @@ class ShelfOrders:
                 reason=None,
             )
             new = NewOperation(uuid, UNSHELVE, instance.uuid, step, payload)
-            begun += self._operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
     def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
-        return self._operations.pending(connection, instance.uuid, UNSHELVE) is not None
+        return self._cell.operations.pending(connection, instance.uuid, UNSHELVE) is not None
 
 
 def _require(instance: CellInstance, state: InstanceState) -> None:

@@ -5,43 +5,21 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from conductor.cell.agents import CellAgents
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellRecords
-from conductor.engine.acknowledgements import AcknowledgingClient
-from conductor.engine.operations import Operations
-from conductor.engine.steps import CLEAN, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Step, Superseded
+from conductor.engine.steps import CLEAN, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Superseded, step
 from moorage import errors, ids
-from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, GetAllocations
 
 LOG = logging.getLogger(__name__)
 
 
-class CellCleanups:
+class CellCleanups(CellPart):
     """The operation `clean`, whose subject is an attempt.
 
     It ends once no guest of the attempt is left; or, if its host is away, once nothing is held for the guest.
     """
-
-    def __init__(
-        self,
-        database: Database,
-        records: CellRecords,
-        operations: Operations,
-        agents: CellAgents,
-        placement: AcknowledgingClient,
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._operations = operations
-        self._agents = agents
-        self._placement = placement
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        return {(CLEAN, "destroy"): self.destroy, (CLEAN, "release"): self.release}
 
     # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
 
@@ -65,26 +43,27 @@ class CellCleanups:
                 step="destroy",
                 payload=CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid),
             )
-            if not self._operations.known(connection, new.uuid):
+            if not self._cell.operations.known(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and is to destroy it", attempt.host, instance_uuid)
-                self._operations.begin(connection, [new], request_id, taken=False)
+                self._cell.operations.begin(connection, [new], request_id, taken=False)
 
     def begun(self, connection: Connection, attempt: AttemptRecord) -> bool:
         """Return True if the cleanup of an attempt has begun, ended or not."""
-        return self._operations.known(connection, _uuid(attempt.attempt_id))
+        return self._cell.operations.known(connection, _uuid(attempt.attempt_id))
 
     def gone(self, connection: Connection, attempt: AttemptRecord) -> Operation | None:
         """Record that a host has reported an attempt as gone; return its cleanup if that can go on with the release."""
         if not attempt.guest_gone:
-            self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-        pending = self._operations.pending(connection, attempt.attempt_id, CLEAN)
+            self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+        pending = self._cell.operations.pending(connection, attempt.attempt_id, CLEAN)
         # At `release` the guest is known to be gone already.
         if pending is None or pending.step != "destroy":
             return None
-        return self._operations.redirect(connection, pending, Next("release", pending.read(CleanStep)))
+        return self._cell.operations.redirect(connection, pending, Next("release", pending.read(CleanStep)))
 
     # --- Steps --------------------------------------------------------------------------------------------------------
 
+    @step(CLEAN, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
         """Order the host to destroy the guest and to start none of this attempt; repeat until the host has answered.
 
@@ -92,19 +71,19 @@ class CellCleanups:
         deleted. Should it return all the same, it destroys the guest because the record of its attempt has ended.
         """
         payload, attempt_id = operation.read(CleanStep), operation.subject
-        attempt = self._database.read(
-            lambda connection: self._records.attempt(connection, payload.instance_uuid, attempt_id)
+        attempt = self._cell.database.read(
+            lambda connection: self._cell.records.attempt(connection, payload.instance_uuid, attempt_id)
         )
         if attempt is None:
             raise Superseded
         if not attempt.guest_gone:
-            if self._agents.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
+            if self._cell.agents.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
                 return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")
-            self._agents.destroy(operation, payload.instance_uuid, attempt)
+            self._cell.agents.destroy(operation, payload.instance_uuid, attempt)
 
         def record(connection: Connection) -> Outcome:
-            self._records.lock(connection, payload.instance_uuid)
-            self._records.change_attempt(connection, attempt_id, guest_gone=True)
+            self._cell.records.lock(connection, payload.instance_uuid)
+            self._cell.records.change_attempt(connection, attempt_id, guest_gone=True)
             return Next("release", payload)
 
         return record
@@ -113,21 +92,24 @@ class CellCleanups:
         """Return True if a residue under one of these uuids holds anything for the guest."""
         for uuid in uuids:
             try:
-                if uuid is not None and self._placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
+                if uuid is not None and self._cell.placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
                     return True
             except errors.ConsumerNotFound:
                 continue
         return False
 
+    @step(CLEAN, "release")
     def release(self, operation: Operation) -> CommitStep:
         """Release for good the residue under the attempt's id, and the one under another uuid, if there is any."""
         residue_uuid = operation.read(CleanStep).residue_uuid
-        self._placement.call(
+        self._cell.placement.call(
             DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=operation.subject, for_good=True)
         )
         if residue_uuid is not None and residue_uuid != operation.subject:
             request_id = operation.derived("release", residue_uuid)
-            self._placement.call(DeleteAllocations(request_id=request_id, consumer_uuid=residue_uuid, for_good=True))
+            self._cell.placement.call(
+                DeleteAllocations(request_id=request_id, consumer_uuid=residue_uuid, for_good=True)
+            )
         LOG.info("Nothing is left of attempt %s", operation.subject)
         return lambda _connection: Ended()
 

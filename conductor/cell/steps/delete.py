@@ -2,10 +2,9 @@
 
 import logging
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.agents import CellAgents
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.payloads import (
     DestroyAllStep,
     GiveBackStep,
@@ -16,12 +15,11 @@ from conductor.cell.payloads import (
     WriteStep,
 )
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import MigrationRecords
+from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.resources import record_claim
-from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
-from conductor.engine.operations import Operations
+from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.order_requests import origin
 from conductor.engine.steps import (
     ATTACH,
     BUILD,
@@ -41,10 +39,9 @@ from conductor.engine.steps import (
     Operation,
     Outcome,
     Retry,
-    Step,
+    step,
 )
-from moorage import context, errors, ids
-from moorage.db.database import Database
+from moorage import errors, ids
 from moorage.messages import DeleteAllocations, DeleteInCell, Released
 from moorage.model import AllocationRequest
 
@@ -54,32 +51,12 @@ LOG = logging.getLogger(__name__)
 ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 
-class CellDeletes:
+class CellDeletes(CellPart):
     """Takes orders to delete, and has the steps `destroy` and `release`."""
 
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        records: CellRecords,
-        migrations: MigrationRecords,
-        operations: Operations,
-        agents: CellAgents,
-        cleanups: CellCleanups,
-        writes: PolicyWrites,
-    ) -> None:
-        self._patience: float = conf.conductor.delete_patience
-        self._database = database
-        self._records = records
-        self._migrations = migrations
-        self._operations = operations
-        self._agents = agents
-        self._cleanups = cleanups
-        self._writes = writes
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        return {(DELETE, "destroy"): self.destroy, (DELETE, "release"): self.release}
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._cleanups = CellCleanups(cell)
 
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
         """Begin to delete an instance and end all other operations on it; a deletion under way is tried again at once.
@@ -87,14 +64,14 @@ class CellDeletes:
         :raises RequestInProgress: another transaction has recorded the instance just now.
         """
         uuid = message.instance_uuid
-        request_id = context.current().request_id or message.request_id
-        instance = self._records.lock(connection, uuid)
+        request_id = origin(message)
+        instance = self._cell.records.lock(connection, uuid)
         payload = DestroyAllStep()
         if instance is None:
             # The order to build it is still on its way, and will find it deleted.
-            self._records.add_deleting(connection, uuid, request_id)
+            self._cell.records.add_deleting(connection, uuid, request_id)
         elif instance.state in ("deleting", "deleted"):
-            return self._operations.retry_now(connection, uuid, DELETE)
+            return self._cell.operations.retry_now(connection, uuid, DELETE)
         else:
             payload = self._end_all(connection, instance)
         new = NewOperation(
@@ -104,53 +81,54 @@ class CellDeletes:
             step="destroy",
             payload=payload,
         )
-        return self._operations.begin(connection, [new], request_id)
+        return self._cell.operations.begin(connection, [new], request_id)
 
     def _end_all(self, connection: Connection, instance: CellInstance) -> DestroyAllStep:
         left: list[str] = []
-        self._records.change(connection, instance.uuid, state="deleting", reason=None)
+        self._cell.records.change(connection, instance.uuid, state="deleting", reason=None)
         # From here on no attempt passes a gate, and a host that returns destroys its guest.
-        for attempt in self._records.attempts(connection, instance.uuid):
+        for attempt in self._cell.records.attempts(connection, instance.uuid):
             if not attempt.ended:
-                self._records.change_attempt(connection, attempt.attempt_id, state="ended")
+                self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended")
         if instance.migration_uuid is not None:
             # The instance keeps its uuid: both consumers are released in one write.
             reason = "the instance was deleted"
-            self._migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
+            self._cell.migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
         for kind in ENDED_BY_DELETION:
-            operation = self._operations.pending(connection, instance.uuid, kind)
+            operation = self._cell.operations.pending(connection, instance.uuid, kind)
             if operation is not None:
                 if operation.kind == ATTACH and operation.step != "choose":
                     # The group may be written already. Recorded as claimed, it is released as the instance's own, and
                     # not reported as a foreign allocation.
-                    record_claim(self._records, connection, instance, operation.read(WriteStep))
+                    record_claim(self._cell.records, connection, instance, operation.read(WriteStep))
                 # A step that is cut short may have left a residue in the store that no record names.
                 if (number := _leaving(operation)) is not None:
-                    left.append(self._records.numbered(connection, instance.uuid, number).attempt_id)
-                self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
+                    left.append(self._cell.records.numbered(connection, instance.uuid, number).attempt_id)
+                self._cell.operations.redirect(connection, operation, Ended("the instance is being deleted"))
         return DestroyAllStep(left=tuple(left))
 
+    @step(DELETE, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest on each host that may have one; repeat until all have answered, at most for the patience.
 
         Attempts that are being cleaned up are not waited for: residues hold the amounts of their guests.
         """
-        attempts = self._database.read(lambda connection: self._to_destroy(connection, operation.subject))
+        attempts = self._cell.database.read(lambda connection: self._to_destroy(connection, operation.subject))
         faults: list[str] = []
         gone: list[AttemptRecord] = []
         for attempt in attempts:
             try:
-                self._agents.destroy(operation, operation.subject, attempt)
+                self._cell.agents.destroy(operation, operation.subject, attempt)
                 gone.append(attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
                 faults.append(f"{attempt.host}: {fault}")
 
         def record(connection: Connection) -> Outcome:
-            self._records.lock(connection, operation.subject)
+            self._cell.records.lock(connection, operation.subject)
             for attempt in gone:
-                self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-            if faults and self._operations.age(connection, operation) < self._patience:
+                self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+            if faults and self._cell.operations.age(connection, operation) < self._cell.options.delete_patience:
                 return Retry("; ".join(faults))
             # All have answered, or the patience is over. The release is written down with what is known now, so that a
             # repeated request has the same content even if a host reports meanwhile.
@@ -162,7 +140,7 @@ class CellDeletes:
 
     def _guests_gone(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
         """Return the ids of the attempts that the instance and its migration hold, whose hosts have no guest left."""
-        instance = self._records.read(connection, instance_uuid)
+        instance = self._cell.records.read(connection, instance_uuid)
         if instance is None:
             return ()
         return tuple(each.attempt_id for each in self._current(connection, instance) if each.guest_gone)
@@ -171,8 +149,8 @@ class CellDeletes:
         """Return the instance's current attempt, and that on the source of its migration if there is one."""
         numbers = {instance.attempt_number}
         if instance.migration_uuid is not None:
-            numbers.add(self._migrations.of(connection, instance).source_number)
-        return [each for each in self._records.attempts(connection, instance.uuid) if each.number in numbers]
+            numbers.add(self._cell.migrations.of(connection, instance).source_number)
+        return [each for each in self._cell.records.attempts(connection, instance.uuid) if each.number in numbers]
 
     def _claimed_with(self, connection: Connection, instance: CellInstance) -> dict[str, AllocationRequest]:
         """Return the allocation requests of the instance and of its migration, keyed by claim; empty without a claim.
@@ -190,10 +168,11 @@ class CellDeletes:
     def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         return [
             attempt
-            for attempt in self._records.attempts(connection, instance_uuid)
+            for attempt in self._cell.records.attempts(connection, instance_uuid)
             if attempt.may_have_a_guest and not self._cleanups.begun(connection, attempt)
         ]
 
+    @step(DELETE, "release")
     def release(self, operation: Operation) -> CommitStep:
         """Release all allocations of the instance for good: the store refuses a swap or a claim that comes late.
 
@@ -201,37 +180,37 @@ class CellDeletes:
         allocations are released too or kept, by the policy, and named in the instance's record.
         """
         uuid, payload = operation.subject, operation.read(ReleaseAllStep)
-        instance, claimed_with = self._database.read(lambda connection: self._going(connection, uuid))
+        instance, claimed_with = self._cell.database.read(lambda connection: self._going(connection, uuid))
         migration_uuid = None if instance is None else instance.migration_uuid
 
         def message(payload: ReleaseAllStep) -> DeleteAllocations:
             return DeleteAllocations(
-                request_id=self._writes.request_id(operation, "release", payload),
+                request_id=self._cell.writes.request_id(operation, "release", payload),
                 consumer_uuid=uuid,
                 for_good=True,
                 leave_residue=payload.leave_residue,
                 migration_uuids=() if migration_uuid is None else (migration_uuid,),
                 guests_gone=payload.guests_gone,
                 claimed_with=claimed_with,
-                keep_extras=self._writes.keeps_foreign,
+                keep_extras=self._cell.writes.keeps_foreign,
                 consumer_generation=payload.generation,
                 migration_generation=payload.migration_generation,
             )
 
-        released = self._writes.write(operation, payload, message, migration_uuid)
+        released = self._cell.writes.write(operation, payload, message, migration_uuid)
         if not isinstance(released, Released):
             return released  # not carried out: generations to read, or a conflict, are recorded first
         residues = {released.residue_uuid, *released.residue_uuids, *payload.left}
-        reason = describe_foreign(released.extras, stay=self._writes.keeps_foreign)
+        reason = describe_foreign(released.extras, stay=self._cell.writes.keeps_foreign)
 
         def record(connection: Connection) -> Outcome:
-            self._records.lock(connection, uuid)
-            self._records.change(
+            self._cell.records.lock(connection, uuid)
+            self._cell.records.change(
                 connection, uuid, state="deleted", host=None, claim_id=None, migration_uuid=None, reason=reason
             )
             # A host may have reported its guest gone after the release was written down. Its residue exists all the
             # same, and only a cleanup releases it.
-            attempts = self._records.attempts(connection, uuid)
+            attempts = self._cell.records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             self._cleanups.begin(connection, uuid, left, operation.request_id)
             LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
@@ -240,7 +219,7 @@ class CellDeletes:
         return record
 
     def _going(self, connection: Connection, uuid: str) -> tuple[CellInstance | None, dict[str, AllocationRequest]]:
-        instance = self._records.read(connection, uuid)
+        instance = self._cell.records.read(connection, uuid)
         return instance, {} if instance is None else self._claimed_with(connection, instance)
 
 

@@ -7,35 +7,30 @@ import logging
 from functools import partial
 
 import msgspec
-from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
-from conductor.cell.hosts.forced_down import ForcedDownHosts
-from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.attempt_sequence import AttemptSequence
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.payloads import GiveBackStep, ReleaseStep, StartStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance
 from conductor.cell.reshaped_alternates import ReshapedAlternates
 from conductor.cell.steps.cleanup import CellCleanups
-from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import (
     BUILD,
     MOVE,
     UNDECIDED,
     UNSHELVE,
-    Backoff,
     CommitStep,
     Ended,
     Next,
     Operation,
     Outcome,
-    Step,
     Wait,
+    step,
 )
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 from moorage.model import Selection
 
@@ -49,43 +44,17 @@ LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
 RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 
 
-class FallBack:
-    """The steps that follow a failed attempt. They call neither a scheduler nor the super conductor.
+class FallBack(CellPart):
+    """The steps that follow a failed attempt. They call neither a scheduler nor the super conductor."""
 
-    :param backoff: how long to wait for a host that is returning.
-    """
-
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        records: CellRecords,
-        sequences: AttemptSequences,
-        hosts: CellHosts,
-        cleanups: CellCleanups,
-        forced_down: ForcedDownHosts,
-        placement: AcknowledgingClient,
-        backoff: Backoff,
-    ) -> None:
-        self._forced_down = forced_down
-        self._database = database
-        self._records = records
-        self._sequences = sequences
-        self._hosts = hosts
-        self._cleanups = cleanups
-        self._placement = placement
-        self._reshaped = ReshapedAlternates(placement)
-        self._backoff = backoff
-        self._timeout: float = conf.conductor.build_timeout
-        self._waits: int = conf.conductor.max_unanswered_retries
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        swap: dict[tuple[str, str], Step] = {(kind, "swap"): self.swap for kind in (BUILD, MOVE, UNSHELVE)}
-        return swap | {(BUILD, "release"): self.release, (UNSHELVE, "release"): self.release}
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._cleanups = CellCleanups(cell)
+        self._reshaped = ReshapedAlternates(cell.placement)
 
     # --- swap ---------------------------------------------------------------------------------------------------------
 
+    @step((BUILD, MOVE, UNSHELVE), "swap")
     def swap(self, operation: Operation) -> CommitStep:
         """Release the failed host and claim the next one, in one transaction of the store."""
         payload = operation.read(SwapStep)
@@ -96,12 +65,12 @@ class FallBack:
         if not operation.tries and not operation.resumed:
             if (down := self._why_skipped(new.service_host)) is not None:
                 return partial(self._skip, operation, payload, down)
-            if (returning := self._hosts.why_returning(new.service_host)) is not None:
+            if (returning := self._cell.hosts.why_returning(new.service_host)) is not None:
                 # Hosts that fail together return together, a moment apart: a short wait may save an alternate.
-                if payload.waited >= self._waits:
+                if payload.waited >= self._cell.options.max_unanswered_retries:
                     return partial(self._skip, operation, payload, returning)
                 waiting = msgspec.structs.replace(payload, waited=payload.waited + 1)
-                return lambda _connection: Next("swap", waiting, self._backoff.seconds(waiting.waited))
+                return lambda _connection: Next("swap", waiting, self._cell.operations.backoff.seconds(waiting.waited))
         translated = () if payload.translated is None else ("translated",)
         # Release the failed host and claim the next one, in one transaction of the store. The derived id names all that
         # the content depends on, so that a repetition is answered from the stored request.
@@ -119,14 +88,14 @@ class FallBack:
             held=None if sequence.migration is None else sequence.migration.held,
         )
         try:
-            claimed = self._placement.call(message)
+            claimed = self._cell.placement.call(message)
         except errors.MoorageError as fault:
             return self._not_swapped(operation, payload, sequence, failed, fault)
         return partial(self._swapped, operation, payload, claimed)
 
     def _why_skipped(self, service_host: str) -> str | None:
-        down = self._hosts.why_silent(service_host)
-        if down is None and self._forced_down.is_out_of_service(service_host):
+        down = self._cell.hosts.why_silent(service_host)
+        if down is None and self._cell.forced_down.is_out_of_service(service_host):
             return f"host {service_host} is forced down or disabled"
         return down
 
@@ -160,7 +129,7 @@ class FallBack:
     def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
         (instance, sequence), candidate = self._lock(connection, operation), payload.candidate
         LOG.info("Host %d of %s is skipped: %s", candidate, instance.uuid, why)
-        self._records.add_attempt(
+        self._cell.records.add_attempt(
             connection,
             instance.uuid,
             _selection(sequence, payload),
@@ -169,19 +138,19 @@ class FallBack:
             skipped=why,
             migration_uuid=sequence.migration_uuid,
         )
-        return self._sequences.next_step(connection, instance, payload.failed, payload.reason, payload.fate)
+        return self._cell.sequences.next_step(connection, instance, payload.failed, payload.reason, payload.fate)
 
     def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
         """Wait for the report of a host that has accepted the claim after all; the report may have come meanwhile."""
         instance, _sequence = self._lock(connection, operation)
-        failed = self._records.numbered(connection, instance.uuid, number)
+        failed = self._cell.records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
-            return self._sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
-        return Wait("wait", StartStep(number=number), self._timeout)
+            return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
+        return Wait("wait", StartStep(number=number), self._cell.options.build_timeout)
 
     def _swapped(self, operation: Operation, payload: SwapStep, claimed: Claimed, connection: Connection) -> Outcome:
         instance, sequence = self._lock(connection, operation)
-        failed = self._records.numbered(connection, instance.uuid, payload.failed)
+        failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
         # First the failed attempt. The swap has released foreign allocations on its host too: that is logged and kept.
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
@@ -192,7 +161,7 @@ class FallBack:
         # Then the new one, under the claim that the store has just made.
         number, selection = payload.candidate, _selection(sequence, payload)
         attempt_id = operation.derived("attempt", number)
-        self._records.add_attempt(
+        self._cell.records.add_attempt(
             connection,
             instance.uuid,
             selection,
@@ -201,13 +170,13 @@ class FallBack:
             claim_id=claimed.claim_id,
             migration_uuid=sequence.migration_uuid,
         )
-        self._records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
+        self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
         # The operator has aborted the move while the swap was in flight: the new attempt fails before it is sent out.
         if sequence.is_aborted:
             reason = "it was broken off before it began here"
-            self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
-            return self._sequences.next_step(connection, instance, number, reason, "gone")
-        self._sequences.record_target(connection, instance, sequence, selection)
+            self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
+            return self._cell.sequences.next_step(connection, instance, number, reason, "gone")
+        self._cell.sequences.record_target(connection, instance, sequence, selection)
         return Next("start", StartStep(number=number))
 
     def end(
@@ -218,7 +187,7 @@ class FallBack:
         :param gone: no guest of it is left.
         :param foreign: a description of the foreign allocations that were released with it.
         """
-        self._records.change_attempt(
+        self._cell.records.change_attempt(
             connection,
             failed.attempt_id,
             state="failed",
@@ -228,12 +197,13 @@ class FallBack:
 
     def clean(self, connection: Connection, operation: Operation, residue: str | None) -> None:
         """Begin the cleanup of every ended attempt that has left a residue or may have left a guest."""
-        ended = [attempt for attempt in self._records.attempts(connection, operation.subject) if attempt.ended]
+        ended = [attempt for attempt in self._cell.records.attempts(connection, operation.subject) if attempt.ended]
         left = [attempt for attempt in ended if attempt.may_have_a_guest or attempt.attempt_id == residue]
         self._cleanups.begin(connection, operation.subject, left, operation.request_id)
 
     # --- release ------------------------------------------------------------------------------------------------------
 
+    @step((BUILD, UNSHELVE), "release")
     def release(self, operation: Operation) -> CommitStep:
         """Release the instance's allocations, then record it as in error or shelved, with the reasons of attempts."""
         payload = operation.read(ReleaseStep)
@@ -255,7 +225,7 @@ class FallBack:
         )
         released, gone = Released(), payload.fate == "gone"
         try:
-            released = self._placement.call(message)
+            released = self._cell.placement.call(message)
             gone = released.residue_uuid is None
         except errors.InvalidState:
             # The host has accepted the claim after all: it is building, and its report decides.
@@ -271,22 +241,22 @@ class FallBack:
     ) -> Outcome:
         instance, sequence = self._lock(connection, operation)
         if payload.failed is not None:
-            failed = self._records.numbered(connection, instance.uuid, payload.failed)
+            failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
             self.end(connection, failed, payload.reason, gone=gone)
         # Without a failed attempt the claim was lost or revoked: the current attempt is still open, and ends here.
-        for attempt in self._records.attempts(connection, instance.uuid):
+        for attempt in self._cell.records.attempts(connection, instance.uuid):
             if not attempt.ended:
-                self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=payload.reason)
+                self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=payload.reason)
         self.clean(connection, operation, released.residue_uuid)
         attempts = [
             attempt
-            for attempt in self._records.attempts(connection, instance.uuid)
+            for attempt in self._cell.records.attempts(connection, instance.uuid)
             if attempt.number >= sequence.first_number
         ]
         why = payload.reason if payload.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
         foreign = describe_foreign(released.extras, stay=False)
         state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, foreign]))
-        self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
+        self._cell.records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
         return Ended(reason)
 
@@ -294,13 +264,15 @@ class FallBack:
 
     def _read(self, operation: Operation, number: int) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
-            instance, sequence = self._sequences.of(connection, self._records.read(connection, operation.subject))
-            return instance, sequence, self._records.numbered(connection, instance.uuid, number)
+            instance, sequence = self._cell.sequences.of(
+                connection, self._cell.records.read(connection, operation.subject)
+            )
+            return instance, sequence, self._cell.records.numbered(connection, instance.uuid, number)
 
-        return self._database.read(work)
+        return self._cell.database.read(work)
 
     def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, AttemptSequence]:
-        return self._sequences.of(connection, self._records.lock(connection, operation.subject))
+        return self._cell.sequences.of(connection, self._cell.records.lock(connection, operation.subject))
 
 
 def _selection(sequence: AttemptSequence, payload: SwapStep) -> Selection:

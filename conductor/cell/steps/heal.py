@@ -8,30 +8,25 @@ import logging
 
 from sqlalchemy import Connection
 
+from conductor.cell.context import CellContext, CellPart
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import HealStep
-from conductor.cell.records.instances import CellRecords
-from conductor.cell.requests import CellRequests, origin
-from conductor.engine.acknowledgements import AcknowledgingClient
-from conductor.engine.operations import Operations
-from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, NewOperation, Operation, Step, Superseded
+from conductor.engine.order_requests import origin
+from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, NewOperation, Operation, Superseded, step
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import HealConsumers, HealInCell, HealsBegun
 from moorage.model import InstanceHolds, SeenConsumer
 
 LOG = logging.getLogger(__name__)
 
 
-class HealOrders:
+class HealOrders(CellPart):
     """The endpoint for orders to heal: recorded as operations, then carried out by the worker."""
 
-    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations, holds: CellHolds) -> None:
-        self._requests = requests
-        self._records = records
-        self._operations = operations
-        self._holds = holds
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._holds = CellHolds(cell)
 
     @serves(HealInCell)
     def heal_instances(self, message: HealInCell) -> HealsBegun:
@@ -41,7 +36,7 @@ class HealOrders:
             refused: dict[str, str] = {}
             new: dict[str, NewOperation] = {}
             for uuid in sorted(message.instances):
-                instance = self._records.lock(connection, uuid)
+                instance = self._cell.records.lock(connection, uuid)
                 if instance is None:
                     refused[uuid] = f"this cell has no record of instance {uuid}"
                 elif not self._holds.of(connection, [instance])[0].settled:
@@ -54,37 +49,30 @@ class HealOrders:
                         step="heal",
                         payload=HealStep(seen=message.instances[uuid]),
                     )
-            begun += self._operations.begin(connection, list(new.values()), origin(message))
+            begun += self._cell.operations.begin(connection, list(new.values()), origin(message))
             return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
 
-class CellHeals:
+class CellHeals(CellPart):
     """The step `heal`, the only one of its operation."""
 
-    def __init__(
-        self, database: Database, records: CellRecords, holds: CellHolds, placement: AcknowledgingClient
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._holds = holds
-        self._placement = placement
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._holds = CellHolds(cell)
 
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map the kind of operation and step to its function."""
-        return {(HEAL, "heal"): self.heal}
-
+    @step(HEAL, "heal")
     def heal(self, operation: Operation) -> CommitStep:
         """Write the recorded allocations to the store and release all others; if the store refuses, the heal fails."""
-        recorded = self._database.read_one_moment(lambda connection: self._recorded(connection, operation))
+        recorded = self._cell.database.read_one_moment(lambda connection: self._recorded(connection, operation))
         seen = operation.read(HealStep).seen
         # Looked at again: an order to delete may have come since the heal was begun.
         if not recorded.settled:
             return _ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
         message = _message(operation, recorded, seen)
         try:
-            self._placement.call(message)
+            self._cell.placement.call(message)
         except UNDECIDED:
             raise
         except (errors.CapacityExceeded, errors.GroupRuleRefused) as fault:
@@ -95,7 +83,7 @@ class CellHeals:
         return lambda _connection: Ended()
 
     def _recorded(self, connection: Connection, operation: Operation) -> InstanceHolds:
-        instance = self._records.read(connection, operation.subject)
+        instance = self._cell.records.read(connection, operation.subject)
         if instance is None:
             raise Superseded
         return self._holds.of(connection, [instance], besides=[operation.uuid])[0]
@@ -113,7 +101,7 @@ class CellHeals:
         for_good = tuple(uuid for uuid in message.for_good if uuid in stale)
         release = HealConsumers(request_id=operation.derived("release"), seen=stale, for_good=for_good)
         try:
-            self._placement.call(release)
+            self._cell.placement.call(release)
         except UNDECIDED:
             raise
         except errors.MoorageError as second:

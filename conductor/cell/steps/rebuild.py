@@ -6,45 +6,35 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from conductor.cell.guest_orders import CellGuests
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import RebuildStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
+from conductor.cell.records.instances import CellInstance
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Step, Superseded
+from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Superseded, step
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import Done, RebuildInCell, RebuildOnHost
 from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
 
-class CellRebuilds:
+class CellRebuilds(CellPart):
     """The step `rebuild`, the only one of its operation."""
 
-    def __init__(self, database: Database, records: CellRecords, guests: CellGuests) -> None:
-        self._database = database
-        self._records = records
-        self._guests = guests
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map the kind of operation and step to its function."""
-        return {(REBUILD, "rebuild"): self.rebuild}
-
+    @step(REBUILD, "rebuild")
     def rebuild(self, operation: Operation) -> CommitStep:
         """Order the host to replace the guest, until it answers; if it refuses, the instance is in error."""
         payload = operation.read(RebuildStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
-            instance = _rebuilding(self._records.read(connection, operation.subject))
-            return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            instance = _rebuilding(self._cell.records.read(connection, operation.subject))
+            return instance, self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
 
-        instance, attempt = self._database.read(work)
+        instance, attempt = self._cell.database.read(work)
         message = RebuildOnHost(
             request_id=operation.derived("rebuild"),
             host=attempt.host,
@@ -56,29 +46,24 @@ class CellRebuilds:
             order_number=instance.guest_order,
         )
         # A silent host is not waited for: in error the instance can be evacuated from it, or rebuilt once more.
-        why = self._guests.why_silent(attempt) or self._guests.order(operation, attempt, message)
+        why = self._cell.guests.why_silent(attempt) or self._cell.guests.order(operation, attempt, message)
         return partial(self._rebuilt, operation, payload, why)
 
     def _rebuilt(self, operation: Operation, payload: RebuildStep, why: str | None, connection: Connection) -> Outcome:
-        instance = _rebuilding(self._records.lock(connection, operation.subject))
+        instance = _rebuilding(self._cell.records.lock(connection, operation.subject))
         # The new image is recorded also after a failure: nothing of the former one may be left on the host.
         spec = msgspec.structs.replace(instance.spec, image=payload.image)
         state: InstanceState = "active" if why is None else "error"
         reason = None if why is None else f"it could not be rebuilt: {why}"
-        self._records.change(
+        self._cell.records.change(
             connection, instance.uuid, state=state, request_spec=msgspec.json.encode(spec), reason=reason
         )
         LOG.info("Instance %s has been rebuilt, and is %s", instance.uuid, state)
         return Ended(reason)
 
 
-class RebuildOrders:
+class RebuildOrders(CellPart):
     """The endpoint for orders to rebuild: recorded as operations, then carried out by the worker."""
-
-    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
-        self._requests = requests
-        self._records = records
-        self._operations = operations
 
     @serves(RebuildInCell)
     def rebuild_instance(self, message: RebuildInCell) -> Done:
@@ -89,16 +74,16 @@ class RebuildOrders:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._records, connection, instance, message)
+            instance = self._cell.records.lock_known(connection, message.instance_uuid)
+            order_numbers.take(self._cell.records, connection, instance, message)
             if instance.state not in ("active", "error") or instance.claim_id is None:
                 where = "" if instance.claim_id else " and on no host"
                 raise errors.InvalidState(
                     reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be active or error"
                 )
-            require_settled(connection, self._operations, instance.uuid)
-            self._records.change(connection, instance.uuid, state="rebuilding", reason=None)
-            order_numbers.next_guest_order(self._records, connection, instance)
+            require_settled(connection, self._cell.operations, instance.uuid)
+            self._cell.records.change(connection, instance.uuid, state="rebuilding", reason=None)
+            order_numbers.next_guest_order(self._cell.records, connection, instance)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, REBUILD, instance.uuid),
                 kind=REBUILD,
@@ -106,10 +91,10 @@ class RebuildOrders:
                 step="rebuild",
                 payload=RebuildStep(image=message.image),
             )
-            begun += self._operations.begin(connection, [new], origin(message))
+            begun += self._cell.operations.begin(connection, [new], origin(message))
             return Done()
 
-        return self._requests.once(message, work)
+        return self._cell.requests.once(message, work)
 
 
 def _rebuilding(instance: CellInstance | None) -> CellInstance:

@@ -9,18 +9,16 @@ import logging
 from functools import partial
 
 import msgspec
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import ChooseStep, WriteStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import AcknowledgingClient
-from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
+from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, Superseded, step
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
 from moorage.model.states import InstanceState
@@ -28,30 +26,12 @@ from moorage.model.states import InstanceState
 LOG = logging.getLogger(__name__)
 
 
-class CellResources:
+class CellResources(CellPart):
     """The steps of the operations `attach` and `detach`."""
-
-    def __init__(
-        self, conf: cfg.ConfigOpts, database: Database, records: CellRecords, placement: AcknowledgingClient
-    ) -> None:
-        self._policy: str = conf.conductor.consumer_conflict_policy
-        self._most_retries: int = conf.conductor.max_contention_retries
-        self._database = database
-        self._records = records
-        self._placement = placement
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        return {
-            (ATTACH, "choose"): self.choose,
-            (ATTACH, "write"): self.write,
-            (ATTACH, "fence"): self.fence,
-            (DETACH, "read"): self.read,
-            (DETACH, "write"): self.write,
-        }
 
     # --- choose and read ----------------------------------------------------------------------------------------------
 
+    @step(ATTACH, "choose")
     def choose(self, operation: Operation) -> CommitStep:
         """Find a provider of the host's tree for the group, and compute the consumer's allocations with it."""
         choosing = operation.read(ChooseStep)
@@ -85,9 +65,10 @@ class CellResources:
     def _candidates(self, choosing: ChooseStep, selection: Selection) -> list[str]:
         group = msgspec.structs.replace(choosing.group, in_tree=selection.compute_node_uuid)
         asked = ListAllocationCandidates(request=ResourceRequest(groups={choosing.suffix: group}))
-        answer = self._placement.call(asked)
+        answer = self._cell.placement.call(asked)
         return [uuid for one in answer.allocation_requests for uuid in one.allocations]
 
+    @step(DETACH, "read")
     def read(self, operation: Operation) -> CommitStep:
         """Find the amounts that are left of the group, and compute the consumer's allocations without them."""
         choosing = operation.read(ChooseStep)
@@ -100,7 +81,7 @@ class CellResources:
         if consumer is None:
             return partial(self._detached, operation, choosing)
         selection, before = attempt.selection, _described(consumer)
-        trees = self._placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
+        trees = self._cell.placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
         tree = {provider.uuid for provider in trees}
         resources = choosing.group.resources
         after = attached_groups.held_without(before.allocations, selection, choosing.suffix, resources, tree)
@@ -113,12 +94,13 @@ class CellResources:
 
     def _consumer(self, operation: Operation) -> Consumer | None:
         try:
-            return self._placement.call(GetAllocations(consumer_uuid=operation.subject))
+            return self._cell.placement.call(GetAllocations(consumer_uuid=operation.subject))
         except errors.ConsumerNotFound:
             return None
 
     # --- write and fence ----------------------------------------------------------------------------------------------
 
+    @step((ATTACH, DETACH), "write")
     def write(self, operation: Operation) -> CommitStep:
         """Write the computed allocations, unless another client has written to the consumer since they were read."""
         writing = operation.read(WriteStep)
@@ -135,7 +117,7 @@ class CellResources:
         self._put(operation, writing, "write", wanted)
 
     def _put(self, operation: Operation, writing: WriteStep, what: str, wanted: ConsumerAllocations) -> None:
-        self._placement.call(
+        self._cell.placement.call(
             PutAllocations(
                 request_id=operation.derived(what, writing.choosing.writes),
                 consumer_uuid=operation.subject,
@@ -147,7 +129,12 @@ class CellResources:
         self, operation: Operation, choosing: ChooseStep, conflict: errors.ConsumerGenerationConflict
     ) -> CommitStep:
         following = msgspec.structs.replace(choosing, conflicts=choosing.conflicts + 1)
-        if not conflict_policy.retries(self._policy, conflict, following.conflicts, self._most_retries):
+        if not conflict_policy.retries(
+            self._cell.options.consumer_conflict_policy,
+            conflict,
+            following.conflicts,
+            self._cell.options.max_contention_retries,
+        ):
             return _ended(str(conflict))
         delay = conflict_policy.BACKOFF.seconds(following.conflicts)
         return lambda _connection: Next(_first_step(operation), following, delay=delay)
@@ -161,6 +148,7 @@ class CellResources:
             return lambda _connection: Next("fence", writing)
         return lambda _connection: Next("choose", _other_than(writing))
 
+    @step(ATTACH, "fence")
     def fence(self, operation: Operation) -> CommitStep:
         """Keep a refused write from being carried out later, or find that it has been."""
         writing = operation.read(WriteStep)
@@ -187,9 +175,9 @@ class CellResources:
 
     def _attached(self, operation: Operation, writing: WriteStep, connection: Connection) -> Outcome:
         choosing = writing.choosing
-        instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
-        record_claim(self._records, connection, instance, writing)
-        self._records.change(
+        instance = self._as_it_was(self._cell.records.lock(connection, operation.subject), choosing)
+        record_claim(self._cell.records, connection, instance, writing)
+        self._cell.records.change(
             connection,
             instance.uuid,
             request_spec=msgspec.json.encode(
@@ -202,15 +190,15 @@ class CellResources:
 
     def _detached(self, operation: Operation, choosing: ChooseStep, connection: Connection) -> Outcome:
         suffix = choosing.suffix
-        instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
+        instance = self._as_it_was(self._cell.records.lock(connection, operation.subject), choosing)
         if choosing.number is not None:
-            attempt = self._records.numbered(connection, instance.uuid, choosing.number)
+            attempt = self._cell.records.numbered(connection, instance.uuid, choosing.number)
             claimed = attached_groups.claimed_without(
                 attempt.selection.allocation_request, suffix, choosing.group.resources
             )
             selection = msgspec.structs.replace(attempt.selection, allocation_request=claimed)
-            self._records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
-        self._records.change(
+            self._cell.records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
+        self._cell.records.change(
             connection,
             instance.uuid,
             request_spec=msgspec.json.encode(attached_groups.without_group(instance.spec, suffix)),
@@ -221,10 +209,10 @@ class CellResources:
 
     def _instance_and_attempt(self, operation: Operation, choosing: ChooseStep) -> tuple[CellInstance, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
-            instance = self._as_it_was(self._records.read(connection, operation.subject), choosing)
-            return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            instance = self._as_it_was(self._cell.records.read(connection, operation.subject), choosing)
+            return instance, self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
 
-        return self._database.read(work)
+        return self._cell.database.read(work)
 
     @staticmethod
     def _as_it_was(instance: CellInstance | None, choosing: ChooseStep) -> CellInstance:

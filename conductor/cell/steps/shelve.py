@@ -5,45 +5,28 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.agents import CellAgents
-from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
+from conductor.cell.context import CellContext, CellPart
+from conductor.cell.hosts.forced_down import why_waiting
 from conductor.cell.payloads import StartStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
-from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
-from conductor.engine.steps import SHELVE, CommitStep, Ended, Next, Operation, Outcome, Retry, Step, Superseded
+from conductor.engine.steps import SHELVE, CommitStep, Ended, Next, Operation, Outcome, Retry, Superseded, step
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, Released
 
 LOG = logging.getLogger(__name__)
 
 
-class CellShelves:
+class CellShelves(CellPart):
     """The steps of shelving. An unshelving takes the steps of a build."""
 
-    def __init__(
-        self,
-        database: Database,
-        records: CellRecords,
-        agents: CellAgents,
-        forced_down: ForcedDownHosts,
-        cleanups: CellCleanups,
-        placement: AcknowledgingClient,
-    ) -> None:
-        self._database = database
-        self._records = records
-        self._agents = agents
-        self._forced_down = forced_down
-        self._cleanups = cleanups
-        self._placement = placement
+    def __init__(self, cell: CellContext) -> None:
+        super().__init__(cell)
+        self._cleanups = CellCleanups(cell)
 
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        return {(SHELVE, "destroy"): self.destroy, (SHELVE, "release"): self.release, (SHELVE, "leave"): self.leave}
-
+    @step(SHELVE, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest; repeat until its host has answered, because its amounts must not be free before.
 
@@ -54,14 +37,14 @@ class CellShelves:
         attempt = self._attempt(operation, payload)
         if not attempt.guest_gone:
             try:
-                self._agents.destroy(operation, operation.subject, attempt)
+                self._cell.agents.destroy(operation, operation.subject, attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
-                return partial(self._not_destroyed, operation, attempt, fault, self._forced_down.has(attempt.host))
+                return partial(self._not_destroyed, operation, attempt, fault, self._cell.forced_down.has(attempt.host))
 
         def record(connection: Connection) -> Outcome:
             self._shelving(connection, operation)
-            self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+            self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             return Next("release", payload)
 
         return record
@@ -75,16 +58,18 @@ class CellShelves:
         connection: Connection,
     ) -> Outcome:
         self._shelving(connection, operation)
-        if self._records.numbered(connection, operation.subject, attempt.number).guest_gone:
+        if self._cell.records.numbered(connection, operation.subject, attempt.number).guest_gone:
             return Next("release", StartStep(number=attempt.number))  # its host has reported so meanwhile
         if is_forced_down:
             return Next("leave", StartStep(number=attempt.number))
         return Retry(why_waiting(attempt.host, fault))
 
+    @step(SHELVE, "release")
     def release(self, operation: Operation) -> CommitStep:
         """Release all allocations of the instance."""
         return self._released(operation, leave_residue=False)
 
+    @step(SHELVE, "leave")
     def leave(self, operation: Operation) -> CommitStep:
         """Release the allocations outside the host, which is forced down; those on the host stay as a residue.
 
@@ -103,7 +88,7 @@ class CellShelves:
             claimed_with=attempt.claimed_with,
         )
         try:
-            released = self._placement.call(message)
+            released = self._cell.placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
             # Somebody else has taken the claim away, and has written what the instance holds instead.
             LOG.warning("Nothing is left to release for %s: %s", operation.subject, fault)
@@ -115,24 +100,24 @@ class CellShelves:
     ) -> Outcome:
         instance = self._shelving(connection, operation)
         parts = [describe_foreign(released.extras, stay=False)]
-        may_be_left = self._records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
+        may_be_left = self._cell.records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
         # The host may have reported the guest gone after the step was recorded. Its residue exists all the same, and
         # only a cleanup releases it.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
             self._cleanups.begin(connection, instance.uuid, [attempt], operation.request_id)
         reason = "; ".join(part for part in parts if part is not None) or None
-        self._records.change(connection, instance.uuid, state="shelved", host=None, claim_id=None, reason=reason)
+        self._cell.records.change(connection, instance.uuid, state="shelved", host=None, claim_id=None, reason=reason)
         LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")
         return Ended()
 
     def _attempt(self, operation: Operation, payload: StartStep) -> AttemptRecord:
-        return self._database.read(
-            lambda connection: self._records.numbered(connection, operation.subject, payload.number)
+        return self._cell.database.read(
+            lambda connection: self._cell.records.numbered(connection, operation.subject, payload.number)
         )
 
     def _shelving(self, connection: Connection, operation: Operation) -> CellInstance:
-        instance = self._records.lock(connection, operation.subject)
+        instance = self._cell.records.lock(connection, operation.subject)
         if instance is None or instance.state != "shelving":
             raise Superseded
         return instance

@@ -3,19 +3,16 @@
 import logging
 from functools import partial
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.agents import CellAgents
-from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
-from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.attempt_sequence import AttemptSequence
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import Fate, StartStep
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.fall_back import STORE_UNDECIDED
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Step, Superseded, Wait
+from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Superseded, Wait, step
 from moorage import context, errors
-from moorage.db.database import Database
 from moorage.messages import BuildOnHost
 from moorage.model import AllocationRequest, Selection
 
@@ -28,48 +25,27 @@ TIMED_OUT = "timed out"
 _NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
 
 
-class CellBuilds:
+class CellBuilds(CellPart):
     """The steps that builds, moves and unshelvings share. They call neither a scheduler nor the super conductor."""
 
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        records: CellRecords,
-        hosts: CellHosts,
-        agents: CellAgents,
-        sequences: AttemptSequences,
-    ) -> None:
-        self._retries: int = conf.conductor.max_unanswered_retries
-        self._timeout: float = conf.conductor.build_timeout
-        self._database = database
-        self._records = records
-        self._hosts = hosts
-        self._agents = agents
-        self._sequences = sequences
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Map each kind of operation and step to its function."""
-        same: dict[str, Step] = {"start": self.start, "wait": self.time_out}
-        return {(kind, name): step for kind in (BUILD, MOVE, UNSHELVE) for name, step in same.items()}
-
+    @step((BUILD, MOVE, UNSHELVE), "start")
     def start(self, operation: Operation) -> CommitStep:
         """Order the host's agent to start the attempt, then wait for the host's report until the build timeout."""
         payload = operation.read(StartStep)
-        attempt, message = self._database.read(partial(self._order, operation, payload))
+        attempt, message = self._cell.database.read(partial(self._order, operation, payload))
         with context.bound(attempt_id=attempt.attempt_id):
             LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, attempt.host)
             try:
                 # A host that is returning compares its guests with the records; one that started now would look lost.
-                returning = self._hosts.why_returning(attempt.host)
+                returning = self._cell.hosts.why_returning(attempt.host)
                 if returning is not None:
                     raise errors.InvalidState(reason=returning)
-                self._agents.build(attempt.agent, message)
+                self._cell.agents.build(attempt.agent, message)
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
                 return self._not_started(operation, payload, fault)
-        return lambda _connection: Wait("wait", payload, self._timeout)
+        return lambda _connection: Wait("wait", payload, self._cell.options.build_timeout)
 
     def _order(
         self, operation: Operation, payload: StartStep, connection: Connection
@@ -78,7 +54,7 @@ class CellBuilds:
         selection = sequence.selection(payload.number)
         moving = None
         if sequence.migration is not None:
-            source = self._records.numbered(connection, instance.uuid, sequence.migration.source_number)
+            source = self._cell.records.numbered(connection, instance.uuid, sequence.migration.source_number)
             moving = sequence.migration.guest(source)
         return attempt, BuildOnHost(
             request_id=operation.derived("start", payload.number),
@@ -94,7 +70,7 @@ class CellBuilds:
         )
 
     def _not_started(self, operation: Operation, payload: StartStep, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, _NOT_NOW) and operation.tries < self._retries:
+        if isinstance(fault, _NOT_NOW) and operation.tries < self._cell.options.max_unanswered_retries:
             raise fault
         # Even after a clear refusal an earlier copy of the order may have been carried out, and its answer lost. So the
         # fate is "unstarted": the store releases the claim only if no host has accepted it, and none can afterwards.
@@ -102,11 +78,14 @@ class CellBuilds:
         LOG.warning("Attempt %d of %s has not been started: %s", payload.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:
-            instance, _sequence = self._sequences.of(connection, self._records.lock(connection, operation.subject))
-            return self._sequences.next_step(connection, instance, payload.number, reason, "unstarted")
+            instance, _sequence = self._cell.sequences.of(
+                connection, self._cell.records.lock(connection, operation.subject)
+            )
+            return self._cell.sequences.next_step(connection, instance, payload.number, reason, "unstarted")
 
         return record
 
+    @step((BUILD, MOVE, UNSHELVE), "wait")
     def time_out(self, operation: Operation) -> CommitStep:
         """Fail the attempt of a host that has not reported in time. From here on it passes neither gate."""
         payload = operation.read(StartStep)
@@ -116,18 +95,18 @@ class CellBuilds:
         """Record that the current attempt has failed, although its host has not reported that no guest is left."""
         instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
-        self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
+        self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        return self._sequences.next_step(connection, instance, payload.number, reason, fate)
+        return self._cell.sequences.next_step(connection, instance, payload.number, reason, fate)
 
     def _current(
         self, operation: Operation, payload: StartStep, connection: Connection, *, lock: bool = False
     ) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
-        read = self._records.lock if lock else self._records.read
-        instance, sequence = self._sequences.of(connection, read(connection, operation.subject))
+        read = self._cell.records.lock if lock else self._cell.records.read
+        instance, sequence = self._cell.sequences.of(connection, read(connection, operation.subject))
         if instance.attempt_number != payload.number:
             raise Superseded
-        return instance, sequence, self._records.numbered(connection, instance.uuid, payload.number)
+        return instance, sequence, self._cell.records.numbered(connection, instance.uuid, payload.number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:

@@ -2,34 +2,24 @@
 
 from sqlalchemy import Connection
 
-from conductor.engine.operations import Operations
+from conductor.engine.order_requests import origin
 from conductor.engine.steps import BUILD, NewOperation, Operation
-from conductor.engine.worker import Worker
+from conductor.super.context import SuperContext, SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
-from moorage import context, errors, ids
+from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import BuildInstances, DeleteInstance, Done
-from moorage.service.stored_requests import StoredRequests
 
 
-class SuperOrders:
+class SuperOrders(SuperPart):
     """Takes orders to build and to delete instances; each is answered as soon as it is on record."""
 
-    def __init__(
-        self,
-        requests: StoredRequests,
-        operations: Operations,
-        worker: Worker,
-        builds: SuperBuilds,
-        deletes: SuperDeletes,
-    ) -> None:
-        self._builds = builds
-        self._requests = requests
-        self._operations = operations
-        self._worker = worker
-        self._deletes = deletes
+    def __init__(self, context: SuperContext) -> None:
+        super().__init__(context)
+        self._builds = SuperBuilds(context)
+        self._deletes = SuperDeletes(context)
 
     @serves(BuildInstances)
     def build_instances(self, message: BuildInstances) -> list[str]:
@@ -40,7 +30,6 @@ class SuperOrders:
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
-        request_id = context.current().request_id or message.request_id
         new = NewOperation(
             uuid=ids.derived(message.request_id, "build"),
             kind=BUILD,
@@ -48,28 +37,20 @@ class SuperOrders:
             step="select",
             payload=self._builds.first_step(uuids),
         )
-        begun: list[Operation] = []
 
-        def work(connection: Connection) -> list[str]:
+        def work(connection: Connection, begun: list[Operation]) -> list[str]:
             super_records.add(connection, uuids, message.request_spec, new.uuid, message.request_id)
-            begun[:] = self._operations.begin(connection, [new], request_id)
+            begun += self._super.operations.begin(connection, [new], origin(message))
             return list(uuids)
 
-        answer = self._requests.once(message, work)
-        if not answer.replayed:
-            self._worker.take_up(*begun)
-        return answer.result
+        return self._super.requests.once(message, work)
 
     @serves(DeleteInstance)
     def delete_instance(self, message: DeleteInstance) -> Done:
         """Record the operation that deletes an instance."""
-        begun: list[Operation] = []
 
-        def work(connection: Connection) -> Done:
-            begun[:] = self._deletes.order(connection, self._operations, message)
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            begun += self._deletes.order(connection, message)
             return Done()
 
-        answer = self._requests.once(message, work)
-        if not answer.replayed:
-            self._worker.take_up(*begun)
-        return answer.result
+        return self._super.requests.once(message, work)

@@ -3,17 +3,14 @@
 from typing import Literal, TypeVar
 
 import msgspec
-from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE, UNSHELVE
-from conductor.super.cell_clients import Cells
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import (
     AbortMigration,
     AttachResource,
@@ -34,7 +31,6 @@ from moorage.messages.basis import NumberedOrder
 from moorage.messages.conductor import EndOfMigration
 from moorage.messages.wire import Mutation
 from moorage.model import Uuid, Value
-from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 
@@ -56,28 +52,13 @@ class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
     content: str
 
 
-class ForwardedOrders:
+class ForwardedOrders(SuperPart):
     """Forwards orders to cells. No operation begins here: the cell records the order before it answers, or refuses it.
 
     The caller repeats an order that is not answered, with the same request id or with a new one. The decision to
     forward an order is made once: a repeated one is forwarded whatever the state is by then, because the cell may have
     carried it out without its answer being on record here.
     """
-
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        requests: StoredRequests,
-        operations: Operations,
-        cells: Cells,
-    ) -> None:
-        # Shorter than the time-out of the caller, which must get CellUnreachable and not NoReply.
-        self._timeout: float = conf.rpc.call_timeout / 3
-        self._database = database
-        self._requests = requests
-        self._operations = operations
-        self._cells = cells
 
     @serves(ConfirmMigration)
     def confirm_migration(self, message: ConfirmMigration) -> Done:
@@ -137,7 +118,7 @@ class ForwardedOrders:
         :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.
         :raises CellUnreachable: the cell does not answer; it is unknown whether it has the order.
         """
-        answer = self._database.read(lambda connection: self._requests.find(connection, message))
+        answer = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         if answer is not None:
             return answer.result
         cell_uuid, passed = self._pass_on(message, uuid)
@@ -149,11 +130,11 @@ class ForwardedOrders:
             **named,
         )
         try:
-            done = self._cells.call(cell_uuid, passed_on, timeout=self._timeout)
+            done = self._super.cells.call(cell_uuid, passed_on, timeout=self._super.cells.order_patience)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.
-        return self._requests.once(message, lambda _connection: done).result
+        return self._super.stored.once(message, lambda _connection: done).result
 
     def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
         """Decide to forward an order; return its cell and its guards, the same ones for a repeated order."""
@@ -174,10 +155,10 @@ class ForwardedOrders:
             return ForwardGuards(order_number=number, migration_uuid=migration_uuid)
 
         try:
-            passed = self._requests.once(decision, work).result
+            passed = self._super.stored.once(decision, work).result
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
-        return str(self._database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
+        return str(self._super.database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
 
     def _require_unplaced(self, connection: Connection, uuid: str, *, may_be_placed: bool) -> None:
         row = super_records.lock(connection, [uuid]).get(uuid)
@@ -186,7 +167,7 @@ class ForwardedOrders:
         if row.cell_uuid is None:
             raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
         for kind in (MOVE, UNSHELVE):
-            pending = self._operations.pending(connection, uuid, kind)
+            pending = self._super.operations.pending(connection, uuid, kind)
             # At its last step the cell may have the instance already, and decides itself.
             if pending is not None and pending.step != "hand_over" and not may_be_placed:
                 raise errors.InvalidState(reason=f"instance {uuid} is being placed (operation {pending.uuid}, {kind})")

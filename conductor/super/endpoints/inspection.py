@@ -6,25 +6,24 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.engine.operation_list import OperationStates
-from conductor.super.cell_clients import Cells
+from conductor.schema import conductor_operations
+from conductor.super.context import SuperContext, SuperPart
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.bus.bus import serves
 from moorage.cli import lists
-from moorage.db.database import Database
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
 from moorage.model.inspection import OperationSummary, UnknownGuest
 
 LOG = logging.getLogger(__name__)
 
 
-class SuperInspection:
+class SuperInspection(SuperPart):
     """Serves reads for inspection only. A cell that does not answer is left out with a warning in the log."""
 
-    def __init__(self, database: Database, states: OperationStates, cells: Cells) -> None:
-        self._database = database
-        self._states = states
-        self._cells = cells
+    def __init__(self, context: SuperContext) -> None:
+        super().__init__(context)
+        self._states = OperationStates(conductor_operations, {})
 
     @serves(ListOperations)
     def list_operations(self, message: ListOperations) -> list[OperationSummary]:
@@ -37,8 +36,8 @@ class SuperInspection:
                 return read()
             return read(subjects=[uuid], uuids=super_records.built_by(connection, uuid))
 
-        own = self._database.read(work)
-        answers, _faults = self._cells.ask_all(
+        own = self._super.database.read(work)
+        answers, _faults = self._super.cells.ask_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
         )
         together = [*own, *(state for answer in answers for state in answer)]
@@ -54,10 +53,10 @@ class SuperInspection:
         :raises NotFound: there is none.
         :raises CellUnreachable: it is not on record here, and not all cells answer.
         """
-        found = self._database.read(lambda connection: self._states.read(connection, uuids=[message.uuid]))
+        found = self._super.database.read(lambda connection: self._states.read(connection, uuids=[message.uuid]))
         faults: list[errors.MoorageError] = []
         if not found:
-            answers, faults = self._cells.ask_all(ListOperationsInCell(ended=True, uuid=message.uuid))
+            answers, faults = self._super.cells.ask_all(ListOperationsInCell(ended=True, uuid=message.uuid))
             found = [state for answer in answers for state in answer]
         if found:
             return found[0]
@@ -66,6 +65,6 @@ class SuperInspection:
     @serves(ListStrangers)
     def list_strangers(self, message: ListStrangers) -> list[UnknownGuest]:
         """Return the unknown guests of all cells, by host: guests without a record; with a limit, one page."""
-        answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
+        answers, _faults = self._super.cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
         together = [guest for answer in answers for guest in answer]
         return lists.part_of(together, lists.unknown_guest_key, message.limit, message.after)

@@ -7,28 +7,24 @@ from functools import partial
 import msgspec
 
 from conductor.engine.steps import MOVE, UNSHELVE
-from conductor.super.cell_clients import Cells, concurrently
+from conductor.super.cell_clients import concurrently
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ListInstances, ShowInCell, ShowInstance
 from moorage.model import Instance
 
 LOG = logging.getLogger(__name__)
 
 
-class SuperView:
+class SuperView(SuperPart):
     """Serves reads of instances. If a cell does not answer, its instances are returned as recorded here."""
-
-    def __init__(self, database: Database, cells: Cells) -> None:
-        self._database = database
-        self._cells = cells
 
     @serves(ShowInstance)
     def show(self, message: ShowInstance) -> Instance:
         """Return one instance."""
-        known = self._database.read(
+        known = self._super.database.read(
             lambda connection: super_records.read(connection, message.instance_uuid, with_request=message.with_request)
         )
         return self._with_cells([known])[0]
@@ -36,7 +32,7 @@ class SuperView:
     @serves(ListInstances)
     def list_instances(self, message: ListInstances) -> list[Instance]:
         """Return instances, in the order of their requests."""
-        known = self._database.read(lambda connection: super_records.list_all(connection, message))
+        known = self._super.database.read(lambda connection: super_records.list_all(connection, message))
         shown = self._with_cells(known)
         if message.deleted or message.limit is not None:
             # Do not filter a page: the client takes a short page for the last one.
@@ -49,11 +45,11 @@ class SuperView:
         :raises InstanceNotFound: there is none.
         :raises CellUnreachable: its cell does not answer.
         """
-        known = self._database.read(lambda connection: super_records.read(connection, uuid))
+        known = self._super.database.read(lambda connection: super_records.read(connection, uuid))
         if known.cell_uuid is None:
             return known
         found = self._asked(known.cell_uuid, [known])
-        return self._with_orders([_merged(known, found.get(uuid), self._cells.cell(known.cell_uuid).name)])[0]
+        return self._with_orders([_merged(known, found.get(uuid), self._super.cells.cell(known.cell_uuid).name)])[0]
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
         """Merge the instances with the records of their cells; record those that a cell has deleted."""
@@ -67,12 +63,12 @@ class SuperView:
 
     def _with_orders(self, instances: Sequence[Instance]) -> list[Instance]:
         """Show in the instances' states the pending orders that have not reached their cells yet."""
-        ordered = self._database.read(super_records.being_placed)
+        ordered = self._super.database.read(super_records.being_placed)
         return [_ordered(instance, ordered.get(instance.uuid)) for instance in instances]
 
     def _of_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
         try:
-            cell = self._cells.cell(cell_uuid).name
+            cell = self._super.cells.cell(cell_uuid).name
             found = self._asked(cell_uuid, known)
         except errors.MoorageError as fault:
             LOG.warning("Instances of cell %s are shown without its half: %s", cell_uuid, fault)
@@ -88,7 +84,7 @@ class SuperView:
             uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
             with_request = any(instance.request_spec is not None for instance in known)
             message = ShowInCell(instance_uuids=uuids, with_request=with_request)
-            answer = self._cells.call(cell_uuid, message, timeout=self._cells.patience)
+            answer = self._super.cells.call(cell_uuid, message, timeout=self._super.cells.patience)
             found |= {instance.uuid: instance for instance in answer}
         return found
 
@@ -100,7 +96,7 @@ class SuperView:
         ]
         for start in range(0, len(deleted), MAX_INSTANCES):
             part = deleted[start : start + MAX_INSTANCES]
-            self._database.write(partial(super_records.set_state, uuids=part, state="deleted"))
+            self._super.database.write(partial(super_records.set_state, uuids=part, state="deleted"))
 
 
 def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:

@@ -6,12 +6,12 @@ from typing import cast
 
 from sqlalchemy import Connection
 
-from conductor.super.cell_clients import Cells, concurrently
+from conductor.super.cell_clients import concurrently
+from conductor.super.context import SuperPart
 from conductor.super.records import migrations as super_migrations
 from conductor.super.records.migrations import OVER, SuperMigration
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
 from moorage.model import Migration
 from moorage.model.states import MigrationState
@@ -19,12 +19,8 @@ from moorage.model.states import MigrationState
 LOG = logging.getLogger(__name__)
 
 
-class SuperMigrationView:
+class SuperMigrationView(SuperPart):
     """Serves reads of migrations. If a cell does not answer, its migrations are returned as recorded here."""
-
-    def __init__(self, database: Database, cells: Cells) -> None:
-        self._database = database
-        self._cells = cells
 
     @serves(ShowMigration)
     def show(self, message: ShowMigration) -> Migration:
@@ -32,13 +28,13 @@ class SuperMigrationView:
 
         :raises MigrationNotFound: there is none.
         """
-        known = self._database.read(lambda connection: super_migrations.read(connection, message.uuid))
+        known = self._super.database.read(lambda connection: super_migrations.read(connection, message.uuid))
         return self._with_cells([known])[0]
 
     @serves(ListMigrations)
     def list_migrations(self, message: ListMigrations) -> list[Migration]:
         """Return migrations, in the order of their orders."""
-        known = self._database.read(lambda connection: super_migrations.list_all(connection, message))
+        known = self._super.database.read(lambda connection: super_migrations.list_all(connection, message))
         shown = self._with_cells(known)
         if message.ended or message.limit is not None:
             # Do not filter a page: the client takes a short page for the last one.
@@ -51,7 +47,7 @@ class SuperMigrationView:
         :raises StoreUnavailable: the records cannot be reached.
         """
         self._with_cells(
-            self._database.read(lambda connection: super_migrations.list_all(connection, ListMigrations()))
+            self._super.database.read(lambda connection: super_migrations.list_all(connection, ListMigrations()))
         )
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
@@ -63,17 +59,19 @@ class SuperMigrationView:
         # The end of a migration that is still being placed is recorded by its operation, with the explanation.
         over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:
-            self._database.write(lambda connection: _note_over(connection, over))
+            self._super.database.write(lambda connection: _note_over(connection, over))
         return [merged[one.uuid] for one in known]
 
     def _of_cell(self, cell_uuid: str, known: Sequence[SuperMigration]) -> dict[str, Migration]:
         found: dict[str, Migration] = {}
         cell, fault = None, None
         try:
-            cell = self._cells.cell(cell_uuid).name
+            cell = self._super.cells.cell(cell_uuid).name
             for start in range(0, len(known), MAX_INSTANCES):
                 uuids = tuple(one.uuid for one in known[start : start + MAX_INSTANCES])
-                answer = self._cells.call(cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._cells.patience)
+                answer = self._super.cells.call(
+                    cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._super.cells.patience
+                )
                 found |= {one.uuid: one for one in answer}
         except errors.MoorageError as missing:
             LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)

@@ -6,17 +6,17 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
+from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import cannot_move
 from conductor.engine.steps import MOVE, UNSHELVE, Operation
-from conductor.engine.worker import Worker
+from conductor.super.context import SuperContext, SuperPart
 from conductor.super.endpoints.instances import SuperView
 from conductor.super.endpoints.targets import Targets
 from conductor.super.records import instances as super_records
 from conductor.super.steps.move import PrepareMoveStep, SuperMoves
 from conductor.super.steps.unshelve import PrepareUnshelveStep, SuperUnshelves
-from moorage import context, errors, ids
+from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import (
     Done,
     EvacuateInstance,
@@ -29,7 +29,6 @@ from moorage.messages import (
 from moorage.messages.basis import OrderAfter
 from moorage.messages.wire import Mutation
 from moorage.model import Flavor, Instance, MoveKind
-from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
@@ -41,24 +40,13 @@ MOVABLE = ("active",)
 EVACUABLE = ("active", "error")
 
 
-class SuperMoveOrders:
+class SuperMoveOrders(SuperPart):
     """Takes orders that need a decision of the scheduler; each is answered as soon as it is on record."""
 
-    def __init__(
-        self,
-        database: Database,
-        requests: StoredRequests,
-        operations: Operations,
-        worker: Worker,
-        view: SuperView,
-        targets: Targets,
-    ) -> None:
-        self._database = database
-        self._requests = requests
-        self._operations = operations
-        self._worker = worker
-        self._view = view
-        self._targets = targets
+    def __init__(self, context: SuperContext) -> None:
+        super().__init__(context)
+        self._view = SuperView(context)
+        self._targets = Targets(context)
 
     @serves(MigrateInstance)
     def migrate_instance(self, message: MigrateInstance) -> Ordered:
@@ -100,7 +88,7 @@ class SuperMoveOrders:
             preparing = PrepareUnshelveStep(cell_uuid=cell_uuid, host=message.host, order_number=number)
             return SuperUnshelves.begin(
                 connection,
-                self._operations,
+                self._super.operations,
                 preparing,
                 uuid=ids.derived(message.request_id, "unshelve"),
                 instance_uuid=uuid,
@@ -136,7 +124,7 @@ class SuperMoveOrders:
             )
             return SuperMoves.begin(
                 connection,
-                self._operations,
+                self._super.operations,
                 preparing,
                 uuid=migration_uuid,
                 instance_uuid=uuid,
@@ -160,23 +148,17 @@ class SuperMoveOrders:
 
     def _answered(self, message: Mutation[R]) -> R | None:
         """Return the stored answer of an order that is on record, whatever the state of the instance is by now."""
-        answer = self._database.read(lambda connection: self._requests.find(connection, message))
+        answer = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         return None if answer is None else answer.result
 
     def _record(self, message: OrderAfter[R], uuid: str, answer: R, begin: _Begin) -> R:
-        origin = context.current().request_id or message.request_id
-        begun: list[Operation] = []
-
-        def work(connection: Connection) -> R:
-            require_free(connection, self._operations, uuid)
+        def work(connection: Connection, begun: list[Operation]) -> R:
+            require_free(connection, self._super.operations, uuid)
             number = super_records.number_order(connection, uuid, message.last_order)
-            begun[:] = begin(connection, uuid, origin, number)
+            begun += begin(connection, uuid, origin(message), number)
             return answer
 
-        recorded = self._requests.once(message, work)
-        if not recorded.replayed:
-            self._worker.take_up(*begun)
-        return recorded.result
+        return self._super.requests.once(message, work)
 
 
 def require_free(connection: Connection, operations: Operations, uuid: str) -> None:

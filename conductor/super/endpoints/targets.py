@@ -1,16 +1,13 @@
 """Check the host that an order names against the schedulers' list, before anything is recorded."""
 
+from conductor.super.context import SuperPart
 from moorage import errors
-from moorage.bus.bus import Client
 from moorage.messages import ListHosts
 from moorage.model import HostState
 
 
-class Targets:
+class Targets(SuperPart):
     """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself."""
-
-    def __init__(self, scheduler: Client) -> None:
-        self._scheduler = scheduler
 
     def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
         """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
@@ -45,7 +42,7 @@ class Targets:
             )
 
     def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:
-        found = self._scheduler.call(ListHosts(service_host=host))
+        found = self._super.scheduler_client.call(ListHosts(service_host=host))
         if not found:
             raise errors.HostNotFound(name=host)
         nodes = [node for node in found if node.cell_uuid == cell_uuid]

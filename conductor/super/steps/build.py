@@ -13,20 +13,17 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from msgspec import field, structs
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.bulkheads import Postponed
-from conductor.engine.revoked_claims import RevokedClaims
-from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, Step
-from conductor.super.cell_clients import Cells, concurrently
+from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, step
+from conductor.super.cell_clients import concurrently
+from conductor.super.context import SuperContext, SuperPart
 from conductor.super.held_consumers import HeldConsumers, on_node
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, UNDECIDED, Scheduling, was_refused
+from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
@@ -66,40 +63,19 @@ class HandOverStep(Value, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class SuperBuilds:
+class SuperBuilds(SuperPart):
     """The steps of a build."""
 
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        revoked_claims: RevokedClaims,
-        scheduler: AcknowledgingClient,
-        placement: AcknowledgingClient,
-        cells: Cells,
-    ) -> None:
-        self._conf = conf.conductor
-        self._held = HeldConsumers(placement)
-        self._revoked_claims = revoked_claims
-        self._database = database
-        self._scheduling = Scheduling(scheduler)
-        self._placement = placement
-        self._cells = cells
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
-        return {
-            (BUILD, "select"): self.select,
-            (BUILD, "hand_over"): self.hand_over,
-            (BUILD, "release"): self.release,
-        }
+    def __init__(self, context: SuperContext) -> None:
+        super().__init__(context)
+        self._held = HeldConsumers(context.placement)
 
     def first_step(self, instance_uuids: tuple[str, ...]) -> SelectStep:
         """Return the payload of the first step.
 
         :raises InvalidRequest: the instances and their alternates need more hosts than one answer can name.
         """
-        attempts: int = self._conf.max_attempts
+        attempts: int = self._super.options.max_attempts
         hosts = len(instance_uuids) * attempts
         if hosts > MAX_SELECTIONS:
             raise errors.InvalidRequest(
@@ -112,14 +88,15 @@ class SuperBuilds:
 
     # --- select -------------------------------------------------------------------------------------------------------
 
+    @step(BUILD, "select")
     def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host for each instance."""
         payload = operation.read(SelectStep)
-        spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
-        alternates = self._conf.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
+        spec = self._super.database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
+        alternates = self._super.options.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
-            answer = self._scheduling.select(
+            answer = self._super.scheduling.select(
                 operation,
                 payload.number,
                 on_node(spec, payload.node),
@@ -172,7 +149,7 @@ class SuperBuilds:
         wanted = _building(connection, payload.instance_uuids)
         # A claim that the reconciler was answered about as not wanted must not be used any more.
         claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
-        revoked = self._revoked_claims.among(connection, claims)
+        revoked = self._super.revoked_claims.among(connection, claims)
         chosen = {
             uuid: selections
             for uuid, selections in zip(payload.instance_uuids, answer, strict=True)
@@ -199,7 +176,7 @@ class SuperBuilds:
         return lambda connection: self._refused(connection, doubted, fault)
 
     def _retries(self, fault: errors.MoorageError) -> int:
-        unanswered: int = self._conf.max_unanswered_retries
+        unanswered: int = self._super.options.max_unanswered_retries
         return max(unanswered, _TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
     def _refused(self, connection: Connection, payload: SelectStep, fault: errors.MoorageError) -> Outcome:
@@ -221,7 +198,10 @@ class SuperBuilds:
     def _combines(self, fault: errors.ConsumerGenerationConflict) -> bool:
         """Tell whether the claim is added to foreign allocations of a consumer that existed before its instance."""
         # Under `retry` as under `fail`, an instance that is to be built is new, and its consumer must be new too.
-        return self._conf.consumer_conflict_policy == conflict_policy.COMBINE and not conflict_policy.is_placed(fault)
+        return (
+            self._super.options.consumer_conflict_policy == conflict_policy.COMBINE
+            and not conflict_policy.is_placed(fault)
+        )
 
     def _combine(self, payload: SelectStep, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
         if not uuids:
@@ -239,7 +219,7 @@ class SuperBuilds:
         """Send a request with a new id, at most `max_contention_retries` times."""
         if not uuids:
             return self._stop_selecting(payload, [], None)
-        if payload.lost >= self._conf.max_contention_retries:
+        if payload.lost >= self._super.options.max_contention_retries:
             return self._fail(connection, payload, uuids, fault)
         following = _following(payload, uuids, lost=payload.lost + 1)
         return Next("select", following, delay=CONTENTION.seconds(following.lost))
@@ -262,13 +242,14 @@ class SuperBuilds:
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
+    @step(BUILD, "hand_over")
     def hand_over(self, operation: Operation) -> CommitStep:
         """Send each cell its instances, until it answers.
 
         There is no time-out: a cell that does not answer may have the instances, and may have built them. Their record
         shows the reason of the wait, and they can be deleted meanwhile.
         """
-        builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
+        builds = self._super.database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
         # Concurrently: a cell that does not answer must not delay the instances of the others.
         faults = concurrently(partial(self._give, operation), builds)
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
@@ -282,7 +263,7 @@ class SuperBuilds:
         """Send one cell its instances; return the error by cell uuid if it has not taken them."""
         message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
         try:
-            self._cells.call(cell_uuid, message)
+            self._super.cells.call(cell_uuid, message)
         except (errors.MoorageError, Postponed) as fault:
             LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(builds), fault)
             return {cell_uuid: fault}
@@ -311,7 +292,10 @@ class SuperBuilds:
             else:
                 retry = str(fault)
                 # The next try waits until the circuit breaker of the cell closes: record the reason at once.
-                if isinstance(fault, errors.CellUnreachable) or operation.tries >= self._conf.max_unanswered_retries:
+                if (
+                    isinstance(fault, errors.CellUnreachable)
+                    or operation.tries >= self._super.options.max_unanswered_retries
+                ):
                     super_records.note(connection, operation.uuid, cell_uuid, retry)
         if retry is not None:
             return Retry(retry)
@@ -325,11 +309,12 @@ class SuperBuilds:
 
     # --- release ------------------------------------------------------------------------------------------------------
 
+    @step(BUILD, "release")
     def release(self, operation: Operation) -> CommitStep:
         """Delete for good the allocations of instances in error, and with them those that a late request may claim."""
         payload = operation.read(HandOverStep)
         for uuid in payload.release:
-            self._placement.call(
+            self._super.placement.call(
                 DeleteAllocations(request_id=operation.derived("release", uuid), consumer_uuid=uuid, for_good=True)
             )
         return lambda _connection: Ended(payload.reason)

@@ -2,12 +2,10 @@
 
 import logging
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.engine.acknowledgements import AcknowledgingClient
-from conductor.engine.conflict_policy import PolicyWrites, RelyingOnGenerations, describe_foreign
-from conductor.engine.operations import Operations
+from conductor.engine.conflict_policy import RelyingOnGenerations, describe_foreign
+from conductor.engine.order_requests import origin
 from conductor.engine.steps import (
     DELETE,
     MOVE,
@@ -18,49 +16,40 @@ from conductor.engine.steps import (
     NoPayload,
     Operation,
     Outcome,
-    Step,
+    step,
 )
-from conductor.super.cell_clients import Cells
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import ENDED_BY_DELETION
-from moorage import context, errors, ids
-from moorage.db.database import Database
+from moorage import errors, ids
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance, Released
 
 LOG = logging.getLogger(__name__)
 
 
-class SuperDeletes:
+class SuperDeletes(SuperPart):
     """The order to delete an instance, and the steps of the deletion."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: AcknowledgingClient, cells: Cells) -> None:
-        self._database = database
-        self._writes = PolicyWrites(conf, placement)
-        self._cells = cells
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
-        return {(DELETE, "release"): self.release, (DELETE, "in_cell"): self.in_cell}
-
+    @step(DELETE, "release")
     def release(self, operation: Operation) -> CommitStep:
         """Delete the instance's consumer for good: a claim that arrives later is refused.
 
         A claim that may be there is released whole: its allocations are not on record here. Without a claim, all
         allocations of the consumer are foreign, and the instance's record names them.
         """
-        uuid, keeps = operation.subject, self._writes.keeps_foreign
+        uuid, keeps = operation.subject, self._super.writes.keeps_foreign
 
         def message(relied: RelyingOnGenerations) -> DeleteAllocations:
             return DeleteAllocations(
-                request_id=self._writes.request_id(operation, "release", relied),
+                request_id=self._super.writes.request_id(operation, "release", relied),
                 consumer_uuid=uuid,
                 for_good=True,
                 keep_extras=keeps,
                 consumer_generation=relied.generation,
             )
 
-        released = self._writes.write(operation, operation.read(RelyingOnGenerations), message)
+        released = self._super.writes.write(operation, operation.read(RelyingOnGenerations), message)
         if not isinstance(released, Released):
             return released
         reason = describe_foreign(released.extras, stay=keeps)
@@ -72,18 +61,19 @@ class SuperDeletes:
 
         return commit
 
+    @step(DELETE, "in_cell")
     def in_cell(self, operation: Operation) -> CommitStep:
         """Order the cell to delete the instance; the instance is deleted once the cell shows it as deleted."""
-        known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         if known.cell_uuid is None:
             # The cell has refused to take the instance, and has nothing of it.
             return self.release(operation)
-        self._cells.call(
+        self._super.cells.call(
             known.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
         )
         return lambda _connection: Ended()
 
-    def _end_placing(self, connection: Connection, operations: Operations, uuid: str) -> None:
+    def _end_placing(self, connection: Connection, uuid: str) -> None:
         """End a move or an unshelving that its cell does not yet carry out.
 
         The claims of its requests to the scheduler, for the instance and for the migration that the cell has prepared,
@@ -91,12 +81,12 @@ class SuperDeletes:
         """
         reason = "the instance is being deleted"
         for kind in (MOVE, UNSHELVE):
-            pending = operations.pending(connection, uuid, kind)
+            pending = self._super.operations.pending(connection, uuid, kind)
             if pending is not None and pending.step in ENDED_BY_DELETION:
-                operations.redirect(connection, pending, Ended(reason))
+                self._super.operations.redirect(connection, pending, Ended(reason))
                 super_migrations.change(connection, pending.uuid, state="ended", reason=reason)
 
-    def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
+    def order(self, connection: Connection, message: DeleteInstance) -> list[Operation]:
         """Record that an instance is to be deleted; if that was ordered before, retry its present step at once.
 
         The instance's record decides which conductor deletes it. Its cell is recorded before anything is sent there,
@@ -113,11 +103,11 @@ class SuperDeletes:
             return []
         if row.state == "deleting":
             # Ordered before. If its operation has ended, the cell has the order, and gets it once more below.
-            under_way = operations.retry_now(connection, uuid, DELETE)
+            under_way = self._super.operations.retry_now(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way
         super_records.set_state(connection, [uuid], "deleting")
-        self._end_placing(connection, operations, uuid)
+        self._end_placing(connection, uuid)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete"),
             kind=DELETE,
@@ -125,4 +115,4 @@ class SuperDeletes:
             step="release" if row.cell_uuid is None else "in_cell",
             payload=NoPayload(),
         )
-        return operations.begin(connection, [new], context.current().request_id or message.request_id)
+        return self._super.operations.begin(connection, [new], origin(message))

@@ -6,7 +6,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import MOVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome
+from conductor.engine.steps import MOVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.place_existing import (
@@ -86,6 +86,7 @@ class SuperMoves(PlaceExisting):
         new = NewOperation(uuid=uuid, kind=MOVE, subject=instance_uuid, step="prepare", payload=preparing)
         return operations.begin(connection, [new], origin)
 
+    @step(MOVE, "prepare")
     def prepare(self, operation: Operation) -> CommitStep:
         """Reserve the instance for the move in its cell, and get its present placement from there."""
         preparing = operation.read(PrepareMoveStep)
@@ -97,7 +98,7 @@ class SuperMoves(PlaceExisting):
             order_number=preparing.order_number,
         )
         try:
-            placement = self._cells.call(preparing.cell_uuid, message)
+            placement = self._super.cells.call(preparing.cell_uuid, message)
         except errors.MoorageError as fault:
             return self._not_prepared(operation, fault)
         following = self.first_step(_requested(placement, preparing), _move(placement, preparing, operation.uuid))
@@ -143,7 +144,7 @@ class SuperMoves(PlaceExisting):
             consumer_generation=None,
         )
         try:
-            self._placement.call(
+            self._super.placement.call(
                 PutAllocations(request_id=operation.derived("fence"), consumer_uuid=uuid, wanted=empty)
             )
         except errors.ConsumerGenerationConflict:
@@ -151,13 +152,18 @@ class SuperMoves(PlaceExisting):
             return False
         except errors.ConsumerDeleted:
             LOG.info("Migration %s has gone with its instance", uuid)
-        self._placement.call(DeleteAllocations(request_id=operation.derived("bury"), consumer_uuid=uuid, for_good=True))
+        self._super.placement.call(
+            DeleteAllocations(request_id=operation.derived("bury"), consumer_uuid=uuid, for_good=True)
+        )
         return True
 
+    @step(MOVE, "cancel")
     def cancel(self, operation: Operation) -> CommitStep:
         """Release the instance from the move in its cell, until it answers; a deleted instance needs no release."""
         refused = operation.read(NotScheduled)
-        cell_uuid = self._database.read(lambda connection: super_migrations.read(connection, operation.uuid)).cell_uuid
+        cell_uuid = self._super.database.read(
+            lambda connection: super_migrations.read(connection, operation.uuid)
+        ).cell_uuid
         message = CancelMoveInCell(
             request_id=operation.derived("cancel"),
             instance_uuid=operation.subject,

@@ -21,17 +21,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from msgspec import structs
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import AcknowledgingClient
-from conductor.engine.steps import CommitStep, Next, Operation, Outcome, Retry, Step
-from conductor.super.cell_clients import Cells
+from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import CONTENTION, UNDECIDED, Scheduling, was_refused
+from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import GetAllocations
 from moorage.messages.wire import Message
 from moorage.model import Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
@@ -84,7 +81,7 @@ class NotScheduled(Value, frozen=True, kw_only=True):
     order_number: int | None = None
 
 
-class PlaceExisting(ABC):
+class PlaceExisting(SuperPart, ABC):
     """The steps of an operation that places an instance which exists in its cell.
 
     A subclass adds the messages to the cell and the records of its operation: :class:`SuperMoves` and
@@ -92,33 +89,6 @@ class PlaceExisting(ABC):
     """
 
     kind: ClassVar[str]
-
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        database: Database,
-        scheduler: AcknowledgingClient,
-        placement: AcknowledgingClient,
-        cells: Cells,
-    ) -> None:
-        self._conf = conf.conductor
-        self._database = database
-        self._scheduling = Scheduling(scheduler)
-        self._placement = placement
-        self._cells = cells
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
-        steps = {
-            "prepare": self.prepare,
-            "read": self.read,
-            "select": self.select,
-            "recover": self.recover,
-            "hand_over": self.hand_over,
-            "fence": self.fence,
-            "cancel": self.cancel,
-        }
-        return {(self.kind, name): step for name, step in steps.items()}
 
     # --- prepare ------------------------------------------------------------------------------------------------------
 
@@ -130,7 +100,7 @@ class PlaceExisting(ABC):
         self, request_spec: RequestSpec, move: Move | None = None, *, order_number: int | None = None
     ) -> ScheduleStep:
         """Return the payload of the first step `read`."""
-        alternates = self._conf.max_attempts - 1
+        alternates = self._super.options.max_attempts - 1
         return ScheduleStep(request_spec=request_spec, num_alternates=alternates, move=move, order_number=order_number)
 
     def _not_prepared(
@@ -151,11 +121,12 @@ class PlaceExisting(ABC):
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
+    @step(KIND_OF_CLASS, "read")
     def read(self, operation: Operation) -> CommitStep:
         """Read the consumer generation for the next request, and find out whether an earlier one has claimed."""
         payload, uuid = operation.read(ScheduleStep), operation.subject
         try:
-            consumer = self._placement.call(GetAllocations(consumer_uuid=uuid))
+            consumer = self._super.placement.call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             consumer = None
         # Another claim than before the first request: one of the doubtful requests was carried out after all.
@@ -189,6 +160,7 @@ class PlaceExisting(ABC):
 
     # --- select -------------------------------------------------------------------------------------------------------
 
+    @step(KIND_OF_CLASS, "select")
     def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host; repeat the same request until it is answered."""
         payload = operation.read(ScheduleStep)
@@ -200,7 +172,7 @@ class PlaceExisting(ABC):
 
     def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
         uuid = operation.subject
-        [selections] = self._scheduling.select(
+        [selections] = self._super.scheduling.select(
             operation,
             request.number,
             payload.request_spec,
@@ -227,7 +199,7 @@ class PlaceExisting(ABC):
         if operation.is_repeated:
             payload = doubted
         match fault:
-            case errors.ClaimContention() if payload.lost < self._conf.max_contention_retries:
+            case errors.ClaimContention() if payload.lost < self._super.options.max_contention_retries:
                 following = structs.replace(payload, lost=payload.lost + 1)
                 return lambda _connection: Next("read", following, delay=CONTENTION.seconds(following.lost))
             case errors.ConsumerGenerationConflict() if self._retries(fault, payload.conflicts + 1):
@@ -239,15 +211,16 @@ class PlaceExisting(ABC):
         return _not_scheduled(operation, doubted, fault)
 
     def _retries(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
-        return conflict_policy.retries(self._policy, fault, conflicts, self._conf.max_contention_retries)
+        return conflict_policy.retries(self._policy, fault, conflicts, self._super.options.max_contention_retries)
 
     @property
     def _policy(self) -> str:
-        policy: str = self._conf.consumer_conflict_policy
+        policy: str = self._super.options.consumer_conflict_policy
         return policy
 
     # --- recover ------------------------------------------------------------------------------------------------------
 
+    @step(KIND_OF_CLASS, "recover")
     def recover(self, operation: Operation) -> CommitStep:
         """Repeat the doubtful requests unchanged until one answers: that one has claimed."""
         payload = operation.read(ScheduleStep)
@@ -265,6 +238,7 @@ class PlaceExisting(ABC):
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
+    @step(KIND_OF_CLASS, "hand_over")
     def hand_over(self, operation: Operation) -> CommitStep:
         """Send the claimed host to the cell, until it answers: it may have begun to use it already."""
         payload = operation.read(HandOverSelections)
@@ -290,6 +264,7 @@ class PlaceExisting(ABC):
 
     # --- fence and cancel ---------------------------------------------------------------------------------------------
 
+    @step(KIND_OF_CLASS, "fence")
     def fence(self, operation: Operation) -> CommitStep:
         """Make sure that every doubtful request will be refused, or find that one of them has claimed."""
         refused = operation.read(NotScheduled)
@@ -317,7 +292,7 @@ class PlaceExisting(ABC):
         :raises MoorageError: any other error, after which the cell may have carried it out.
         """
         try:
-            self._cells.call(cell_uuid, message)
+            self._super.cells.call(cell_uuid, message)
         except errors.MoorageError as fault:
             if not was_refused(fault):
                 raise

@@ -6,7 +6,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import UNSHELVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome
+from conductor.engine.steps import UNSHELVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
 from moorage import errors
@@ -54,6 +54,7 @@ class SuperUnshelves(PlaceExisting):
         new = NewOperation(uuid=uuid, kind=UNSHELVE, subject=instance_uuid, step="prepare", payload=preparing)
         return operations.begin(connection, [new], origin)
 
+    @step(UNSHELVE, "prepare")
     def prepare(self, operation: Operation) -> CommitStep:
         """Reserve the instance for unshelving in its cell, and get its request from there."""
         preparing = operation.read(PrepareUnshelveStep)
@@ -62,7 +63,7 @@ class SuperUnshelves(PlaceExisting):
             request_id=operation.derived("prepare"), instance_uuid=operation.subject, order_number=number
         )
         try:
-            spec = self._cells.call(preparing.cell_uuid, message)
+            spec = self._super.cells.call(preparing.cell_uuid, message)
         except errors.MoorageError as fault:
             return self._not_prepared(operation, fault, number)
         following = self.first_step(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
@@ -92,21 +93,22 @@ class SuperUnshelves(PlaceExisting):
         # At this generation it is the same write, whoever sends it and however often.
         request_id = operation.derived("fence", same.consumer_generation)
         try:
-            self._placement.call(PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=same))
+            self._super.placement.call(PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=same))
         except errors.ConsumerDeleted:
             LOG.info("Instance %s is deleted: nothing can be claimed for it any more", uuid)
         return True
 
     def _consumer(self, uuid: str) -> Consumer | None:
         try:
-            return self._placement.call(GetAllocations(consumer_uuid=uuid))
+            return self._super.placement.call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             return None
 
+    @step(UNSHELVE, "cancel")
     def cancel(self, operation: Operation) -> CommitStep:
         """Leave the instance shelved in its cell, until the cell answers; a deleted instance needs no cancelling."""
         refused = operation.read(NotScheduled)
-        known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         message = CancelUnshelveInCell(
             request_id=operation.derived("cancel"),
             instance_uuid=operation.subject,

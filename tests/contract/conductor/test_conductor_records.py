@@ -174,8 +174,8 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
 
     mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
     others = of(database, "other")
-    worker = Worker(mine, {(BUILD, "one"): one}, 1, "test", BULKHEADS)
-    worker.start()
+    worker = Worker(mine, 1, "test", BULKHEADS)
+    worker.start({(BUILD, "one"): one})
     worker.take_up(begin(database, mine))
     try:
         assert begun.wait(10)
@@ -301,8 +301,8 @@ def test_the_worker_repeats_a_step_that_raises_and_takes_up_what_was_left(databa
 
     operations = of(database, "me")
     begin(database, operations)
-    worker = Worker(operations, {(BUILD, "one"): one, (BUILD, "two"): two}, 2, "test", BULKHEADS)
-    worker.start()
+    worker = Worker(operations, 2, "test", BULKHEADS)
+    worker.start({(BUILD, "one"): one, (BUILD, "two"): two})
     try:
         assert ended.wait(10)
     finally:

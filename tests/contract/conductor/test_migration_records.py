@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
@@ -19,7 +20,6 @@ from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.delete import SuperDeletes
 from conductor.super.steps.move import PrepareMoveStep, SuperMoves
 from moorage import errors, ids
-from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
 from moorage.model import Flavor, RequestSpec
@@ -125,7 +125,7 @@ def test_of_orders_about_one_instance_at_the_same_time_one_is_taken(database: Da
 
 
 def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Database, operations: Operations) -> None:
-    deletes = SuperDeletes(options.new(), database, None, None)  # type: ignore[arg-type]
+    deletes = SuperDeletes(cast(Any, SimpleNamespace(operations=operations)))
     uuid, undone = instance(database), instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
     cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=NoPayload())
@@ -133,7 +133,7 @@ def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Data
 
     for each in (uuid, undone):
         message = DeleteInstance(request_id=ids.fresh(), instance_uuid=each)
-        database.write(partial(deletes.order, operations=operations, message=message))
+        database.write(partial(deletes.order, message=message))
 
     assert not database.read(lambda c: operations.is_pending(c, begun.uuid))
     assert database.read(lambda c: super_migrations.read(c, begun.uuid)).state == "ended"
