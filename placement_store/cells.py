@@ -1,14 +1,16 @@
 """Read and write the cells of the cloud: their names, and the URLs of their message buses and databases."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import Connection, Row, exc, func, or_, select
 
 from moorage import errors
 from moorage.db.database import Database
+from moorage.messages import ListCells, ListHostsDeclaredDown, LocateCell
 from moorage.model import Cell
 from placement_store.db import bulk
+from placement_store.db.store import Store, handles, reads
 from placement_store.schema import allocations, cells, hosts, resource_providers
 
 #: No message arrives so many seconds late: a stored time that is later by more was taken before a clock was set back.
@@ -117,23 +119,38 @@ def list_cells(database: Database) -> list[Cell]:
     )
 
 
-def hosts_declared_down(
-    connection: Connection, cell_uuid: str, service_hosts: Sequence[str], *, or_disabled: bool = False
-) -> list[str]:
+@handles(ListCells)
+def _list_cells(store: Store, message: ListCells) -> list[Cell]:
+    found = list_cells(store.database)
+    return [_without_database(cell) for cell in found] if message.without_databases else found
+
+
+@reads(LocateCell)
+def _locate_cell(connection: Connection, message: LocateCell) -> Cell:
+    cell = by_name(connection, message.name)
+    return cell if message.with_database else _without_database(cell)
+
+
+def _without_database(cell: Cell) -> Cell:
+    return structs.replace(cell, database_connection=None)
+
+
+@reads(ListHostsDeclaredDown)
+def hosts_declared_down(connection: Connection, message: ListHostsDeclaredDown) -> list[str]:
     """Return those of a cell's hosts whose nodes are all forced down or deleted: no report of theirs need be awaited.
 
-    A host that reports itself after it was deleted counts as a new one.
-
-    :param or_disabled: whether disabled nodes count as well.
+    A host that reports itself after it was deleted counts as a new one. With ``or_disabled``, disabled nodes count too.
     """
     # SELECT DISTINCT service_host FROM hosts WHERE cell_uuid = :cell AND service_host IN (...) AND NOT forced_down
     query = select(hosts.c.service_host).where(
-        hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(service_hosts), hosts.c.forced_down.is_(False)
+        hosts.c.cell_uuid == message.cell_uuid,
+        hosts.c.service_host.in_(message.service_hosts),
+        hosts.c.forced_down.is_(False),
     )
-    if or_disabled:
+    if message.or_disabled:
         query = query.where(hosts.c.disabled.is_(False))
     awaited = set(connection.scalars(query.distinct()))
-    return [name for name in service_hosts if name not in awaited]
+    return [name for name in message.service_hosts if name not in awaited]
 
 
 def by_uuid(connection: Connection, uuid: str) -> Cell:

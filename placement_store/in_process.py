@@ -1,4 +1,4 @@
-"""Serve topic `placement` within this process: messages are passed to the endpoints without a bus."""
+"""Serve topic `placement` within this process: messages go to the dispatcher without a bus."""
 
 import logging
 from typing import Any, Protocol
@@ -6,13 +6,12 @@ from typing import Any, Protocol
 from oslo_config import cfg
 
 from moorage import errors, failpoints
-from moorage.bus.bus import handlers
 from moorage.db.database import Database
 from moorage.messages import wire
 from moorage.messages.wire import Message, R
-from placement_store.db.names import ResourceClassNames, sync
+from placement_store.db.names import sync
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
-from placement_store.service import endpoints
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ class PlacementClient(Protocol):
 
 
 class InProcessPlacement:
-    """Serve topic `placement` from one database, by the same endpoints and with the same checks as a service.
+    """Serve topic `placement` from one database, by the same functions and with the same checks as a service.
 
     It may run beside services: the transactions of the store decide between them.
 
@@ -45,7 +44,7 @@ class InProcessPlacement:
         except errors.MoorageError:
             self._database.close()
             raise
-        self._handlers = dict(handlers(endpoints(self._database, ResourceClassNames(self._database))))
+        self._dispatcher = Dispatcher(self._database)
 
     def close(self) -> None:
         """Close all connections."""
@@ -54,11 +53,9 @@ class InProcessPlacement:
     def call(self, message: Message[R]) -> R:
         """Serve ``message`` and return the reply; it is decoded and checked like one from the bus.
 
-        :raises MoorageError: the error that the endpoint has raised.
+        :raises MoorageError: the error that the function of the store has raised.
         """
         kind = type(message)
-        if kind not in self._handlers:
-            raise errors.InvalidRequest(path="$", reason=f"{message.method} is not served on {message.topic}")
         received = wire.decode_strictly(kind, wire.encode(message))
         reply: R = wire.decode(kind.reply_type(), wire.encode(self._serve(received)))
         return reply
@@ -66,7 +63,7 @@ class InProcessPlacement:
     def _serve(self, message: Message[Any]) -> Any:
         try:
             with failpoints.within("serve", message.topic, message.method):
-                return self._handlers[type(message)](message)
+                return self._dispatcher.call(message)
         except errors.MoorageError:
             raise
         except Exception as fault:

@@ -10,29 +10,12 @@ from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic
 from moorage.service.stored_requests import Retention
 from placement_store.db.names import ResourceClassNames, sync
-from placement_store.endpoints.allocations import PlacementEndpoint
-from placement_store.endpoints.names import NameEndpoint
-from placement_store.endpoints.operator import OperatorEndpoint
-from placement_store.endpoints.providers import ProviderEndpoint
-from placement_store.endpoints.reshapes import ReshapeEndpoint
-from placement_store.endpoints.server_groups import GroupEndpoint
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
 _PRUNE_INTERVAL = 60.0
-
-
-def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
-    """Return the endpoints of topic `placement`, for a service on the bus or for calls within a process."""
-    return [
-        PlacementEndpoint(database, names),
-        ProviderEndpoint(database, names),
-        NameEndpoint(database, names),
-        ReshapeEndpoint(database, names),
-        GroupEndpoint(database, names),
-        OperatorEndpoint(database, names),
-    ]
 
 
 class PlacementRole:
@@ -46,7 +29,7 @@ class PlacementRole:
         self, conf: cfg.ConfigOpts, name: str, bus: Bus, database: Database, names: ResourceClassNames
     ) -> None:
         self._database = database
-        self._server = bus.server("placement", name, endpoints(database, names), threads=conf.rpc.threads)
+        self._server = bus.server("placement", name, [Dispatcher(database, names).handlers()], threads=conf.rpc.threads)
         self._reconciler = Reconciler(conf, bus, database, names)
         pruning = Pruning(database, Retention.of(conf))
         self._periodics = [

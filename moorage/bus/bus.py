@@ -284,7 +284,7 @@ class Bus:
         return Client(self, topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
 
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
-        """Return a server, not yet started, for all methods of ``services`` that are marked with :func:`serves`."""
+        """Return a server, not yet started, for all that ``services`` serve; see :func:`.handlers.handlers`."""
         name = logs.service_name(self._conf)
         endpoints: dict[str, Endpoint] = {}
         for message_type, handler in handlers(services):

@@ -3,7 +3,7 @@
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,8 +42,14 @@ def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Ca
 
 
 def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
-    """Yield each message type with its handler, of the methods that the services mark with :func:`serves`."""
+    """Yield each message type with its handler.
+
+    :param services: objects with methods that are marked with :func:`serves`, or mappings of message types to handlers.
+    """
     for service in services:
+        if isinstance(service, Mapping):
+            yield from service.items()
+            continue
         for name in dir(type(service)):
             # Looked up on the class: looked up on the object, its properties would run.
             message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
+from moorage.messages import GetAllocations
 from moorage.model import Consumer, ProviderAmounts
 from placement_store.allocations.consumers import not_found
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import reads
 from placement_store.schema import allocations, consumers, resource_providers
 
 _HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
@@ -30,12 +32,13 @@ _SHOWN = (
 )
 
 
-def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consumer:
+@reads(GetAllocations)
+def get(connection: Connection, message: GetAllocations, names: ResourceClassNames) -> Consumer:
     """Return one consumer with its allocations; one without any is returned as such.
 
     :raises ConsumerNotFound: there is none of that uuid.
     """
-    return get_stored(connection, uuid, names).consumer
+    return get_stored(connection, message.consumer_uuid, names).consumer
 
 
 class Stored(NamedTuple):

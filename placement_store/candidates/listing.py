@@ -11,6 +11,7 @@ from msgspec import structs
 from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
+from moorage.messages import ListAllocationCandidates
 from moorage.model import (
     UNSUFFIXED,
     AllocationCandidates,
@@ -27,6 +28,7 @@ from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.candidates.validity import check
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import Store, handles
 from placement_store.schema import resource_providers
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +47,11 @@ class Read(Protocol):
 
     def __call__(self, work: Callable[[Connection], R], /) -> R:
         """Return what ``work`` returns."""
+
+
+@handles(ListAllocationCandidates)
+def _list_allocation_candidates(store: Store, message: ListAllocationCandidates) -> AllocationCandidates:
+    return list_candidates(store.read, store.classes, message.request, message.limit)
 
 
 def list_candidates(

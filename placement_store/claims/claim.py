@@ -1,5 +1,6 @@
 """Claim allocations that place consumers on a host, and record that the host has accepted them."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 
 from moorage import errors, ids
 from moorage.db.columns import now
-from moorage.messages import AcceptClaim, Claimed, EndMove, SwapClaim
+from moorage.messages import AcceptClaim, Claimed, Done, EndMove, SwapClaim
 from moorage.model import ServerGroup
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
@@ -19,10 +20,13 @@ from placement_store.claims import isolated_groups
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
 from placement_store.server_groups import rows as groups
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,12 @@ def claim(
     ]
 
 
+def _log(message: AcceptClaim, _done: Done) -> None:
+    LOG.info("Host %s has accepted the claim of consumer %s", message.host, message.consumer_uuid)
+
+
+# A stored success would outlive the claim.
+@writes(AcceptClaim, is_stored=False, log=_log)
 def accept(connection: Connection, message: AcceptClaim) -> None:
     """Record that an attempt's host has accepted a claim that still stands; the same attempt may repeat it.
 

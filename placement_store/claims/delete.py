@@ -1,5 +1,6 @@
 """Delete the allocations of a consumer; for good, also the consumer, its migrations and foreign allocations."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 
@@ -13,9 +14,18 @@ from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
 from placement_store.claims import foreign, move_split, residues
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.schema import consumers as consumer_table
 
+LOG = logging.getLogger(__name__)
 
+
+def _log(message: DeleteAllocations, released: Released) -> None:
+    but = residues.left_behind(released.residue_uuid)
+    LOG.info("Consumer %s has released all it held%s", message.consumer_uuid, but)
+
+
+@writes(DeleteAllocations, log=_log)
 def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
     """Release all allocations of a consumer; with ``for_good``, also write its tombstone, whether or not it existed.
 

@@ -1,5 +1,6 @@
 """End a move: confirm it, so that the instance keeps the destination, or revert it, so that it gets the source back."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from placement_store.claims import begin_move, move_split, released_amounts, res
 from placement_store.claims import claim as claims
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,13 @@ class _MoveEnd:
     foreign: Mapping[Pair, int]
 
 
+def _log(message: EndMove, ended: MoveEnded) -> None:
+    done = "confirmed" if message.outcome == "confirm" else "reverted"
+    but = residues.left_behind(ended.residue_uuid)
+    LOG.info("Migration %s of consumer %s is %s%s", message.migration_uuid, message.consumer_uuid, done, but)
+
+
+@writes(EndMove, log=_log)
 def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> MoveEnded:
     """Confirm or revert a move.
 

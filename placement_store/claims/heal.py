@@ -4,6 +4,7 @@ A heal is a write like any other: it takes the same locks and the same guarded u
 over-commits. It makes no new claim: it writes the recorded one under its own id, accepted by the recorded attempt.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +23,20 @@ from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups, move_split, released_amounts, residues
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
 from placement_store.server_groups import rows as groups
 
+LOG = logging.getLogger(__name__)
 
+
+def _log(message: HealConsumers, _healed: Healed) -> None:
+    LOG.warning("Healed: consumers %s", ", ".join(sorted(message.seen)))
+
+
+@writes(HealConsumers, log=_log)
 def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
     """Set the allocations of these consumers to the recorded ones: of all of them, or of none.
 

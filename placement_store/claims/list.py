@@ -10,6 +10,7 @@ from moorage.messages import ListClaims
 from moorage.model.inspection import ClaimState
 from placement_store.claims.residues import RESIDUE
 from placement_store.db import bulk
+from placement_store.db.store import reads
 from placement_store.schema import consumers, resource_providers
 
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
@@ -28,6 +29,7 @@ _CLAIMS = select(
 ).select_from(consumers.outerjoin(resource_providers, resource_providers.c.id == consumers.c.root_provider_id))
 
 
+@reads(ListClaims)
 def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     """Return the requested consumers, or one page of them, the oldest claim first."""
     wanted: ColumnElement[bool] = consumers.c.claim_id.is_not(None)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.messages import ConsumerWritten
+from moorage.messages import ConsumerWritten, PostAllocations, PutAllocations
 from moorage.model import ConsumerAllocations
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
@@ -16,6 +16,7 @@ from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 
@@ -74,10 +75,22 @@ class PutPlan(NamedTuple):
     roots: dict[int, int]
 
 
-def put(
+@writes(PutAllocations)
+def put_one(connection: Connection, message: PutAllocations, names: ResourceClassNames) -> ConsumerWritten:
+    """Replace all allocations of one consumer; see :func:`write`, also for its errors."""
+    uuid = message.consumer_uuid
+    return _put(connection, {uuid: message.wanted}, names)[uuid]
+
+
+@writes(PostAllocations)
+def put_all(connection: Connection, message: PostAllocations, names: ResourceClassNames) -> dict[str, ConsumerWritten]:
+    """Replace all allocations of these consumers, or none; see :func:`write`, also for its errors."""
+    return _put(connection, message.consumers, names)
+
+
+def _put(
     connection: Connection, wanted: Mapping[str, ConsumerAllocations], names: ResourceClassNames
 ) -> dict[str, ConsumerWritten]:
-    """Replace all allocations of these consumers, or none; see :func:`write`, also for its errors."""
     write(connection, {uuid: Put.over_rpc(one) for uuid, one in wanted.items()}, names)
     return {uuid: ConsumerWritten(consumer_generation=(wanted[uuid].consumer_generation or 0) + 1) for uuid in wanted}
 

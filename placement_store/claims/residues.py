@@ -25,6 +25,11 @@ from placement_store.schema import tombstones as tombstone_table
 RESIDUE = "RESIDUE"
 
 
+def left_behind(residue_uuid: str | None) -> str:
+    """Return the end of a log line about a change that may leave a residue."""
+    return "" if residue_uuid is None else f"; residue {residue_uuid} is left on its former host"
+
+
 def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> ConsumerChange | None:
     """Return the residue of an accepted claim: all that its consumer releases in the host's tree.
 

@@ -1,5 +1,6 @@
 """Swap a claim: release one host and claim the next, also in the middle of a move."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from placement_store.claims import begin_move, isolated_groups, move_split, rele
 from placement_store.claims import claim as claims
 from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,12 @@ class _SwapResult:
     migration: ConsumerChange | None
 
 
+def _log(message: SwapClaim, claimed: Claimed) -> None:
+    but = residues.left_behind(claimed.residue_uuid)
+    LOG.info("The claim of consumer %s is now on %s%s", message.consumer_uuid, message.root_provider_uuid, but)
+
+
+@writes(SwapClaim, log=_log)
 def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) -> Claimed:
     """Release the allocations of a claim on its host and claim the next host: both, or neither.
 

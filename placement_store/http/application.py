@@ -7,7 +7,7 @@ A resource is added in two steps:
    version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by microversion),
    and the status of those errors of the store that differ from the default. Before such a method
    runs, version, media type, policy, query and body have been checked. It calls functions of the store in
-   ``self.store.read`` or ``self.store.write`` and returns an
+   ``self.store.read`` or ``self.store.once_unnamed`` and returns an
    :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
    (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
    :class:`~placement_store.http.refusals.HTTPRefusal` for errors of HTTP alone.
@@ -25,6 +25,7 @@ from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
 from moorage.db.database import Database
+from placement_store.dispatcher import Dispatcher
 from placement_store.http import identity, versions
 from placement_store.http.errors import ErrorDocuments
 from placement_store.http.operations import DEADLINE, Resource, Settings
@@ -32,7 +33,6 @@ from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
-from placement_store.http.store import Store
 from placement_store.providers.rows import provider_not_found
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def application(
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
     ErrorDocuments().install(app)
-    store, policy, settings = Store(database), PolicyEnforcer(conf), Settings.of(conf)
+    store, policy, settings = Dispatcher(database), PolicyEnforcer(conf), Settings.of(conf)
     for resource in RESOURCES:
         app.add_route(resource.path, resource(store, policy, settings))
     served: WSGIApplication = identity.behind_keystone(app, conf) if by_keystone else app

@@ -13,12 +13,12 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage import context
+from placement_store.dispatcher import Dispatcher
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import Query
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.schemas import Schemas
-from placement_store.http.store import Store
 from placement_store.http.versions import Version, v
 
 P = ParamSpec("P")
@@ -111,7 +111,7 @@ class Resource:
             if name.startswith("on_")
         }
 
-    def __init__(self, store: Store, policy: PolicyEnforcer, settings: Settings) -> None:
+    def __init__(self, store: Dispatcher, policy: PolicyEnforcer, settings: Settings) -> None:
         self.store = store
         self.settings = settings
         self._policy = policy

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, exc, select
 from moorage.messages import SetAggregates
 from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import writes
 from placement_store.providers import host_aggregate_links, links
 from placement_store.providers import rows as providers
 from placement_store.schema import aggregates, provider_aggregates
@@ -36,6 +37,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
     )
 
 
+@writes(SetAggregates)
 def set_aggregates(connection: Connection, message: SetAggregates) -> None:
     """Replace all aggregates of a provider; its generation is bumped, even if nothing changes. See :func:`replace`.
 

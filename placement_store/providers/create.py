@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors
-from placement_store.db import bulk
+from moorage.messages import CreateResourceProvider
+from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import writes
 from placement_store.providers import disabled_hosts, host_aggregate_links
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
@@ -21,6 +23,15 @@ class NewProvider:
     uuid: str
     name: str
     parent_uuid: str | None = None
+
+
+@writes(CreateResourceProvider)
+def create_one(connection: Connection, message: CreateResourceProvider) -> None:
+    """Create one provider, and record it in the feed; see :func:`create`, also for the errors raised."""
+    if message.parent_provider_uuid == message.uuid:
+        raise errors.InvalidRequest(path="$.parent_provider_uuid", reason="it is the provider itself")
+    created = create(connection, [NewProvider(message.uuid, message.name, message.parent_provider_uuid)])
+    change_feed.record(connection, provider_ids=created.values())
 
 
 def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from moorage.messages import DeleteInventories, DeleteInventory, SetInventories,
 from moorage.model import Inventory
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import FIRST_CUSTOM_ID, ResourceClassNames
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
 from placement_store.schema import inventories
@@ -24,6 +25,7 @@ Wanted = Mapping[int, Inventory]
 # --- Inventories of one provider --------------------------------------------------------------------------------------
 
 
+@writes(SetInventories)
 def set_inventories(connection: Connection, message: SetInventories, names: ResourceClassNames) -> None:
     """Replace all inventories of a provider; its generation is bumped, even if nothing changes.
 
@@ -37,6 +39,7 @@ def set_inventories(connection: Connection, message: SetInventories, names: Reso
     _write(connection, message.uuid, message.generation, lambda _: wanted, names)
 
 
+@writes(SetInventory)
 def set_inventory(connection: Connection, message: SetInventory, names: ResourceClassNames) -> None:
     """Create or replace the inventory of one class; the provider's generation is bumped, even if nothing changes.
 
@@ -60,6 +63,7 @@ def set_inventory(connection: Connection, message: SetInventory, names: Resource
     _write(connection, message.uuid, message.generation, with_the_new, names)
 
 
+@writes(DeleteInventory)
 def delete_inventory(connection: Connection, message: DeleteInventory, names: ResourceClassNames) -> None:
     """Delete the inventory of one class; the provider's generation is bumped.
 
@@ -79,6 +83,7 @@ def delete_inventory(connection: Connection, message: DeleteInventory, names: Re
     _write(connection, message.uuid, message.generation, without_it, names)
 
 
+@writes(DeleteInventories)
 def delete_inventories(connection: Connection, message: DeleteInventories, names: ResourceClassNames) -> None:
     """Delete all inventories of a provider; its generation is bumped, even if it had none.
 

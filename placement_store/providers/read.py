@@ -1,30 +1,33 @@
 """Read resource providers as the API returns them: one, all that match conditions, or whole trees."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
-from moorage.messages import ListResourceProviders
+from moorage.messages import GetResourceProvider, ListProviderTrees, ListResourceProviders
 from moorage.model import ResourceProvider
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import reads
 from placement_store.providers import aggregates, matching, traits
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
 
-def get(connection: Connection, uuid: str, names: ResourceClassNames) -> ResourceProvider:
+@reads(GetResourceProvider)
+def get(connection: Connection, message: GetResourceProvider, names: ResourceClassNames) -> ResourceProvider:
     """Return one provider with its inventories and their usage, traits and aggregates.
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    found = _values(connection, select(resource_providers).where(resource_providers.c.uuid == uuid), names)
+    found = _values(connection, select(resource_providers).where(resource_providers.c.uuid == message.uuid), names)
     if not found:
-        raise providers.provider_not_found(uuid)
+        raise providers.provider_not_found(message.uuid)
     return found[0]
 
 
+@reads(ListResourceProviders)
 def list_providers(
     connection: Connection, message: ListResourceProviders, names: ResourceClassNames
 ) -> list[ResourceProvider]:
@@ -47,10 +50,11 @@ def list_providers(
     return _values(connection, query.limit(message.limit), names)
 
 
-def list_trees(connection: Connection, uuids: Collection[str], names: ResourceClassNames) -> list[ResourceProvider]:
+@reads(ListProviderTrees)
+def list_trees(connection: Connection, message: ListProviderTrees, names: ResourceClassNames) -> list[ResourceProvider]:
     """Return all providers of the trees that these belong to, each after its parent, siblings by name."""
     table = resource_providers.c
-    named = bulk.select_in(connection, select(table.root_provider_id), table.uuid, sorted(uuids))
+    named = bulk.select_in(connection, select(table.root_provider_id), table.uuid, sorted(message.uuids))
     roots = {row.root_provider_id for row in named}
     query = select(resource_providers).where(table.root_provider_id.in_(sorted(roots))).order_by(table.name)
     return list(_parents_first(_values(connection, query, names)))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from moorage.messages import ReportProviders
+from moorage.messages import ProvidersReported, ReportProviders
 from moorage.model import ProviderReport
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import Store, handles
 from placement_store.providers import aggregates, disabled_hosts, host_aggregate_links, inventories, traits
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
@@ -22,6 +23,16 @@ from placement_store.schema import resource_providers
 
 #: The traits that an agent's report leaves in place on the root of a disabled host.
 _TRAITS_OF_DISABLED = (disabled_hosts.TRAIT,)
+
+
+@handles(ReportProviders)
+def _report_providers(store: Store, message: ReportProviders) -> ProvidersReported:
+    # Custom resource classes and traits are created by being reported: the hosts' drivers define them.
+    store.classes.ensure({name for one in message.providers for name in one.inventories})
+    store.traits.ensure({name for one in message.providers for name in one.traits or ()})
+    return store.once(
+        message, lambda connection: ProvidersReported(generations=report(connection, message, store.classes))
+    )
 
 
 def report(connection: Connection, message: ReportProviders, names: ResourceClassNames) -> dict[str, int]:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from moorage.messages import SetTraits
 from placement_store.db import change_feed
 from placement_store.db.names import TraitNames
+from placement_store.db.store import writes
 from placement_store.providers import links
 from placement_store.providers import rows as providers
 from placement_store.schema import provider_traits, traits
@@ -39,6 +40,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
     )
 
 
+@writes(SetTraits)
 def set_traits(connection: Connection, message: SetTraits) -> None:
     """Replace all traits of a provider; its generation is bumped if anything changes.
 

@@ -10,9 +10,10 @@ from msgspec import UNSET
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors
-from moorage.messages import UpdateResourceProvider
+from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
 from placement_store.db import bulk, change_feed
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import LockedRow, ProviderKey
 from placement_store.schema import (
@@ -28,6 +29,7 @@ from placement_store.schema import (
 # --- Names and parents ----------------------------------------------------------------------------------------------
 
 
+@writes(UpdateResourceProvider)
 def update(connection: Connection, message: UpdateResourceProvider, *, may_leave_parent: bool = True) -> None:
     """Change the name or the parent of a provider; a field that is not given stays.
 
@@ -132,15 +134,16 @@ def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[i
 # --- Deleting -------------------------------------------------------------------------------------------------------
 
 
-def delete(connection: Connection, uuid: str) -> None:
+@writes(DeleteResourceProvider)
+def delete(connection: Connection, message: DeleteResourceProvider) -> None:
     """Delete a provider without children and allocations, with its inventories, traits and aggregates.
 
     :raises ProviderNotFound: there is none of that uuid.
     :raises ProviderInUse: it has allocations.
     :raises ProviderHasChildren: it has children.
     """
-    id_ = providers.lock_at(connection, uuid, None)
-    remove(connection, {id_: uuid})
+    id_ = providers.lock_at(connection, message.uuid, None)
+    remove(connection, {id_: message.uuid})
     change_feed.record(connection, provider_ids=[id_])
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true
 from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
 from placement_store.db.names import ResourceClassNames
+from placement_store.db.store import reads
 from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, resource_providers
 
@@ -15,6 +16,7 @@ from placement_store.schema import allocations, consumers, resource_providers
 _UNKNOWN_TYPE = "UNKNOWN"
 
 
+@reads(ListProviderAllocations)
 def of_provider(
     connection: Connection, message: ListProviderAllocations, names: ResourceClassNames
 ) -> ProviderAllocations:
@@ -60,6 +62,7 @@ def of_provider(
     )
 
 
+@reads(ListUsages)
 def of_project(connection: Connection, message: ListUsages, names: ResourceClassNames) -> list[Usage]:
     """Return the sums of a project's allocations by consumer type; consumers without allocations do not count."""
     holder = consumers.c

@@ -1,5 +1,6 @@
 """Carry out a reshape by move instructions: the tree is locked, read, planned and written in one transaction."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import reads, writes
 from placement_store.providers import aggregates, traits
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
@@ -25,7 +27,10 @@ from placement_store.reshapes.described_children import NewChild
 from placement_store.reshapes.move_instructions import InstructedChanges
 from placement_store.reshapes.reshape_tree import ReshapeTree
 
+LOG = logging.getLogger(__name__)
 
+
+@reads(PlanReshape)
 def plan(connection: Connection, message: PlanReshape, names: ResourceClassNames) -> ReshapePlan:
     """Plan a reshape without carrying it out: nothing is locked or written.
 
@@ -38,6 +43,16 @@ def plan(connection: Connection, message: PlanReshape, names: ResourceClassNames
     return changes.as_plan()
 
 
+def _log(_message: ReshapeByInstructions, done: ReshapePlan) -> None:
+    LOG.info(
+        "Reshaped: inventories of %d providers, of which %d are new, and the allocations of %d consumers",
+        len(done.inventories),
+        len(done.created),
+        len({dealt.consumer_uuid for dealt in done.dealt}),
+    )
+
+
+@writes(ReshapeByInstructions, log=_log)
 def carry_out(connection: Connection, message: ReshapeByInstructions, names: ResourceClassNames) -> ReshapePlan:
     """Move inventories together with their allocations; return the changes.
 

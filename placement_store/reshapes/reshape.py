@@ -1,10 +1,11 @@
 """Write inventories of many providers and allocations of many consumers in one transaction."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from moorage.messages import Reshape
+from moorage.messages import Done, Reshape
 from moorage.model import Inventory, ReshapedInventories
 from placement_store.allocations import write as allocations
 from placement_store.allocations.write import ConsumerChange
@@ -13,13 +14,21 @@ from placement_store.claims.put import Put
 from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import writes
 from placement_store.providers import inventories
 from placement_store.providers import rows as providers
 from placement_store.providers.inventories import Wanted
 
+LOG = logging.getLogger(__name__)
 
+
+def _log(message: Reshape, _done: Done) -> None:
+    LOG.info("Reshaped: %d providers, %d consumers", len(message.inventories), len(message.allocations))
+
+
+@writes(Reshape, log=_log)
 def reshape(connection: Connection, message: Reshape, names: ResourceClassNames) -> None:
-    """Serve a message; see :func:`carry_out`, also for the errors raised."""
+    """Replace inventories and allocations over RPC; see :func:`carry_out`, also for the errors raised."""
     puts_of = {uuid: Put.over_rpc(wanted) for uuid, wanted in message.allocations.items()}
     carry_out(connection, message.inventories, puts_of, names)
 

@@ -5,6 +5,7 @@ these are the same, the two count as one member. A residue, which holds a host f
 group. :mod:`placement_store.server_groups.rules` decides whether a root may gain a member.
 """
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,10 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, exc, func, select
 
 from moorage import errors
-from moorage.messages import CreateServerGroup, ListServerGroups, ServerGroupState
+from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import ServerGroup
 from placement_store.db import bulk
+from placement_store.db.store import reads, writes
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
+
+LOG = logging.getLogger(__name__)
+
 
 #: The uuid of the instance that a row of `consumers` counts for: a migration counts for its instance.
 MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
@@ -44,6 +49,7 @@ def bind(connection: Connection, group: ServerGroup) -> int:
     return number
 
 
+@writes(CreateServerGroup)
 def create(connection: Connection, message: CreateServerGroup) -> ServerGroupState:
     """Create a group.
 
@@ -83,17 +89,19 @@ def _insert(connection: Connection, group: ServerGroup, *, name: str | None, pro
 # --- Listing and deletion -------------------------------------------------------------------------------------------
 
 
-def get(connection: Connection, uuid: str) -> ServerGroupState:
+@reads(GetServerGroup)
+def get(connection: Connection, message: GetServerGroup) -> ServerGroupState:
     """Return one group with its members.
 
     :raises ServerGroupNotFound: there is none of that uuid.
     """
-    found = _states(connection, _SHOWN.where(consumer_groups.c.uuid == uuid))
+    found = _states(connection, _SHOWN.where(consumer_groups.c.uuid == message.uuid))
     if not found:
-        raise not_found(uuid)
+        raise not_found(message.uuid)
     return found[0]
 
 
+@reads(ListServerGroups)
 def listed(connection: Connection, message: ListServerGroups) -> list[ServerGroupState]:
     """Return the groups of all projects or of one, with their members, or one page of them in the order of uuids.
 
@@ -113,12 +121,14 @@ def listed(connection: Connection, message: ListServerGroups) -> list[ServerGrou
     return sorted(_states(connection, query), key=lambda state: (state.name or "", state.group.uuid))
 
 
-def delete(connection: Connection, uuid: str) -> None:
+@writes(DeleteServerGroup, log=lambda message, _done: LOG.info("Server group %s is deleted", message.uuid))
+def delete(connection: Connection, message: DeleteServerGroup) -> None:
     """Delete a group that has no members.
 
     :raises ServerGroupNotFound: there is none of that uuid.
     :raises InvalidState: it has members, if only such that are on no host.
     """
+    uuid = message.uuid
     # By the uuid, so that its index entry is locked first: a transaction that has waited for it in `bind` holds that.
     #
     # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE

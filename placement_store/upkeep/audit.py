@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 from moorage.messages import AuditStore
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit
 from placement_store.db import bulk
+from placement_store.db.store import Store, handles
 from placement_store.schema import (
     allocations,
     consumer_groups,
@@ -18,6 +19,12 @@ from placement_store.schema import (
     resource_providers,
     tombstones,
 )
+
+
+@handles(AuditStore)
+def _audit_store(store: Store, message: AuditStore) -> StoreAudit:
+    read = store.database.read_one_moment if message.amounts else store.read
+    return read(lambda connection: report(connection, message))
 
 
 def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit:

@@ -6,7 +6,9 @@ from sqlalchemy import Connection, select
 
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.messages import AcknowledgeRequests, Done
 from moorage.service.stored_requests import Retention, StoredRequests
+from placement_store.db.store import Store, handles
 from placement_store.schema import consumers, requests, tombstones
 from placement_store.upkeep import reconciler_log, services
 
@@ -16,6 +18,14 @@ LOG = logging.getLogger(__name__)
 _AT_ONCE = 1000
 #: A day, so that in the morning an operator still sees which services fell silent in the night.
 _SILENT_SERVICES_KEPT = 86400.0
+
+
+@handles(AcknowledgeRequests)
+def _acknowledge(store: Store, message: AcknowledgeRequests) -> Done:
+    """Mark the stored replies of these requests as received; ids without one are skipped."""
+    store.requests.acknowledge(message.request_ids)
+    LOG.debug("Acknowledged: %d requests", len(message.request_ids))
+    return Done()
 
 
 class Pruning:

@@ -7,9 +7,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, exc, func, or_, select
 
 from moorage.db.columns import now
+from moorage.messages import ListReconciled
 from moorage.model.inspection import ReconcilerAction
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import reads
 from placement_store.schema import consumers, reconciled
 
 #: The outcomes for a claim whose owner was queried.
@@ -99,7 +101,8 @@ def forget_settled(connection: Connection) -> int:
     return len(settled)
 
 
-def actions(connection: Connection) -> list[ReconcilerAction]:
+@reads(ListReconciled)
+def actions(connection: Connection, _message: ListReconciled) -> list[ReconcilerAction]:
     """Return the findings, the newest first."""
     query = select(reconciled, (now() - reconciled.c.looked_at).label("age"))
     rows = connection.execute(query.order_by(reconciled.c.looked_at.desc(), reconciled.c.claim_id).limit(_LISTED))

@@ -1,23 +1,36 @@
 """Recount inventories: set `used` to the sum of the allocations, after someone has written to the tables by hand."""
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, select
 
-from moorage.messages import Recounted
+from moorage.messages import Recounted, RecountInventories
 from placement_store.db import bulk, change_feed
+from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, inventories
 
+LOG = logging.getLogger(__name__)
 
-def recount(connection: Connection, provider_uuids: Collection[str]) -> Recounted:
+
+def _log(_message: RecountInventories, counted: Recounted) -> None:
+    LOG.warning(
+        "Recounted: %d inventories corrected, %d allocations without a consumer removed",
+        counted.inventories,
+        counted.orphans,
+    )
+
+
+@writes(RecountInventories, log=_log)
+def recount(connection: Connection, message: RecountInventories) -> Recounted:
     """Delete the allocations of these providers that belong to no consumer, and recount the others.
 
     Providers that do not exist are skipped.
 
     :raises StaleRead: one of them has been deleted concurrently; a new transaction may succeed.
     """
-    ids = sorted(key.id for key in providers.keys_found(connection, provider_uuids).values())
+    ids = sorted(key.id for key in providers.keys_found(connection, message.provider_uuids).values())
     # A provider's row is the lock on its allocations: all other writes of them are committed now, and a consumer is
     # written in the same transaction as its allocations, so one without a consumer is an orphan.
     providers.bump_generations(connection, ids, by=0)

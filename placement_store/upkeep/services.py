@@ -5,20 +5,24 @@ from typing import Any
 from sqlalchemy import Connection, Row, exc, select
 
 from moorage.db.columns import now
+from moorage.messages import ListServices, ReportService
 from moorage.model.inspection import ServiceReport, ServiceState
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
+from placement_store.db.store import reads, writes
 from placement_store.schema import services
 
 
-def report(connection: Connection, service: ServiceReport, *, stopped: bool = False) -> None:
+@writes(ReportService, is_stored=False)
+def report(connection: Connection, message: ReportService) -> None:
     """Record that a service is running, or that it is being stopped in order.
 
     :raises StaleRead: two first reports of the service are concurrent; a new transaction succeeds.
     """
+    service = message.service
     key = {"kind": service.kind, "name": service.name, "cell_uuid": service.cell_uuid or ""}
     described: dict[str, Any] = {"machine": service.machine, "version": service.version}
-    stamps = ["heard_at", "stopped_at"] if stopped else ["heard_at"]
+    stamps = ["heard_at", "stopped_at"] if message.stopped else ["heard_at"]
     same = [services.c[column] == value for column, value in key.items()]
     # UPDATE services SET heard_at = :now, machine = :machine, version = :version
     #  WHERE kind = :kind AND name = :name AND cell_uuid = :cell
@@ -31,7 +35,8 @@ def report(connection: Connection, service: ServiceReport, *, stopped: bool = Fa
             raise StaleRead from fault
 
 
-def services_heard(connection: Connection) -> list[ServiceState]:
+@reads(ListServices)
+def services_heard(connection: Connection, _message: ListServices) -> list[ServiceState]:
     """Return the services by kind and name."""
     query = select(
         services,

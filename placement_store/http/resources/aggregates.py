@@ -54,12 +54,12 @@ class AggregatesResource(ProviderScopedResource):
             if by_generation:
                 generation = int(call.body["resource_provider_generation"])
                 message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
-                aggregates.set_aggregates(connection, message)
+                self.store.run(message, connection)
             else:
                 _replace_silently(connection, uuid, wanted)
             return _held(connection, uuid)
 
-        provider, held = self.store.write(work)
+        provider, held = self.store.once_unnamed(work)
         # In the order in which they were sent; then the aggregates that a node has through its host, which stay.
         return _shown(call, provider, [*wanted, *(one for one in held if one not in wanted)])
 

@@ -12,7 +12,6 @@ from moorage.model import ProviderAllocations
 from placement_store.allocations import consumers
 from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
-from placement_store.claims import delete as deletes
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
 from placement_store.http.errors import ErrorStatuses
@@ -178,7 +177,7 @@ class AllocationsResource(Resource):
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
-        self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
+        self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
 
@@ -201,7 +200,7 @@ class AllocationsOfConsumerResource(Resource):
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
         wanted = {uuid: put_of(call.body, call.version, self.settings)}
-        self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
+        self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
     @operation("placement:allocations:delete")
@@ -215,9 +214,9 @@ class AllocationsOfConsumerResource(Resource):
         def work(connection: Connection) -> None:
             if self._found(connection, uuid) is None:
                 raise consumers.not_found(uuid)
-            deletes.delete(connection, message, self.store.classes)
+            self.store.run(message, connection)
 
-        self.store.write(work)
+        self.store.once_unnamed(work)
         return OperationResult(204)
 
     def _found(self, connection: Connection, uuid: str) -> Stored | None:

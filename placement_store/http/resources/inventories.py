@@ -1,6 +1,7 @@
 """``/resource_providers/{uuid}/inventories``: the inventories of a provider."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefu
 from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
 from placement_store.http.schemas import GENERATION, MAX_AMOUNT, RESOURCE_CLASS, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
-from placement_store.providers import inventories, outlines
+from placement_store.providers import outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
 
@@ -93,12 +94,12 @@ class _WithInventories(ProviderScopedResource):
         held = {self.store.classes.name_of(number, connection): row.described for number, row in rows.items()}
         return provider, dict(sorted(held.items()))
 
-    def _held_after(self, uuid: str, work: Callable[[Connection], None]) -> tuple[Outline, Held]:
+    def _held_after(self, message: SetInventory | SetInventories) -> tuple[Outline, Held]:
         def transaction(connection: Connection) -> tuple[Outline, Held]:
-            work(connection)
-            return self._held(connection, uuid)
+            self.store.run(message, connection)
+            return self._held(connection, message.uuid)
 
-        return self.store.write(transaction)
+        return self.store.once_unnamed(transaction)
 
 
 class InventoriesResource(_WithInventories):
@@ -123,9 +124,7 @@ class InventoriesResource(_WithInventories):
         message = SetInventory(
             request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
         )
-        provider, held = self._held_after(
-            uuid, lambda connection: inventories.set_inventory(connection, message, self.store.classes)
-        )
+        provider, held = self._held_after(message)
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
     @operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
@@ -134,17 +133,13 @@ class InventoriesResource(_WithInventories):
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
         generation = int(call.body["resource_provider_generation"])
         message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
-        return self._shown(
-            *self._held_after(
-                uuid, lambda connection: inventories.set_inventories(connection, message, self.store.classes)
-            )
-        )
+        return self._shown(*self._held_after(message))
 
     @operation("placement:resource_providers:inventories:delete", since="1.5", below=405)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete all inventories of a provider."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
-        self.store.write(lambda connection: inventories.delete_inventories(connection, message, self.store.classes))
+        self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
 
     @staticmethod
@@ -180,9 +175,7 @@ class InventoryOfClassResource(_WithInventories):
             generation=int(call.body["resource_provider_generation"]),
             expected="present",
         )
-        provider, held = self._held_after(
-            uuid, lambda connection: inventories.set_inventory(connection, message, self.store.classes)
-        )
+        provider, held = self._held_after(message)
         return _one(provider, held[resource_class])
 
     @operation(
@@ -192,7 +185,7 @@ class InventoryOfClassResource(_WithInventories):
     def on_delete(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Delete the inventory of one class."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
-        self.store.write(lambda connection: inventories.delete_inventory(connection, message, self.store.classes))
+        self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
 
 

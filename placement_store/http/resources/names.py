@@ -27,7 +27,7 @@ class NamedResource(Resource):
 
     def _created(self, names: Names, name: str) -> bool:
         """Create a name unless it exists; return whether it was created."""
-        return bool(self.store.write(lambda connection: names.create(connection, {name})))
+        return bool(self.store.once_unnamed(lambda connection: names.create(connection, {name})))
 
     def _delete(self, names: Names, name: str) -> None:
         """Delete an existing custom name that is not in use."""
@@ -38,7 +38,7 @@ class NamedResource(Resource):
             names.require_custom(name)
             names.delete(connection, name)
 
-        self.store.write(work)
+        self.store.once_unnamed(work)
         names.forget()
 
     def _require(self, names: Names, name: str) -> None:

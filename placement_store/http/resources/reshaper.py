@@ -45,7 +45,7 @@ class ReshaperResource(Resource):
         wanted = _inventories(call)
         puts = puts_of(call.body["allocations"], call.version, self.settings)
         try:
-            self.store.write(lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes))
+            self.store.once_unnamed(lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes))
         except errors.ProviderNotFound as fault:
             raise HTTPRefusal(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
         return OperationResult(204)

@@ -72,7 +72,7 @@ class ResourceClassResource(NamedResource):
 
     def _renamed(self, call: Call, name: str) -> OperationResult:
         new = call.body["name"]
-        self.store.write(lambda connection: class_renaming.rename(connection, name, new))
+        self.store.once_unnamed(lambda connection: class_renaming.rename(connection, name, new))
         self.store.classes.forget()
         return OperationResult(body=_represented(new, call))
 

@@ -1,13 +1,14 @@
 """``/resource_providers``: providers, and their places in trees."""
 
 import time
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 from sqlalchemy import Connection
 
 from moorage import errors, ids
-from moorage.messages import UpdateResourceProvider
+from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
 from moorage.model import ResourceGroup
 from placement_store.db import change_feed
 from placement_store.http import query
@@ -114,7 +115,7 @@ class ResourceProvidersResource(Resource):
             change_feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
             return outlines.get(connection, new.uuid)
 
-        created = self.store.write(work)
+        created = self.store.once_unnamed(work)
         if call.version < _BODY_OF_CREATED_SINCE:
             return OperationResult(201, location=path_of(new.uuid))
         return OperationResult(200, represented(created, call), location=path_of(new.uuid), modified=created.updated_at)
@@ -150,13 +151,14 @@ class ResourceProviderResource(ProviderScopedResource):
                 raise errors.InvalidRequest(path="$.parent_provider_uuid", reason=str(fault)) from fault
             return outlines.get(connection, uuid)
 
-        provider = self.store.write(work)
+        provider = self.store.once_unnamed(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
     @operation("placement:resource_providers:delete")
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
-        self.store.write(lambda connection: trees.delete(connection, uuid))
+        message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)
+        self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
 
 

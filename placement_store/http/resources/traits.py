@@ -128,10 +128,10 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     def _held_after(self, message: SetTraits) -> tuple[Outline, Sequence[str]]:
         def work(connection: Connection) -> tuple[Outline, Sequence[str]]:
-            traits.set_traits(connection, message)
+            self.store.run(message, connection)
             return _held(connection, message.uuid)
 
-        return self.store.write(work)
+        return self.store.once_unnamed(work)
 
 
 def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:

@@ -43,7 +43,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     rig = Rig(f"sqlite:///{folder}/main.sqlite")
     sync(rig.database)
     for name in TRAITS:
-        rig.placement.ensure_trait(EnsureTrait(request_id=fresh(), name=name))
+        rig.placement.call(EnsureTrait(request_id=fresh(), name=name))
     yield rig
     rig.close()
 
@@ -74,7 +74,7 @@ def describe(rig: Rig, providers: list[FetchedProvider]) -> None:
         )
         for one in providers
     )
-    rig.placement.report_providers(ReportProviders(request_id=fresh(), providers=reports))
+    rig.placement.call(ReportProviders(request_id=fresh(), providers=reports))
     for one in providers:
         for name, held in one.inventories.items():
             if held.used and held.min_unit <= held.used <= held.max_unit and held.used % held.step_size == 0:
@@ -97,7 +97,7 @@ def hold(rig: Rig, provider: str, name: str, amount: int) -> None:
         consumer_generation=None,
     )
     with contextlib.suppress(errors.CapacityExceeded):
-        rig.placement.put_allocations(PutAllocations(request_id=fresh(), consumer_uuid=fresh(), wanted=wanted))
+        rig.placement.call(PutAllocations(request_id=fresh(), consumer_uuid=fresh(), wanted=wanted))
 
 
 def feasible(rig: Rig, request: RequestSpec) -> set[str]:

@@ -145,7 +145,7 @@ def test_others_being_faster_again_and_again_is_contention(rig: Rig) -> None:
 def test_a_host_whose_provider_was_deleted_meanwhile_is_passed_over(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
-    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(0)))
+    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(0)))
     [[claimed]] = scheduler.select(select("r1"))
     assert claimed.service_host == "host1"
 

@@ -117,7 +117,7 @@ def add_hosts_on_a_pool(rig: Rig, hosts: int, total: int) -> None:
         ProviderReport(uuid=node_uuid(n), name=f"host{n}", inventories=compute, aggregates=(AGGREGATE,))
         for n in range(hosts)
     )
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=nodes))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=nodes))
     rig.report([report(number) for number in range(hosts)], [f"host{number}" for number in range(hosts)])
     set_pool(rig, total)
 
@@ -130,7 +130,7 @@ def set_pool(rig: Rig, total: int, reserved: int = 0) -> None:
         traits=(SHARES,),
         aggregates=(AGGREGATE,),
     )
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(pool,)))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(pool,)))
 
 
 def seen_of_pool(scheduler: Any) -> float:
@@ -194,7 +194,7 @@ def put_more(rig: Rig, source: Selection, **amounts: int) -> Selection:
         user_id=found.user_id,
         consumer_generation=found.generation,
     )
-    written = rig.placement.put_allocations(PutAllocations(request_id=rig.fresh(), consumer_uuid=I1, wanted=wanted))
+    written = rig.placement.call(PutAllocations(request_id=rig.fresh(), consumer_uuid=I1, wanted=wanted))
     return msgspec.structs.replace(source, consumer_generation=written.consumer_generation)
 
 

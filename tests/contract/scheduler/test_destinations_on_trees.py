@@ -53,7 +53,7 @@ def provider(name: str, parent: str | None = None, **described: Any) -> Provider
 
 
 def report(rig: Rig, *providers: ProviderReport) -> None:
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=providers))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=providers))
 
 
 def add_gpu_hosts(rig: Rig, numbers: Sequence[int], gpus: int = 2, each: int = 1) -> None:
@@ -71,12 +71,12 @@ def hold(rig: Rig, amounts: Mapping[str, Mapping[str, int]]) -> str:
         user_id="other",
         consumer_generation=None,
     )
-    rig.placement.put_allocations(PutAllocations(request_id=rig.fresh(), consumer_uuid=consumer, wanted=wanted))
+    rig.placement.call(PutAllocations(request_id=rig.fresh(), consumer_uuid=consumer, wanted=wanted))
     return consumer
 
 
 def used(rig: Rig, name: str) -> dict[str, int]:
-    [found] = rig.placement.list_resource_providers(ListResourceProviders(name=name))
+    [found] = rig.placement.call(ListResourceProviders(name=name))
     return dict(found.used)
 
 
@@ -202,7 +202,7 @@ def test_each_alternate_has_mappings_of_its_own_and_can_be_claimed_with_them(rig
             claimed=alternate.allocation_request,
             root_provider_uuid=alternate.compute_node_uuid,
         )
-        claim_id, standing = rig.placement.swap_claim(swap).claim_id, alternate
+        claim_id, standing = rig.placement.call(swap).claim_id, alternate
     [held] = [holder for holder in rig.audit().holders if holder.uuid == message.instance_uuids[0]]
     assert held.claim_id == claim_id
 
@@ -280,7 +280,7 @@ def test_a_provider_that_is_gone_is_not_the_end_of_its_host(rig: Rig) -> None:
     [[probe]] = rig.scheduler().select(select("probe", groups=groups(a={"VGPU": 1})))
     rig.release(select("probe").instance_uuids[0])
     [gone] = probe.allocation_request.mappings["a"]
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(), gone=(gone,)))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(), gone=(gone,)))
     [[claimed]] = scheduler.select(select("r1", groups=groups(a={"VGPU": 1})))
     assert claimed.allocation_request.mappings["a"] != (gone,)
 
@@ -303,13 +303,13 @@ def test_what_becomes_of_a_tree_shows_in_the_view(rig: Rig) -> None:
     report(rig, provider("gpu", uuid_of("card"), VGPU=4, traits=["CUSTOM_FAST"]))
     assert shown() == (4.0, True, False)
     moved = UpdateResourceProvider(request_id=rig.fresh(), uuid=uuid_of("gpu"), parent_provider_uuid=node_uuid(1))
-    rig.placement.update_resource_provider(moved)
+    rig.placement.call(moved)
     assert shown() == (4.0, True, False)
     freed = UpdateResourceProvider(request_id=rig.fresh(), uuid=uuid_of("gpu"), parent_provider_uuid=None)
-    rig.placement.update_resource_provider(freed)
+    rig.placement.call(freed)
     assert shown() == (0.0, False, False)
     gone = (uuid_of("card"),)
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(), gone=gone))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(), gone=gone))
     assert shown() == (0.0, False, True)
 
 

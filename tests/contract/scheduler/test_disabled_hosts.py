@@ -49,7 +49,7 @@ def marked(rig: Rig, number: int = 1) -> list[str]:
 def report(rig: Rig, *names: str, number: int = 1) -> None:
     """The host's agent reports its root with these traits."""
     described = ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=EMPTY, traits=tuple(names))
-    rig.placement.report_providers(ReportProviders(request_id=ids.fresh(), providers=(described,)))
+    rig.placement.call(ReportProviders(request_id=ids.fresh(), providers=(described,)))
 
 
 def test_a_host_has_the_trait_from_disabling_it_to_enabling_it_and_no_other_host_has(rig: Rig) -> None:

@@ -118,11 +118,11 @@ def _prepare(rig: Rig, writer: Writer, number: int) -> list[int]:
     """Make a host as a writer wants to find it; return the numbers of the nodes that it will have."""
     rig.add_hosts([number])
     if writer is _create:
-        rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number)))
+        rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number)))
     if writer is not _bring_another_node:
         return [number]
     other = CreateResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number + ANOTHER), name=f"other{number}")
-    rig.placement.create_resource_provider(other)
+    rig.placement.call(other)
     return [number, number + ANOTHER]
 
 
@@ -197,13 +197,11 @@ class _Anybody:
             lambda: self._aggregates.add(aggregate, name),
             lambda: self._aggregates.remove(aggregate, name),
             lambda: self._aggregates.change(aggregate, availability_zone=self._random.choice([*ZONES, None])),
-            lambda: self._rig.placement.set_aggregates(
+            lambda: self._rig.placement.call(
                 SetAggregates(request_id=ids.fresh(), uuid=node_uuid(number), aggregates=())
             ),
-            lambda: self._rig.placement.delete_resource_provider(
-                DeleteResourceProvider(request_id=ids.fresh(), uuid=node_uuid(number))
-            ),
-            lambda: self._rig.placement.create_resource_provider(
+            lambda: self._rig.placement.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=node_uuid(number))),
+            lambda: self._rig.placement.call(
                 CreateResourceProvider(request_id=ids.fresh(), uuid=node_uuid(number), name=name)
             ),
             lambda: self._rig.report([report(number), report(number + 10, service_host=name)], [name]),
@@ -241,5 +239,5 @@ def test_whatever_many_do_at_once_nodes_are_in_the_aggregates_of_their_hosts_and
 def _aggregates_of(rig: Rig, node: str) -> set[str] | None:
     """The aggregates of a provider, or nothing if it is not there."""
     with suppress(errors.ProviderNotFound):
-        return set(rig.placement.get_resource_provider(GetResourceProvider(uuid=node)).aggregates)
+        return set(rig.placement.call(GetResourceProvider(uuid=node)).aggregates)
     return None

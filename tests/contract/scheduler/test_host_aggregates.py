@@ -242,13 +242,13 @@ def test_an_aggregate_that_providers_are_in_already_is_given_a_name_and_hosts(ri
 
 def _set_aggregates(rig: Rig, number: int, *uuids: str) -> tuple[str, ...]:
     message = SetAggregates(request_id=rig.fresh(), uuid=node_uuid(number), aggregates=uuids)
-    return rig.placement.set_aggregates(message).aggregates
+    return rig.placement.call(message).aggregates
 
 
 def _report_aggregates(rig: Rig, number: int, *uuids: str) -> int:
     known = provider(rig, number)
     one = ProviderReport(uuid=known.uuid, name=known.name, inventories=known.inventories, aggregates=uuids)
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(one,)))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one,)))
     return provider(rig, number).generation - known.generation
 
 
@@ -272,18 +272,18 @@ def test_a_provider_that_is_deleted_and_created_anew_is_back_in_the_aggregates_o
 ) -> None:
     uuid = aggregates.create("ssd", "host1").uuid
     gone = provider(rig, 1)
-    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=gone.uuid))
+    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=gone.uuid))
     # What has no provider has nothing that could be missing, and hosts come and go without one.
     assert aggregates.sync() == []
     aggregates.create("other", "host1")
     aggregates.remove("other", "host1")
     if how == "created":
         message = CreateResourceProvider(request_id=rig.fresh(), uuid=gone.uuid, name=gone.name)
-        rig.placement.create_resource_provider(message)
+        rig.placement.call(message)
     else:
         one = ProviderReport(uuid=gone.uuid, name=gone.name, inventories={"VCPU": Inventory(total=1)}, aggregates=())
         child = ProviderReport(uuid=ids.fresh(), name="child", parent_provider_uuid=gone.uuid)
-        rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(one, child)))
+        rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one, child)))
     assert provider(rig, 1).aggregates == (uuid,)
 
 
@@ -306,7 +306,7 @@ def test_another_node_of_a_host_is_in_its_aggregates_by_itself(rig: Rig, aggrega
         # One's provider comes before it is reported, the other's after.
         if number == 8:
             rig.report(nodes, ["host1"])
-        rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=(one,)))
+        rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one,)))
     assert provider(rig, 7).aggregates == provider(rig, 8).aggregates == (uuid,)
     rows = rig.database.read(lambda connection: hosts.rows(connection, None))
     of_host = [row for row in rows if row.service_host == "host1"]

@@ -54,7 +54,7 @@ def known(rig: Rig) -> list[str]:
 
 
 def providers(rig: Rig) -> list[str]:
-    return [provider.name for provider in rig.placement.list_resource_providers(ListResourceProviders())]
+    return [provider.name for provider in rig.placement.call(ListResourceProviders())]
 
 
 def count(rig: Rig, table: Any) -> int:
@@ -89,7 +89,7 @@ def add_nested_host(rig: Rig) -> None:
         )
         for number in range(2)
     )
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=children))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=children))
 
 
 def evacuated(rig: Rig) -> tuple[Selection, Selection]:
@@ -102,7 +102,7 @@ def evacuated(rig: Rig) -> tuple[Selection, Selection]:
 
 
 def leave_residue(rig: Rig, source: Selection, claimed: Selection) -> str:
-    ended = rig.placement.end_move(
+    ended = rig.placement.call(
         EndMove(
             request_id=rig.fresh(),
             consumer_uuid=I1,
@@ -148,7 +148,7 @@ def test_residues_there_go_for_good_with_what_they_hold(rig: Rig) -> None:
     assert count(rig, tombstones.select().where(tombstones.c.consumer_uuid == residue).subquery()) == 1
     assert set(held(rig, I1)) == {node_uuid(1)}
     # Whoever hears of the guest's end later finds that said already.
-    rig.placement.delete_allocations(
+    rig.placement.call(
         DeleteAllocations(request_id=rig.fresh(), consumer_uuid=residue, for_good=True, leave_residue=True)
     )
     assert [holder.uuid for holder in rig.audit().holders] == [I1]
@@ -233,9 +233,7 @@ def test_a_host_that_an_evacuation_has_not_left_yet_is_not_deleted(rig: Rig) -> 
 def test_a_host_on_which_a_deleted_server_has_left_what_others_had_put_there_is_not_deleted(rig: Rig) -> None:
     rig.add_hosts([0])
     uuid = rig.take(0, vcpus=1)
-    rig.placement.delete_allocations(
-        DeleteAllocations(request_id=rig.fresh(), consumer_uuid=uuid, for_good=True, keep_extras=True)
-    )
+    rig.placement.call(DeleteAllocations(request_id=rig.fresh(), consumer_uuid=uuid, for_good=True, keep_extras=True))
     force_down(rig)
     with pytest.raises(errors.InvalidState, match=uuid):
         delete(rig)

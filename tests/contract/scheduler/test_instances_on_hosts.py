@@ -50,7 +50,7 @@ def add_hosts(rig: Rig) -> None:
             ProviderReport(uuid=node_uuid(number), name=f"host{number}"),
             ProviderReport(uuid=child, name=f"child{number}", parent_provider_uuid=node_uuid(number), inventories=held),
         ]
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=tuple(providers)))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=tuple(providers)))
     rig.report([report(number) for number in NESTED], [f"host{number}" for number in NESTED])
 
 
@@ -149,7 +149,7 @@ class Player:
             return
         uuid = self.random.choice(self.settled())
         del self.placed[uuid]
-        self.rig.placement.delete_allocations(
+        self.rig.placement.call(
             DeleteAllocations(
                 request_id=self.rig.fresh(),
                 consumer_uuid=uuid,
@@ -166,7 +166,7 @@ class Player:
         uuid = self.random.choice(candidates)
         failed, to = self.placed.pop(uuid), self.spare.pop(uuid)
         assert failed.claim_id is not None
-        self.rig.placement.swap_claim(
+        self.rig.placement.call(
             SwapClaim(
                 request_id=self.rig.fresh(),
                 consumer_uuid=uuid,
@@ -192,9 +192,7 @@ class Player:
             consumer_generation=consumer(self.rig, uuid).generation,
             consumer_type=self.random.choice(["INSTANCE", "VOLUME"]),
         )
-        self.rig.placement.put_allocations(
-            PutAllocations(request_id=self.rig.fresh(), consumer_uuid=uuid, wanted=wanted)
-        )
+        self.rig.placement.call(PutAllocations(request_id=self.rig.fresh(), consumer_uuid=uuid, wanted=wanted))
 
 
 @pytest.mark.parametrize("seed", range(2))

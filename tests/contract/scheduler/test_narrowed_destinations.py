@@ -44,7 +44,7 @@ def uuid_of(name: str) -> str:
 
 
 def report(rig: Rig, *providers: ProviderReport) -> None:
-    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=providers))
+    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=providers))
 
 
 def provider(

@@ -97,9 +97,9 @@ def test_a_number_of_a_class_that_means_another_name_now_is_looked_up_again(rig:
 
 def _give(rig: Rig, name: str) -> None:
     """Let host 1 have five of a class of its own."""
-    rig.placement.ensure_resource_class(EnsureResourceClass(request_id=rig.fresh(), name=name))
-    provider = rig.placement.get_resource_provider(GetResourceProvider(uuid=node_uuid(1)))
-    rig.placement.set_inventories(
+    rig.placement.call(EnsureResourceClass(request_id=rig.fresh(), name=name))
+    provider = rig.placement.call(GetResourceProvider(uuid=node_uuid(1)))
+    rig.placement.call(
         SetInventories(
             request_id=rig.fresh(),
             uuid=provider.uuid,
@@ -135,5 +135,5 @@ def test_no_number_of_a_lost_history_comes_again(rig: Rig) -> None:
 
     assert min(numbers()) > lost
     assert rig.database.read(change_feed.newest) > last
-    rig.placement.create_resource_provider(CreateResourceProvider(request_id=rig.fresh(), uuid=ids.fresh(), name="new"))
+    rig.placement.call(CreateResourceProvider(request_id=rig.fresh(), uuid=ids.fresh(), name="new"))
     assert rig.database.read(change_feed.newest) > last

@@ -14,7 +14,6 @@ from moorage.messages import CreateServerGroup, SetHost, SwapClaim
 from moorage.messages.wire import decode
 from moorage.model import Explanation, Selection, ServerGroup
 from moorage.plugin import Host, Weigher
-from placement_store.endpoints.server_groups import GroupEndpoint
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Weighted
 
@@ -117,7 +116,7 @@ def test_an_alternate_is_refused_once_another_member_has_come_there(rig: Rig) ->
     [[claimed, alternate]] = scheduler.select(select("i1", num_alternates=1, server_group=APART))
     build(rig, scheduler, "i2", server_group=APART)
     with pytest.raises(errors.GroupRuleRefused):
-        rig.placement.swap_claim(
+        rig.placement.call(
             SwapClaim(
                 request_id=rig.fresh(),
                 consumer_uuid=instance_of("i1"),
@@ -217,8 +216,7 @@ def test_a_rule_that_no_host_keeps_is_no_valid_host_even_without_the_filters(rig
 
 def test_a_group_that_the_store_knows_with_another_rule_is_refused_whatever_hosts_there_are(rig: Rig) -> None:
     rig.add_hosts([0])
-    endpoint = GroupEndpoint(rig.database, rig.names)
-    endpoint.create_server_group(
+    rig.placement.call(
         CreateServerGroup(request_id=rig.fresh(), group=group("anti-affinity", 2), name="web", project_id="project")
     )
     scheduler = rig.scheduler()

@@ -54,7 +54,7 @@ def test_what_the_feed_has_not_told_is_drift_and_stays_so(rig: Rig) -> None:
 
 def test_what_is_gone_from_the_store_and_not_from_the_view_is_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(2)))
+    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(2)))
     rig.database.write(lambda connection: connection.execute(hosts.delete().where(hosts.c.service_host == "host0")))
     silence(rig)
 
@@ -74,9 +74,9 @@ def test_a_claim_made_here_and_not_read_again_yet_is_no_drift(rig: Rig) -> None:
 def test_a_provider_without_a_host_is_named_by_its_uuid(rig: Rig) -> None:
     scheduler = rig.scheduler()
     pool = node_uuid(50)
-    rig.placement.create_resource_provider(CreateResourceProvider(request_id=rig.fresh(), uuid=pool, name="a pool"))
+    rig.placement.call(CreateResourceProvider(request_id=rig.fresh(), uuid=pool, name="a pool"))
     silence(rig)
 
     assert drifted(scheduler) == (pool,)
-    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=pool))
+    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=pool))
     assert drifted(scheduler) == ()

@@ -18,7 +18,7 @@ SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
 def report(store: Store, *reports: ProviderReport) -> None:
-    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+    store.dispatcher.call(ReportProviders(request_id=ids.fresh(), providers=reports))
 
 
 def described(number: int, **totals: int) -> ProviderReport:

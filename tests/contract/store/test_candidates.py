@@ -20,7 +20,6 @@ from placement_store.candidates import HostTree, listing, load
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import SHARES
 from placement_store.db.names import sync
-from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.schema import inventories, resource_providers
 
 AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
@@ -39,9 +38,7 @@ def ask(store: Store, *, limit: int = 1000, **groups_and_more: Any) -> Allocatio
     resources = groups_and_more.pop("resources", None)
     groups = groups_and_more.pop("groups", {"": ResourceGroup(resources=resources or SMALL)})
     request = ResourceRequest(groups=groups, **groups_and_more)
-    return PlacementEndpoint(store.database, store.names).list_allocation_candidates(
-        ListAllocationCandidates(request=request, limit=limit)
-    )
+    return store.dispatcher.call(ListAllocationCandidates(request=request, limit=limit))
 
 
 def amounts(found: AllocationCandidates) -> list[dict[str, dict[str, int]]]:
@@ -50,9 +47,9 @@ def amounts(found: AllocationCandidates) -> list[dict[str, dict[str, int]]]:
 
 def give(store: Store, uuid: str, *, traits: tuple[str, ...] = (), aggregates: tuple[str, ...] = ()) -> str:
     if traits:
-        store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits))
+        store.dispatcher.call(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits))
     if aggregates:
-        store.endpoint.set_aggregates(SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=aggregates))
+        store.dispatcher.call(SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=aggregates))
     return uuid
 
 
@@ -309,7 +306,7 @@ def stored(store: Store, tree: HostTree) -> dict[str, str]:
     store.empty()
     sync(store.database)
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C"):
-        store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name))
+        store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name))
     uuids: dict[str, str] = {}
     # A parent's name is its children's, or has a smaller number at its end.
     for provider in sorted((*tree.providers, *tree.above_sharing, *tree.sharing), key=lambda one: one.uuid):

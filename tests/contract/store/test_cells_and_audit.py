@@ -27,7 +27,7 @@ def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:
     with pytest.raises(errors.AlreadyExists):
         cells.create(store.database, name="a", uuid=ids.fresh())
 
-    assert store.endpoint.list_cells(ListCells()) == [
+    assert store.dispatcher.call(ListCells()) == [
         Cell(name="a", uuid=uuids[1], transport_url=url, database_connection="sqlite:///x"),
         Cell(name="b", uuid=uuids[0]),
     ]
@@ -41,11 +41,11 @@ def test_one_cell_is_located_with_its_bus_and_its_records_are_named_only_to_whoe
     cells.create(store.database, name="a", uuid=uuid, transport_url=url, database_connection="sqlite:///x")
     without = Cell(uuid=uuid, name="a", transport_url=url)
 
-    assert store.endpoint.locate_cell(LocateCell(name="a")) == without
-    assert store.endpoint.list_cells(ListCells(without_databases=True)) == [without]
-    assert store.endpoint.locate_cell(LocateCell(name="a", with_database=True)).database_connection == "sqlite:///x"
+    assert store.dispatcher.call(LocateCell(name="a")) == without
+    assert store.dispatcher.call(ListCells(without_databases=True)) == [without]
+    assert store.dispatcher.call(LocateCell(name="a", with_database=True)).database_connection == "sqlite:///x"
     with pytest.raises(errors.CellNotFound):
-        store.endpoint.locate_cell(LocateCell(name="b"))
+        store.dispatcher.call(LocateCell(name="b"))
 
 
 def test_an_audit_names_who_holds_what_and_where_sums_disagree(store: Store, host: str) -> None:

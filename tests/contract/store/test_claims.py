@@ -217,7 +217,7 @@ def test_a_swap_compares_generations_of_providers_where_they_are_named(store: St
     message = store.swap_message(uuid, claim_id, {host: SMALL}, {after: SMALL})
     message.claimed.allocations[after] = type(message.claimed.allocations[after])(resources=SMALL, generation=7)
     with pytest.raises(errors.ProviderGenerationConflict):
-        store.endpoint.swap_claim(message)
+        store.dispatcher.call(message)
 
 
 def test_a_claim_is_swapped_on_the_same_host(store: Store, host: str) -> None:
@@ -296,24 +296,24 @@ def test_the_same_request_is_carried_out_once_and_answered_as_before(store: Stor
     swap = store.swap_message(uuid, claim_id, {host: SMALL}, {after: SMALL})
     put = PutAllocations(request_id="put", consumer_uuid=ids.fresh(), wanted=store.wanted({host: SMALL}))
 
-    assert store.endpoint.swap_claim(swap) == store.endpoint.swap_claim(swap)
-    assert store.endpoint.put_allocations(put) == store.endpoint.put_allocations(put)
+    assert store.dispatcher.call(swap) == store.dispatcher.call(swap)
+    assert store.dispatcher.call(put) == store.dispatcher.call(put)
 
     assert (store.used(host), store.used(after)) == (SMALL, SMALL)
 
 
 def test_a_request_id_with_other_content_is_refused(store: Store, host: str) -> None:
     put = PutAllocations(request_id="put", consumer_uuid=ids.fresh(), wanted=store.wanted({host: SMALL}))
-    store.endpoint.put_allocations(put)
+    store.dispatcher.call(put)
     other = PutAllocations(request_id="put", consumer_uuid=ids.fresh(), wanted=store.wanted({host: SMALL}))
     with pytest.raises(errors.RequestIdReused):
-        store.endpoint.put_allocations(other)
+        store.dispatcher.call(other)
 
 
 def test_a_refused_request_may_be_repeated_with_its_id(store: Store) -> None:
     host = store.provider(VCPU=1)
     put = PutAllocations(request_id="put", consumer_uuid=ids.fresh(), wanted=store.wanted({host: {"VCPU": 2}}))
     with pytest.raises(errors.CapacityExceeded):
-        store.endpoint.put_allocations(put)
+        store.dispatcher.call(put)
     store.set_inventories(host, 1, VCPU=2)
-    assert store.endpoint.put_allocations(put).consumer_generation == 1
+    assert store.dispatcher.call(put).consumer_generation == 1

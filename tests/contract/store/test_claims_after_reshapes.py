@@ -139,7 +139,7 @@ def test_a_claim_on_a_child_that_a_reshape_has_emptied_and_somebody_has_deleted_
     made_with = {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
     claim_id = store.claim(uuid, made_with).claim_id
     reshaping.move((gpu, {"VGPU": 4}, node))
-    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=gpu))
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=gpu))
 
     store.swap(uuid, claim_id, made_with, {after: CLAIMED})
 

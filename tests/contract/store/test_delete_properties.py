@@ -79,7 +79,7 @@ def test_after_a_delete_what_is_left_is_what_others_had_put_there_or_nothing_and
     if begun:
         moving.accept()
         if outcome is not None:
-            ended = store.endpoint.end_move(moving.ending(outcome, guest_gone=not residue, leave_residue=residue))
+            ended = store.dispatcher.call(moving.ending(outcome, guest_gone=not residue, leave_residue=residue))
             ledger.lost += sums(ended.extras)
     left_by_others = ledger.put - ledger.lost
     fill_up(store)

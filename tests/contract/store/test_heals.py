@@ -12,7 +12,6 @@ from moorage import errors, ids
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
-from placement_store.endpoints.operator import OperatorEndpoint
 from placement_store.schema import allocations, consumers, inventories, tombstones
 from placement_store.upkeep import audit
 
@@ -54,21 +53,18 @@ def seen(store: Store, *uuids: str) -> dict[str, SeenConsumer]:
 @pytest.fixture
 def heal(store: Store) -> Callable[..., Healed]:
     """Heal consumers that have been seen as they are."""
-    endpoint = OperatorEndpoint(store.database, store.names)
 
     def healed(*holds: RecordedHold, gone: tuple[str, ...] = (), **more: Any) -> Healed:
         named = [*(hold.consumer_uuid for hold in holds), *gone]
-        return endpoint.heal_consumers(heal_message(*holds, **{"seen": seen(store, *named)} | more))
+        return store.dispatcher.call(heal_message(*holds, **{"seen": seen(store, *named)} | more))
 
     return healed
 
 
 @pytest.fixture
 def recount(store: Store) -> Callable[..., Recounted]:
-    endpoint = OperatorEndpoint(store.database, store.names)
-
     def counted(*uuids: str) -> Recounted:
-        return endpoint.recount_inventories(RecountInventories(request_id=ids.fresh(), provider_uuids=uuids))
+        return store.dispatcher.call(RecountInventories(request_id=ids.fresh(), provider_uuids=uuids))
 
     return counted
 
@@ -116,9 +112,8 @@ def test_a_lost_consumer_is_rebuilt_under_its_own_claim_and_can_be_moved(
 def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     message = heal_message(source_hold(moving), seen={moving.uuid: SeenConsumer()})
     lose(store, moving.uuid)
-    endpoint = OperatorEndpoint(store.database, store.names)
 
-    assert endpoint.heal_consumers(message) == endpoint.heal_consumers(message)
+    assert store.dispatcher.call(message) == store.dispatcher.call(message)
     assert store.used(source) == SMALL
     assert heal(source_hold(moving)).released == {}
     assert store.used(source) == SMALL

@@ -12,7 +12,7 @@ CELL = ids.derived("cell")
 
 def declared_down(store: Store, *names: str, cell: str = CELL) -> list[str]:
     message = ListHostsDeclaredDown(cell_uuid=cell, service_hosts=names)
-    return store.endpoint.list_hosts_declared_down(message)
+    return store.dispatcher.call(message)
 
 
 def name_both(store: Store, nodes: tuple[str, str], name: str) -> None:
@@ -48,7 +48,7 @@ def test_a_host_that_is_disabled_is_out_of_service_and_is_waited_for_all_the_sam
     store.database.write(lambda connection: connection.execute(statement))
     message = ListHostsDeclaredDown(cell_uuid=CELL, service_hosts=(up, off, down), or_disabled=True)
 
-    assert store.endpoint.list_hosts_declared_down(message) == [off, down]
+    assert store.dispatcher.call(message) == [off, down]
     assert declared_down(store, up, off, down) == [down]
 
 

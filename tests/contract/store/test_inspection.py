@@ -49,7 +49,7 @@ def test_an_audit_names_the_roots_that_each_consumer_holds_something_of(store: S
     pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
     store.claim(uuid, {host: SMALL, pool: {"DISK_GB": 5}})
 
-    audit = store.inspection.audit_store(AuditStore())
+    audit = store.dispatcher.call(AuditStore())
 
     [holder] = audit.holders
     assert (holder.uuid, holder.allocations) == (uuid, 3)
@@ -62,11 +62,11 @@ def test_an_audit_in_parts_tells_of_each_holder_once_and_whole(store: Store, hos
     uuids = [ids.fresh() for _ in range(5)]
     for uuid in uuids:
         store.claim(uuid, {host: {"VCPU": 1, "MEMORY_MB": 1}, pool: {"DISK_GB": 1}})
-    whole = store.inspection.audit_store(AuditStore())
+    whole = store.dispatcher.call(AuditStore())
     for limit in (1, 2, 5, 6):
-        parts = [store.inspection.audit_store(AuditStore(limit=limit))]
+        parts = [store.dispatcher.call(AuditStore(limit=limit))]
         while parts[-1].more_after is not None:
-            parts.append(store.inspection.audit_store(AuditStore(limit=limit, after=parts[-1].more_after)))
+            parts.append(store.dispatcher.call(AuditStore(limit=limit, after=parts[-1].more_after)))
         assert [holder for part in parts for holder in part.holders] == list(whole.holders)
         assert all(len(part.holders) <= limit for part in parts)
 
@@ -76,9 +76,9 @@ def test_inventories_are_told_of_with_the_first_part_of_an_audit_alone(store: St
     store.claim(ids.fresh(), {host: {"VCPU": 2}})
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE inventories SET used = 1 WHERE used = 4")
-    first = store.inspection.audit_store(AuditStore(limit=1))
+    first = store.dispatcher.call(AuditStore(limit=1))
     assert first.more_after is not None
-    second = store.inspection.audit_store(AuditStore(limit=1, after=first.more_after))
+    second = store.dispatcher.call(AuditStore(limit=1, after=first.more_after))
     assert [finding.allocated for finding in first.drifted] == [4]
     assert second.drifted == ()
     assert len(second.holders) == 1
@@ -98,7 +98,7 @@ def test_who_holds_something_throughout_is_in_one_part_while_others_come_and_go(
     claims = store.listed(limit=2)
     while after is not None or len(claims) == 2:
         if after is not None:
-            part = store.inspection.audit_store(AuditStore(limit=2, after=after))
+            part = store.dispatcher.call(AuditStore(limit=2, after=after))
             audited += [holder.uuid for holder in part.holders]
             after = part.more_after
         listed += [claim.consumer_uuid for claim in claims]
@@ -116,9 +116,9 @@ def test_a_service_that_was_stopped_in_order_is_so_until_it_reports_again(store:
     service = ServiceReport(name="a", kind="scheduler", machine="m1", version="1.0")
 
     def reported(**how: bool) -> bool:
-        store.inspection.report_service(ReportService(request_id=ids.fresh(), service=service, **how))
+        store.dispatcher.call(ReportService(request_id=ids.fresh(), service=service, **how))
         time.sleep(0.01)
-        [state] = store.inspection.list_services(ListServices())
+        [state] = store.dispatcher.call(ListServices())
         return state.stopped
 
     assert [reported(), reported(stopped=True), reported(), reported(stopped=True)] == [False, True, False, True]
@@ -126,8 +126,8 @@ def test_a_service_that_was_stopped_in_order_is_so_until_it_reports_again(store:
 
 def test_a_service_whose_only_report_is_that_it_stops_is_stopped(store: Store) -> None:
     service = ServiceReport(name="b", kind="scheduler", machine="m1", version="1.0")
-    store.inspection.report_service(ReportService(request_id=ids.fresh(), service=service, stopped=True))
-    assert [state.stopped for state in store.inspection.list_services(ListServices())] == [True]
+    store.dispatcher.call(ReportService(request_id=ids.fresh(), service=service, stopped=True))
+    assert [state.stopped for state in store.dispatcher.call(ListServices())] == [True]
 
 
 def test_a_running_service_says_nothing_that_a_placement_role_of_the_former_release_does_not_know() -> None:
@@ -151,7 +151,7 @@ def test_a_service_is_known_by_kind_name_and_cell_since_its_first_report(store: 
 
     def report(version: str, **more: str) -> None:
         described = {"name": "a", "kind": "scheduler", "machine": "m1"} | more
-        store.inspection.report_service(
+        store.dispatcher.call(
             ReportService(request_id=ids.fresh(), service=ServiceReport(version=version, **described))
         )
 
@@ -162,7 +162,7 @@ def test_a_service_is_known_by_kind_name_and_cell_since_its_first_report(store: 
     report("1.1", machine="m2")
     time.sleep(0.01)
 
-    found = store.inspection.list_services(ListServices())
+    found = store.dispatcher.call(ListServices())
 
     assert [(s.service.kind, s.service.cell_uuid) for s in found] == [("cell conductor", cell), ("scheduler", None)]
     assert (found[1].service.version, found[1].service.machine) == ("1.1", "m2")

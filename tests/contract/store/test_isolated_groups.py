@@ -18,7 +18,6 @@ from moorage.model import (
     RecordedHold,
     SeenConsumer,
 )
-from placement_store.endpoints.operator import OperatorEndpoint
 
 GPU = {"VGPU": 1}
 
@@ -126,7 +125,7 @@ def test_a_group_that_is_attached_is_isolated_from_the_others_until_it_is_detach
             consumer_generation=generation,
             isolated=isolated,
         )
-        store.endpoint.put_allocations(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+        store.dispatcher.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
     put(host.amounts, 1, _2=(host.gpus[1],))
     assert is_kept_apart(reshaping, host)
@@ -173,7 +172,7 @@ def test_groups_are_as_isolated_on_the_next_host_as_on_the_one_that_failed(
     uuid = ids.fresh()
     claim_id = store.claim(uuid, host.amounts, isolated=host.groups if isolated else {}).claim_id
     message = store.swap_message(uuid, claim_id, host.amounts, other.amounts)
-    store.endpoint.swap_claim(structs.replace(message, claimed=other.request))
+    store.dispatcher.call(structs.replace(message, claimed=other.request))
 
     assert is_kept_apart(reshaping, other) is isolated
 
@@ -200,9 +199,7 @@ def test_a_heal_isolates_groups_as_they_are_on_record(
         user_id="user",
         isolated=host.groups,
     )
-    OperatorEndpoint(store.database, store.names).heal_consumers(
-        HealConsumers(request_id=ids.fresh(), seen={uuid: SeenConsumer(**seen)}, holds=(hold,))
-    )
+    store.dispatcher.call(HealConsumers(request_id=ids.fresh(), seen={uuid: SeenConsumer(**seen)}, holds=(hold,)))
 
     assert store.held(uuid) == host.amounts
     assert is_kept_apart(reshaping, host)

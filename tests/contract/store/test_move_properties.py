@@ -79,7 +79,7 @@ def test_after_either_end_the_instance_holds_what_it_should_and_what_others_have
     fill_up(store)
     before = used(store)
 
-    ended = store.endpoint.end_move(moving.ending(outcome, guest_gone=not residue, leave_residue=residue))
+    ended = store.dispatcher.call(moving.ending(outcome, guest_gone=not residue, leave_residue=residue))
 
     event(f"{outcome}, residue {ended.residue_uuid is not None}")
     assert not used(store) - before, "the end of a move has needed room"

@@ -42,11 +42,11 @@ def test_an_evacuation_leaves_the_migration_as_a_residue_of_the_source_and_of_no
 
 def test_a_move_that_has_left_a_residue_has_ended(store: Store, destination: str, evacuated: Moving) -> None:
     message = evacuated.ending("confirm", leave_residue=True)
-    answer = store.endpoint.end_move(message)
-    assert store.endpoint.end_move(message) == answer
+    answer = store.dispatcher.call(message)
+    assert store.dispatcher.call(message) == answer
     for outcome in ("confirm", "revert"):
         with pytest.raises(errors.ConsumerNotFound):
-            store.endpoint.end_move(evacuated.ending(outcome, leave_residue=True))
+            store.dispatcher.call(evacuated.ending(outcome, leave_residue=True))
     with pytest.raises(errors.ConsumerNotFound):
         evacuated.swap({destination: LARGE}, leave_residue=True)
 

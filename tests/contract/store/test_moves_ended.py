@@ -59,7 +59,7 @@ def test_what_others_have_put_on_a_pool_that_stays_stays_through_either_end(
         moving.generation = store.put(moving.uuid, {source: SMALL, **disk(pool, 60)}, 1)
         moving.begin({destination: SMALL, **disk(pool, 20)})
         assert moving.amounts == {destination: SMALL, **disk(pool, 60)}
-        store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+        store.dispatcher.call(moving.ending(outcome, guest_gone=True))
         assert moving.amounts[pool] == {"DISK_GB": expected}
         store.delete(moving.uuid, for_good=True)
     assert store.rows() == {}
@@ -141,11 +141,11 @@ def test_a_move_whose_migration_others_have_written_is_not_ended_by_whoever_reli
     before = moving.amounts
 
     with pytest.raises(errors.ConsumerGenerationConflict) as caught:
-        store.endpoint.end_move(moving.ending(outcome, guest_gone=True, migration_generation=read))
+        store.dispatcher.call(moving.ending(outcome, guest_gone=True, migration_generation=read))
 
     assert (caught.value.consumer_uuid, caught.value.found) == (moving.migration, found)
     assert (moving.amounts, moving.migrations) == (before, {source: LARGE})
-    store.endpoint.end_move(moving.ending(outcome, guest_gone=True, migration_generation=found))
+    store.dispatcher.call(moving.ending(outcome, guest_gone=True, migration_generation=found))
 
 
 def test_less_of_a_pool_than_the_move_was_made_with_is_not_made_more_again(
@@ -228,7 +228,7 @@ def test_a_move_is_ended_once_and_only_as_it_stands(
     store: Store, source: str, destination: str, moving: Moving, outcome: str
 ) -> None:
     moving.begin({destination: SMALL})
-    end = store.endpoint.end_move
+    end = store.dispatcher.call
     with pytest.raises(errors.ClaimReleased):
         end(moving.ending(outcome, guest_gone=True, claim_id=moving.source_claim))
     with pytest.raises(errors.ConsumerGenerationConflict) as caught:
@@ -268,7 +268,7 @@ def test_a_move_relies_on_the_generations_that_it_names_be_it_of_providers_of_wh
     i1.generation += 1
     # It holds nothing of the pool any more.
     i1.begin({destination: SMALL}, held=relying(i1.held))
-    end = store.endpoint.end_move
+    end = store.dispatcher.call
     with pytest.raises(errors.ProviderGenerationConflict):
         end(i1.ending(outcome, guest_gone=True, held=relying(i1.held, by=-1)))
 
@@ -283,7 +283,7 @@ def test_a_deleted_instance_gets_nothing_back(store: Store, source: str, destina
     store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,))
     for outcome in ("confirm", "revert"):
         with pytest.raises(errors.ClaimReleased):
-            store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+            store.dispatcher.call(moving.ending(outcome, guest_gone=True))
     assert store.rows() == {}
 
 
@@ -294,7 +294,7 @@ def test_what_a_host_has_accepted_is_given_up_only_if_its_guest_is_gone_or_a_res
     moving.accept()
     for outcome in ("confirm", "revert"):
         with pytest.raises(errors.InvalidState):
-            store.endpoint.end_move(moving.ending(outcome))
+            store.dispatcher.call(moving.ending(outcome))
     assert (moving.amounts, moving.migrations) == ({destination: SMALL}, {source: SMALL})
 
 
@@ -324,7 +324,7 @@ def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, out
     gpu = store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
     assert moving.migrations == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
 
-    store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+    store.dispatcher.call(moving.ending(outcome, guest_gone=True))
 
     new = {node: {"VCPU": 3}, gpu: {"VGPU": 2}} if same_host else {after: {"VCPU": 3, "VGPU": 2}}
     assert moving.amounts == (new if outcome == "confirm" else {node: {"VCPU": 2}, gpu: {"VGPU": 1}})

@@ -54,7 +54,7 @@ def test_through_any_sizes_of_a_pool_the_larger_of_old_and_new_is_held_and_each_
         assert i1.amounts == {destinations[number]: LARGE, **(disk(pool, max(50, new)) if new else disk(other, 5))}
         assert i1.migrations == ({source: SMALL} if new else {source: SMALL, **disk(pool, 50)})
 
-    store.endpoint.end_move(i1.ending(outcome, guest_gone=True))
+    store.dispatcher.call(i1.ending(outcome, guest_gone=True))
 
     assert i1.amounts == (i1.claimed if outcome == "confirm" else i1.held)
     assert store.is_sound()
@@ -154,7 +154,7 @@ def test_a_refused_swap_changes_neither_and_may_be_repeated(
         held=request(i1.held),
     )
     with pytest.raises(errors.CapacityExceeded):
-        store.endpoint.swap_claim(message)
+        store.dispatcher.call(message)
     assert store.rows() == before
     for wrong in ({"held": None}, {"migration_uuid": None}):
         with pytest.raises(errors.InvalidRequest):
@@ -166,8 +166,8 @@ def test_a_refused_swap_changes_neither_and_may_be_repeated(
     assert store.rows() == before
 
     store.set_inventories(second, store.generation(second), VCPU=16, MEMORY_MB=8192)
-    answer = store.endpoint.swap_claim(message)
+    answer = store.dispatcher.call(message)
 
-    assert store.endpoint.swap_claim(message) == answer
+    assert store.dispatcher.call(message) == answer
     assert i1.amounts == {second: {"VCPU": 9}}
     assert i1.migrations == i1.held

@@ -60,12 +60,12 @@ def test_a_class_that_is_neither_standard_nor_custom_is_not_found(store: Store) 
 
 
 def test_standard_traits_are_there_and_writing_them_again_changes_nothing(store: Store) -> None:
-    before = store.endpoint.list_traits(ListTraits())
+    before = store.dispatcher.call(ListTraits())
 
     names.sync(store.database)
 
     assert {AVX, "MISC_SHARES_VIA_AGGREGATE"} <= set(before)
-    assert store.endpoint.list_traits(ListTraits()) == before
+    assert store.dispatcher.call(ListTraits()) == before
 
 
 # --- Creating, listing and deleting ---------------------------------------------------------------------------------
@@ -80,16 +80,16 @@ class Classes:
         self.store = store
 
     def ensure(self, name: str) -> bool:
-        return self.store.endpoint.ensure_resource_class(EnsureResourceClass(request_id=ids.fresh(), name=name)).created
+        return self.store.dispatcher.call(EnsureResourceClass(request_id=ids.fresh(), name=name)).created
 
     def delete(self, name: str) -> None:
-        self.store.endpoint.delete_resource_class(DeleteResourceClass(request_id=ids.fresh(), name=name))
+        self.store.dispatcher.call(DeleteResourceClass(request_id=ids.fresh(), name=name))
 
     def listed(self) -> list[str]:
-        return self.store.endpoint.list_resource_classes(ListResourceClasses())
+        return self.store.dispatcher.call(ListResourceClasses())
 
     def give(self, provider: str, *given: str) -> None:
-        self.store.endpoint.set_inventories(
+        self.store.dispatcher.call(
             SetInventories(
                 request_id=ids.fresh(),
                 uuid=provider,
@@ -108,16 +108,16 @@ class Traits(Classes):
     standard, not_found = AVX, errors.TraitNotFound
 
     def ensure(self, name: str) -> bool:
-        return self.store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name)).created
+        return self.store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name)).created
 
     def delete(self, name: str) -> None:
-        self.store.endpoint.delete_trait(DeleteTrait(request_id=ids.fresh(), name=name))
+        self.store.dispatcher.call(DeleteTrait(request_id=ids.fresh(), name=name))
 
     def listed(self) -> list[str]:
-        return self.store.endpoint.list_traits(ListTraits())
+        return self.store.dispatcher.call(ListTraits())
 
     def give(self, provider: str, *given: str) -> None:
-        self.store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=provider, traits=given))
+        self.store.dispatcher.call(SetTraits(request_id=ids.fresh(), uuid=provider, traits=given))
 
     def number(self, name: str) -> int:
         return TraitNames(self.store.database).id_of(name)
@@ -205,7 +205,7 @@ def test_traits_are_listed_by_name_by_beginning_and_by_whether_a_provider_has_th
     for name in ("CUSTOM_GOLD", "CUSTOM_SILVER"):
         kind.ensure(name)
     kind.give(store.provider(), "CUSTOM_GOLD", AVX)
-    listed = store.endpoint.list_traits
+    listed = store.dispatcher.call
 
     assert listed(ListTraits(associated=True)) == ["CUSTOM_GOLD", AVX]
     assert listed(ListTraits(names=("CUSTOM_SILVER", "CUSTOM_NOBODYS", AVX))) == ["CUSTOM_SILVER", AVX]

@@ -28,8 +28,6 @@ from moorage.messages import (
 from moorage.messages.wire import Message, R
 from moorage.model import ResourceGroup, ServerGroup
 from placement_store.claims.residues import RESIDUE
-from placement_store.endpoints.operator import OperatorEndpoint
-from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import (
     MAIN,
     aggregates,
@@ -67,8 +65,7 @@ LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
 
 
 def endpoints(rig: Rig) -> list[object]:
-    groups = GroupEndpoint(rig.database, rig.names)
-    return [rig.registry, rig.placement, Aggregates(rig).endpoint, groups, OperatorEndpoint(rig.database, rig.names)]
+    return [rig.registry, rig.placement.handlers(), Aggregates(rig).endpoint]
 
 
 class Asked:
@@ -90,10 +87,9 @@ def asked(rig: Rig) -> Asked:
     rig.add_hosts(range(4))
     rig.add_hosts(range(4, 7), cell=1)
     made = Aggregates(rig)
-    groups = GroupEndpoint(rig.database, rig.names)
     for number in (4, 1, 6, 3, 5, 2, 0):
         made.create(f"aggregate {number}", *(f"host{each}" for each in range(number)))
-        groups.create_server_group(
+        rig.placement.call(
             CreateServerGroup(
                 request_id=rig.fresh(),
                 group=ServerGroup(uuid=ids.derived("parts", "group", number), policy="anti-affinity"),

@@ -34,7 +34,7 @@ def test_two_trees_that_are_hung_under_each_other_become_one(store: Store) -> No
     for _ in range(ROUNDS):
         one, other = store.provider(), store.provider()
         low, other_low = store.provider(parent=one), store.provider(parent=other)
-        update = store.endpoint.update_resource_provider
+        update = store.dispatcher.call
 
         outcome = at_once(lambda: update(move(one, other_low)), lambda: update(move(other, low)))  # noqa: B023
 
@@ -48,7 +48,7 @@ def test_children_that_come_while_their_parent_moves_go_with_it(store: Store) ->
     for number in range(ROUNDS):
         root = (other, one)[number % 2]
         outcome = at_once(
-            lambda root=root: store.endpoint.update_resource_provider(move(parent, root)),
+            lambda root=root: store.dispatcher.call(move(parent, root)),
             *[lambda: store.provider(parent=parent)] * 3,
         )
         assert outcome == ["done"] * 4
@@ -60,7 +60,7 @@ def test_a_parent_that_is_deleted_while_a_child_comes_leaves_no_orphan(store: St
         parent = store.provider()
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=parent)
         outcome = at_once(
-            lambda message=message: store.endpoint.delete_resource_provider(message),
+            lambda message=message: store.dispatcher.call(message),
             lambda parent=parent: store.provider(parent=parent),
         )
         assert outcome in (["done", "ProviderNotFound"], ["ProviderHasChildren", "done"])
@@ -70,12 +70,12 @@ def test_a_parent_that_is_deleted_while_a_child_comes_leaves_no_orphan(store: St
 def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: str) -> None:
     for number in range(ROUNDS):
         name = f"CUSTOM_{number}"
-        store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name))
+        store.dispatcher.call(EnsureTrait(request_id=ids.fresh(), name=name))
         delete = DeleteTrait(request_id=ids.fresh(), name=name)
         give = SetTraits(request_id=ids.fresh(), uuid=host, traits=(name,))
         outcome = at_once(
-            lambda delete=delete: store.endpoint.delete_trait(delete),
-            lambda give=give: store.endpoint.set_traits(give),
+            lambda delete=delete: store.dispatcher.call(delete),
+            lambda give=give: store.dispatcher.call(give),
         )
         assert outcome in (["done", "TraitNotFound"], ["NameInUse", "done"])
         assert (name in store.get(host).traits) == (outcome[1] == "done")
@@ -89,7 +89,7 @@ def test_aggregates_that_several_are_the_first_to_name_are_there_once(store: Sto
         for number, uuid in enumerate(hosts)
     ]
 
-    outcome = at_once(*[lambda one=one: store.endpoint.set_aggregates(one) for one in messages])
+    outcome = at_once(*[lambda one=one: store.dispatcher.call(one) for one in messages])
 
     assert outcome == ["done"] * 4
     assert {store.get(uuid).aggregates for uuid in hosts} == {tuple(sorted(aggregates))}
@@ -104,7 +104,7 @@ def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -
         )
         messages = [ReportProviders(request_id=ids.fresh(), providers=reports) for _ in range(4)]
 
-        outcome = at_once(*[lambda one=one: store.endpoint.report_providers(one) for one in messages])
+        outcome = at_once(*[lambda one=one: store.dispatcher.call(one) for one in messages])
 
         assert outcome == ["done"] * 4
         assert (store.generation(root), store.generation(child)) == (1, 1)
@@ -125,7 +125,7 @@ def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it
 
     def report() -> int:
         message = ReportProviders(request_id=ids.fresh(), providers=(reported,))
-        return store.endpoint.report_providers(message).generations[reported.uuid]
+        return store.dispatcher.call(message).generations[reported.uuid]
 
     report()
     with CallBetween(store.database, 0, lambda: None) as counting:

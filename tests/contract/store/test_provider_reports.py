@@ -25,7 +25,7 @@ HOST, NUMA, GPU = (ids.derived(name) for name in ("host", "numa", "gpu"))
 def report(store: Store, *reports: ProviderReport, gone: Sequence[str] = ()) -> dict[str, int]:
     """Report providers and return their generations."""
     message = ReportProviders(request_id=ids.fresh(), providers=reports, gone=tuple(gone))
-    return store.endpoint.report_providers(message).generations
+    return store.dispatcher.call(message).generations
 
 
 def described(number: int, **totals: int) -> ProviderReport:
@@ -40,7 +40,7 @@ def test_reported_providers_are_created_with_their_inventories(store: Store) -> 
     generations = report(store, described(1, VCPU=8, CUSTOM_GPU=1), described(2))
 
     assert generations == {ids.derived("node", 1): 1, ids.derived("node", 2): 0}
-    first, second = store.endpoint.list_resource_providers(ListResourceProviders())
+    first, second = store.dispatcher.call(ListResourceProviders())
 
     assert first.inventories == {"VCPU": Inventory(total=8), "CUSTOM_GPU": Inventory(total=1)}
     assert (first.uuid, first.generation, first.root_provider_uuid) == (ids.derived("node", 1), 1, first.uuid)
@@ -90,7 +90,7 @@ def test_one_bad_provider_of_a_report_names_itself_and_nothing_is_written(store:
     with pytest.raises(errors.InvalidRequest) as doubled:
         report(store, good, good)
     assert doubled.value.path == "$.providers[1].uuid"
-    assert [found.name for found in store.endpoint.list_resource_providers(ListResourceProviders())] == ["taken"]
+    assert [found.name for found in store.dispatcher.call(ListResourceProviders())] == ["taken"]
 
 
 def test_a_class_in_use_cannot_drop_out_of_a_report(store: Store) -> None:
@@ -142,7 +142,7 @@ def of_gpu(**changes: Any) -> ProviderReport:
 
 
 def listed(store: Store) -> list[str]:
-    return [found.name for found in store.endpoint.list_resource_providers(ListResourceProviders())]
+    return [found.name for found in store.dispatcher.call(ListResourceProviders())]
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def tree(store: Store) -> dict[str, int]:
 
 def test_a_whole_tree_is_created_with_all_that_it_has(store: Store, tree: dict[str, int]) -> None:
     assert tree == {HOST: 1, NUMA: 1, GPU: 1}
-    host, numa, gpu = store.endpoint.list_provider_trees(ListProviderTrees(uuids=(HOST,)))
+    host, numa, gpu = store.dispatcher.call(ListProviderTrees(uuids=(HOST,)))
     assert (numa.parent_provider_uuid, gpu.parent_provider_uuid, gpu.root_provider_uuid) == (HOST, NUMA, HOST)
     assert (numa.traits, numa.aggregates) == (("CUSTOM_FAST", AVX), (RACK,))
     assert (host.traits, gpu.inventories) == ((), {"VGPU": Inventory(total=4)})
@@ -307,14 +307,12 @@ def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_loc
         event.remove(store.database.engine, "before_cursor_execute", move_first)
 
     assert len(locks) == 2
-    gpu = store.endpoint.list_provider_trees(ListProviderTrees(uuids=(HOST,)))[-1]
+    gpu = store.dispatcher.call(ListProviderTrees(uuids=(HOST,)))[-1]
     assert (gpu.uuid, gpu.parent_provider_uuid, gpu.traits) == (GPU, NUMA, (AVX,))
 
 
 def test_a_provider_that_an_operator_has_moved_is_reported_where_it_is(store: Store, tree: dict[str, int]) -> None:
-    store.endpoint.update_resource_provider(
-        UpdateResourceProvider(request_id=ids.fresh(), uuid=GPU, parent_provider_uuid=HOST)
-    )
+    store.dispatcher.call(UpdateResourceProvider(request_id=ids.fresh(), uuid=GPU, parent_provider_uuid=HOST))
     with pytest.raises(errors.InvalidRequest):
         report(store, of_host(), of_numa(), of_gpu())
     assert report(store, of_host(), of_numa(), of_gpu(parent_provider_uuid=HOST)) == tree
@@ -331,7 +329,7 @@ def test_hundreds_of_trees_are_reported_in_one_call_with_few_statements(store: S
     assert set(generations.values()) == {2}
     # Those that take a trait away name one provider each; the rest is in bulk.
     assert counted.others_than("DELETE FROM provider_traits") < 40
-    assert [one.traits for one in store.endpoint.list_resource_providers(ListResourceProviders())] == [(SSD,)] * 999
+    assert [one.traits for one in store.dispatcher.call(ListResourceProviders())] == [(SSD,)] * 999
 
 
 def small_tree(number: int) -> list[ProviderReport]:

@@ -18,13 +18,13 @@ AGGREGATES = [ids.derived("aggregate", number) for number in range(3)]
 
 
 def report(store: Store, *reports: ProviderReport) -> None:
-    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+    store.dispatcher.call(ReportProviders(request_id=ids.fresh(), providers=reports))
 
 
 def matching(store: Store, **asked: Any) -> list[str]:
     """The names of the providers that fulfil this."""
     message = ListResourceProviders(matching=ResourceGroup(**asked))
-    return [provider.name for provider in store.endpoint.list_resource_providers(message)]
+    return [provider.name for provider in store.dispatcher.call(message)]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def described(
 
 
 def test_providers_are_found_by_name_and_by_uuid(fleet: Store) -> None:
-    listed = fleet.endpoint.list_resource_providers
+    listed = fleet.dispatcher.call
     for asked in ({"name": "numa"}, {"uuid": ids.derived("numa")}, {"name": "numa", "uuid": ids.derived("numa")}):
         assert [provider.name for provider in listed(ListResourceProviders(**asked))] == ["numa"]
     assert listed(ListResourceProviders(name="numa", uuid=ids.derived("host"))) == []
@@ -174,13 +174,13 @@ def test_providers_are_listed_exactly_if_they_fulfil_every_word_of_the_group(
     TraitNames(store.database).sync()
     store.names.sync()
     build(store, drawn)
-    everything = store.endpoint.list_resource_providers(ListResourceProviders())
+    everything = store.dispatcher.call(ListResourceProviders())
 
     if impossible(group):
         with pytest.raises(errors.InvalidRequest):
-            store.endpoint.list_resource_providers(ListResourceProviders(matching=group))
+            store.dispatcher.call(ListResourceProviders(matching=group))
         return
-    found = store.endpoint.list_resource_providers(ListResourceProviders(matching=group))
+    found = store.dispatcher.call(ListResourceProviders(matching=group))
 
     roots = {provider.uuid: provider.root_provider_uuid for provider in everything}
     assert found == [provider for provider in everything if fulfils(provider, group, roots)]

@@ -25,7 +25,7 @@ from placement_store.schema import hosts
 
 
 def update(store: Store, uuid: str, **changes: Any) -> ResourceProvider:
-    return store.endpoint.update_resource_provider(UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, **changes))
+    return store.dispatcher.call(UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, **changes))
 
 
 def reparent(store: Store, uuid: str, parent: str | None) -> ResourceProvider:
@@ -33,11 +33,11 @@ def reparent(store: Store, uuid: str, parent: str | None) -> ResourceProvider:
 
 
 def delete(store: Store, uuid: str) -> None:
-    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
 
 
 def trees(store: Store, *uuids: str) -> list[ResourceProvider]:
-    return store.endpoint.list_provider_trees(ListProviderTrees(uuids=uuids))
+    return store.dispatcher.call(ListProviderTrees(uuids=uuids))
 
 
 def shape(store: Store, *uuids: str) -> list[tuple[str, str | None]]:
@@ -77,7 +77,7 @@ def test_a_child_of_nobody_and_a_child_of_itself_are_refused(store: Store) -> No
     with pytest.raises(errors.InvalidRequest) as looped:
         store.provider("child", uuid, parent=uuid)
     assert looped.value.path == "$.parent_provider_uuid"
-    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+    assert store.dispatcher.call(ListResourceProviders()) == []
 
 
 def test_whole_trees_are_listed_parents_before_children_whichever_of_them_is_named(
@@ -110,7 +110,7 @@ def test_new_providers_that_are_each_others_ancestors_are_refused(store: Store) 
     with pytest.raises(errors.InvalidRequest) as caught:
         store.database.write(lambda connection: new_providers.create(connection, new))
     assert caught.value.path == "$.providers[1].parent_provider_uuid"
-    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+    assert store.dispatcher.call(ListResourceProviders()) == []
 
 
 def test_a_new_child_is_told_by_the_feed(store: Store, tree: dict[str, str]) -> None:
@@ -280,7 +280,7 @@ def test_a_parent_is_deleted_after_its_children(store: Store, tree: dict[str, st
     for name in ("gpu", "numa0", "numa1", "host"):
         delete(store, tree[name])
 
-    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+    assert store.dispatcher.call(ListResourceProviders()) == []
     with pytest.raises(errors.ProviderNotFound):
         delete(store, tree["host"])
 
@@ -294,10 +294,10 @@ def test_a_child_that_somebody_holds_something_of_is_not_deleted(store: Store, t
 
 def test_the_same_request_is_answered_as_before(store: Store) -> None:
     first = CreateResourceProvider(request_id="r1", uuid=ids.fresh(), name="a")
-    answer = store.endpoint.create_resource_provider(first)
+    answer = store.dispatcher.call(first)
     update(store, first.uuid, name="b")
 
-    assert store.endpoint.create_resource_provider(first) == answer
+    assert store.dispatcher.call(first) == answer
     assert store.get(first.uuid).name == "b"
 
 

@@ -37,7 +37,7 @@ def test_a_taken_name_or_uuid_is_refused_by_that_word(store: Store) -> None:
         CreateResourceProvider(request_id="r2", uuid=uuid, name="b"),
     ):
         with pytest.raises(errors.AlreadyExists) as caught:
-            store.endpoint.create_resource_provider(new)
+            store.dispatcher.call(new)
         assert caught.value.name in ("a", uuid)
 
 
@@ -45,20 +45,20 @@ def test_providers_are_listed_by_name(store: Store) -> None:
     for name in ("b", "A", "a"):
         store.provider(name)
 
-    everything = store.endpoint.list_resource_providers(ListResourceProviders())
+    everything = store.dispatcher.call(ListResourceProviders())
 
     assert [provider.name for provider in everything] == ["A", "a", "b"]
-    [one] = store.endpoint.list_resource_providers(ListResourceProviders(name="A"))
+    [one] = store.dispatcher.call(ListResourceProviders(name="A"))
     assert one.name == "A"
 
 
 def test_a_provider_is_deleted_unless_somebody_holds_something_of_it(store: Store, host: str) -> None:
     store.put(ids.derived("c"), {host: SMALL})
     with pytest.raises(errors.ProviderInUse):
-        store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id="r1", uuid=host))
+        store.dispatcher.call(DeleteResourceProvider(request_id="r1", uuid=host))
 
     store.delete(ids.derived("c"))
-    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id="r2", uuid=host))
+    store.dispatcher.call(DeleteResourceProvider(request_id="r2", uuid=host))
 
     with pytest.raises(errors.ProviderNotFound):
         store.get(host)
@@ -82,9 +82,7 @@ def test_inventories_are_replaced_as_a_whole_and_move_the_generation_even_if_the
 def test_a_class_that_nobody_has_created_is_refused_and_nothing_is_written(store: Store, host: str) -> None:
     inventories = {"VCPU": Inventory(total=1), "CUSTOM_TYPO": Inventory(total=1)}
     with pytest.raises(errors.ResourceClassNotFound) as caught:
-        store.endpoint.set_inventories(
-            SetInventories(request_id="r1", uuid=host, generation=1, inventories=inventories)
-        )
+        store.dispatcher.call(SetInventories(request_id="r1", uuid=host, generation=1, inventories=inventories))
     assert caught.value.name == "CUSTOM_TYPO"
     assert (store.generation(host), store.get(host).inventories["VCPU"].total) == (1, 8)
 
@@ -142,19 +140,17 @@ def test_an_impossible_inventory_is_refused_by_name(store: Store, bad: Inventory
 
 def set_one(store: Store, uuid: str, name: str, inventory: Inventory, **more: object) -> ResourceProvider:
     message = {"request_id": ids.fresh(), "uuid": uuid, "resource_class": name, "inventory": inventory}
-    return store.endpoint.set_inventory(SetInventory(**{**message, **more}))  # type: ignore[arg-type]
+    return store.dispatcher.call(SetInventory(**{**message, **more}))  # type: ignore[arg-type]
 
 
 def delete_one(store: Store, uuid: str, name: str, generation: int | None = None) -> ResourceProvider:
-    return store.endpoint.delete_inventory(
+    return store.dispatcher.call(
         DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=name, generation=generation)
     )
 
 
 def delete_all(store: Store, uuid: str, generation: int | None = None) -> ResourceProvider:
-    return store.endpoint.delete_inventories(
-        DeleteInventories(request_id=ids.fresh(), uuid=uuid, generation=generation)
-    )
+    return store.dispatcher.call(DeleteInventories(request_id=ids.fresh(), uuid=uuid, generation=generation))
 
 
 def test_the_inventory_of_one_class_is_created_replaced_and_taken_away_beside_the_others(

@@ -76,7 +76,7 @@ def old_claim(store: Store, host: str, **more: str | None) -> tuple[str, str]:
 
 def found(store: Store) -> dict[str, tuple[str, str]]:
     """Return the reconciler's recorded outcome and reason for each claim."""
-    return {a.claim_id: (a.outcome, a.reason) for a in store.inspection.list_reconciled(ListReconciled())}
+    return {a.claim_id: (a.outcome, a.reason) for a in store.dispatcher.call(ListReconciled())}
 
 
 def next_round(store: Store, reconciler: Reconciler) -> None:

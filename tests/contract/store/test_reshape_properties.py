@@ -75,7 +75,7 @@ def fill(store: Store, uuids: dict[str, str], wanted: Sequence[tuple[str, dict[s
 
 
 def present(store: Store) -> dict[str, ResourceProvider]:
-    return {one.uuid: one for one in store.endpoint.list_resource_providers(ListResourceProviders())}
+    return {one.uuid: one for one in store.dispatcher.call(ListResourceProviders())}
 
 
 def sums(providers: dict[str, ResourceProvider], field: str) -> Counter[str]:

@@ -9,25 +9,11 @@ from support.placement_store.reshape_builders import Reshaping, child
 
 from conductor.cell.reshaped_alternates import ReshapedAlternates
 from moorage import ids
-from moorage.messages import ListProviderTrees
 from moorage.model import AllocationRequest, Flavor, RequestSpec, Selection
-from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.schema import resource_providers
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512))
 ISOLATED = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512), group_policy="isolate")
-
-
-class Direct:
-    """The placement role without a bus."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def call(self, message: Any) -> Any:
-        if isinstance(message, ListProviderTrees):
-            return self._store.endpoint.list_provider_trees(message)
-        return PlacementEndpoint(self._store.database, self._store.names).list_allocation_candidates(message)
 
 
 @pytest.fixture
@@ -53,7 +39,7 @@ def alternate(node: str, amounts: Amounts, **mappings: tuple[str, ...]) -> Selec
 
 
 def translated(store: Store, spec: RequestSpec, chosen: Selection) -> AllocationRequest | None:
-    return ReshapedAlternates(cast(Any, Direct(store))).translated(spec, chosen)
+    return ReshapedAlternates(cast(Any, store.dispatcher)).translated(spec, chosen)
 
 
 def amounts(found: AllocationRequest | None) -> dict[str, dict[str, int]]:

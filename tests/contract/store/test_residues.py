@@ -60,12 +60,12 @@ def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
 ) -> None:
     uuid, claim_id, attempt = accepted
     message = store.swap_message(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
-    answer = store.endpoint.swap_claim(message)
+    answer = store.dispatcher.call(message)
 
     for _ in range(2):
         store.delete(attempt, for_good=True)
 
-    assert store.endpoint.swap_claim(message) == answer
+    assert store.dispatcher.call(message) == answer
     assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
     with pytest.raises(errors.ConsumerNotFound):
         store.consumer(attempt)

@@ -64,27 +64,27 @@ def test_a_group_is_created_listed_by_project_and_deleted_once_it_has_no_members
 ) -> None:
     group, other = groups.group("affinity"), groups.group("soft-affinity")
     create = CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p")
-    created = groups.endpoint.create_server_group(create)
+    created = groups.dispatcher.call(create)
     assert (created.group, created.name, created.project_id, created.members) == (group, "db", "p", {})
-    assert groups.endpoint.create_server_group(create) == created
+    assert groups.dispatcher.call(create) == created
     again = CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p")
     with pytest.raises(errors.AlreadyExists):
-        groups.endpoint.create_server_group(again)
+        groups.dispatcher.call(again)
     member = groups.claim(other, hosts[0])
 
-    listed = groups.endpoint.list_server_groups(ListServerGroups())
+    listed = groups.dispatcher.call(ListServerGroups())
     assert [state.group for state in listed] == [other, group]
     assert listed[0].members == {member.uuid: hosts[0]}
-    assert groups.endpoint.list_server_groups(ListServerGroups(project_id="p")) == [created]
+    assert groups.dispatcher.call(ListServerGroups(project_id="p")) == [created]
     with pytest.raises(errors.InvalidState, match="1 members"):
-        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=other.uuid))
+        groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=other.uuid))
     groups.delete(member)
     for uuid in (group.uuid, other.uuid):
-        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
+        groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
         with pytest.raises(errors.ServerGroupNotFound):
-            groups.endpoint.get_server_group(GetServerGroup(uuid=uuid))
+            groups.dispatcher.call(GetServerGroup(uuid=uuid))
         with pytest.raises(errors.ServerGroupNotFound):
-            groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
+            groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
 
 
 # --- Apart ------------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_a_member_that_is_on_no_host_stays_one_and_comes_back_under_the_rule(gro
             groups.claim(named, hosts[1], member.uuid)
     groups.delete(other)
     with pytest.raises(errors.InvalidState):
-        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid))
+        groups.dispatcher.call(DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid))
     groups.claim(None, hosts[1], member.uuid)
     assert groups.shown(group).members == {member.uuid: hosts[1]}
 

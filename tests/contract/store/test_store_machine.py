@@ -37,8 +37,8 @@ from placement_store.allocations.placed import instances_on
 from placement_store.claims import begin_move
 from placement_store.claims import claim as claims
 from placement_store.db.names import ResourceClassNames
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import allocations, changes, inventories, resource_providers
-from placement_store.service import endpoints
 
 LONG = os.environ.get("MACHINE") == "long"
 RUNS, STEPS = (600, 50) if LONG else (30, 40)
@@ -57,12 +57,7 @@ class Writer:
 
     def __init__(self, database: Database) -> None:
         self._database, self._names = database, ResourceClassNames(database)
-        self._handlers = {
-            message_type: getattr(endpoint, name)
-            for endpoint in endpoints(database, self._names)
-            for name in dir(type(endpoint))
-            if (message_type := getattr(getattr(type(endpoint), name), "_moorage_serves", None)) is not None
-        }
+        self._dispatcher = Dispatcher(database, self._names)
 
     def call(self, message: Any) -> Any:
         """Have a message served, as a client would over the bus."""
@@ -72,7 +67,7 @@ class Writer:
             return self._database.write(
                 lambda connection: begin_move.begin(connection, message.new, message.move, self._names)
             )
-        return self._handlers[type(message)](message)
+        return self._dispatcher.call(message)
 
     def outcome(self, message: Any) -> Outcome:
         """Return the answer to a message, or the error."""

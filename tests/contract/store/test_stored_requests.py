@@ -15,7 +15,7 @@ KEEP = Retention(acknowledged=100.0, unacknowledged=1000.0, tombstones=5000.0)
 
 
 def put(store: Store, host: str, request_id: str, consumer: str) -> None:
-    store.endpoint.put_allocations(
+    store.dispatcher.call(
         PutAllocations(request_id=request_id, consumer_uuid=consumer, wanted=store.wanted({host: {"VCPU": 1}}))
     )
 
@@ -26,7 +26,7 @@ def stored(store: Store) -> set[str]:
 
 
 def acknowledge(store: Store, *request_ids: str) -> None:
-    store.inspection.acknowledge_requests(AcknowledgeRequests(request_id=ids.fresh(), request_ids=request_ids))
+    store.dispatcher.call(AcknowledgeRequests(request_id=ids.fresh(), request_ids=request_ids))
 
 
 def grow_older(store: Store, seconds: float) -> None:

@@ -16,11 +16,11 @@ RACK, ROOM = ids.derived("rack"), ids.derived("room")
 
 
 def set_traits(store: Store, uuid: str, *traits: str, generation: int | None = None) -> ResourceProvider:
-    return store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits, generation=generation))
+    return store.dispatcher.call(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits, generation=generation))
 
 
 def set_aggregates(store: Store, uuid: str, *uuids: str, generation: int | None = None) -> ResourceProvider:
-    return store.endpoint.set_aggregates(
+    return store.dispatcher.call(
         SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=uuids, generation=generation)
     )
 
@@ -33,7 +33,7 @@ def test_traits_are_replaced_as_a_whole_and_shown_sorted(store: Store, host: str
     assert set_traits(store, host, SSD, AVX).traits == (AVX, SSD)
     assert set_traits(store, host).traits == ()
 
-    [listed] = store.endpoint.list_resource_providers(ListResourceProviders(name="other"))
+    [listed] = store.dispatcher.call(ListResourceProviders(name="other"))
     assert listed.traits == (SSD,)
 
 
@@ -84,7 +84,7 @@ def test_a_deleted_provider_leaves_no_traits_and_aggregates_to_the_next(store: S
     uuid = store.provider("host")
     set_traits(store, uuid, AVX)
     set_aggregates(store, uuid, RACK)
-    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
+    store.dispatcher.call(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
 
     store.provider("host", uuid)
 

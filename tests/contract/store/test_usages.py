@@ -14,7 +14,7 @@ ONE, TWO, THREE = (ids.derived(name) for name in ("one", "two", "three"))
 
 
 def usages(store: Store, project_id: str, **more: Any) -> list[Usage]:
-    return store.endpoint.list_usages(ListUsages(project_id=project_id, **more))
+    return store.dispatcher.call(ListUsages(project_id=project_id, **more))
 
 
 def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_generation(store: Store, host: str) -> None:
@@ -23,7 +23,7 @@ def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_gener
     store.put(ONE, {host: {"VCPU": 3, "MEMORY_MB": 512}, other: {"VCPU": 1}}, 1)
     store.put(TWO, {host: {"VCPU": 1}})
 
-    found = store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=host))
+    found = store.dispatcher.call(ListProviderAllocations(uuid=host))
 
     assert found == ProviderAllocations(
         generation=store.generation(host),
@@ -35,10 +35,10 @@ def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_gener
 
 
 def test_nobody_holds_anything_of_a_new_provider_and_an_unknown_one_is_not_found(store: Store, host: str) -> None:
-    found = store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=host))
+    found = store.dispatcher.call(ListProviderAllocations(uuid=host))
     assert found == ProviderAllocations(generation=1)
     with pytest.raises(errors.ProviderNotFound):
-        store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=ids.fresh()))
+        store.dispatcher.call(ListProviderAllocations(uuid=ids.fresh()))
 
 
 def test_usages_are_summed_over_providers_and_consumers_by_type(store: Store, host: str) -> None:

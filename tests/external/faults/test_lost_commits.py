@@ -48,13 +48,13 @@ def test_a_write_whose_commit_was_lost_is_done_once_and_answered(
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
 
     wire.lose_next_commit(passing=passing, loss=loss)
-    answer = store.endpoint.put_allocations(put)
+    answer = store.dispatcher.call(put)
 
     assert wire.cuts == 1
     assert answer.consumer_generation == 1
     assert direct.consumer(uuid).generation == 1
     assert direct.used(host) == {"VCPU": 2}
-    assert direct.endpoint.put_allocations(put) == answer
+    assert direct.dispatcher.call(put) == answer
 
 
 @LOSSES
@@ -87,11 +87,11 @@ def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progre
         work = connection.begin()
         direct.requests._begin(connection, put)
         with pytest.raises(errors.RequestInProgress) as caught:
-            store.endpoint.put_allocations(put)
+            store.dispatcher.call(put)
         assert caught.value.request_id == "r1"
         work.rollback()
 
-    assert store.endpoint.put_allocations(put).consumer_generation == 1
+    assert store.dispatcher.call(put).consumer_generation == 1
 
 
 def test_a_row_that_stays_locked_is_given_up_in_bounded_time_and_the_request_may_be_repeated(
@@ -102,7 +102,7 @@ def test_a_row_that_stays_locked_is_given_up_in_bounded_time_and_the_request_may
     with direct.database.engine.connect() as connection:
         connection.execute(text("SELECT id FROM resource_providers FOR UPDATE"))
         with pytest.raises(errors.Overloaded):
-            store.endpoint.put_allocations(put)
+            store.dispatcher.call(put)
 
-    assert store.endpoint.put_allocations(put).consumer_generation == 1
+    assert store.dispatcher.call(put).consumer_generation == 1
     assert direct.used(host) == {"VCPU": 2}

@@ -177,7 +177,7 @@ def test_a_group_is_deleted_or_joined(groups: Groups, policy: GroupPolicy) -> No
     goes = outcome_after(
         groups.store,
         lambda connection: claims.claim(connection, [new], groups.store.names),
-        lambda: groups.endpoint.delete_server_group(delete),
+        lambda: groups.dispatcher.call(delete),
     )
     assert goes == "InvalidState"
     assert groups.shown(group).members == {new.consumer_uuid: host}
@@ -188,7 +188,7 @@ def test_a_group_is_deleted_or_joined(groups: Groups, policy: GroupPolicy) -> No
 
 def created(groups: Groups, group: ServerGroup) -> None:
     create = CreateServerGroup(request_id=ids.fresh(), group=group, name="group", project_id="project")
-    groups.endpoint.create_server_group(create)
+    groups.dispatcher.call(create)
 
 
 def outcome(write: Callable[[], object]) -> str:

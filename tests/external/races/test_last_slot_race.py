@@ -48,7 +48,7 @@ def hosts(store: Store, count: int, room: int = ROOM) -> list[str]:
     uuids = [ids.fresh() for _ in range(count)]
     inventories = {name: Inventory(total=amount * room) for name, amount in ONE.items()}
     reports = tuple(ProviderReport(uuid=uuid, name=uuid, inventories=inventories) for uuid in uuids)
-    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+    store.dispatcher.call(ReportProviders(request_id=ids.fresh(), providers=reports))
     return uuids
 
 
@@ -200,7 +200,7 @@ def test_the_same_report_from_two_conductors_at_once_creates_each_provider_once(
             for uuid in (ids.fresh() for _ in range(20))
         )
         message = [ReportProviders(request_id=ids.fresh(), providers=reports) for _ in range(4)]
-        rounds.append([[lambda one=one: store.endpoint.report_providers(one)] for one in message])
+        rounds.append([[lambda one=one: store.dispatcher.call(one)] for one in message])
 
     outcomes = race(rounds)
 

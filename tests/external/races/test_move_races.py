@@ -52,7 +52,7 @@ def ending(moving: Moving, outcome: str, said: Said, **more: Any) -> Callable[[]
     message = moving.ending(outcome, **{"guest_gone": True} | more)
 
     def end() -> None:
-        said[outcome] = moving.store.endpoint.end_move(message)
+        said[outcome] = moving.store.dispatcher.call(message)
 
     return end
 

@@ -41,7 +41,7 @@ def tree(store: Store) -> tuple[str, str, str]:
     """A host with a GPU, and another host. The GPU's row comes first: whoever goes by depth locks the wrong way."""
     gpu = store.provider("gpu", VGPU=1000)
     host, other = store.provider("host", VCPU=1000), store.provider("other", VCPU=1000)
-    store.endpoint.update_resource_provider(move(gpu, host))
+    store.dispatcher.call(move(gpu, host))
     return host, gpu, other
 
 
@@ -61,9 +61,9 @@ def test_claims_in_a_subtree_that_moves_back_and_forth_within_its_tree_all_succe
 
     def moves() -> None:
         for turn in range(TURNS):
-            store.endpoint.update_resource_provider(move(gpu, (numa, host)[turn % 2]))
+            store.dispatcher.call(move(gpu, (numa, host)[turn % 2]))
             with pytest.raises(errors.ProviderInUse):
-                store.endpoint.update_resource_provider(move(host, other))
+                store.dispatcher.call(move(host, other))
 
     store.claim(ids.derived("guest"), {host: {"VCPU": 1}, gpu: {"VGPU": 1}})
     assert at_once(*[lambda number=number: claim_and_release(number) for number in range(3)], moves) == ["done"] * 4
@@ -106,7 +106,7 @@ def test_a_move_waits_for_a_claim_that_is_being_made_and_is_then_refused(
     new = store.new_claim(ids.derived("c"), {host: {"VCPU": 1}, gpu: {"VGPU": 1}})
     with ThreadPoolExecutor(1) as thread:
         with begun(store, lambda connection: claims.claim(connection, [new], store.names)):
-            moved = thread.submit(store.endpoint.update_resource_provider, move(gpu, other))
+            moved = thread.submit(store.dispatcher.call, move(gpu, other))
             wait_for_a_waiter(store)
         with pytest.raises(errors.ProviderInUse):
             moved.result()
@@ -148,7 +148,7 @@ def test_a_report_waits_for_a_claim_that_is_being_made_and_is_then_stale(
     report = ReportProviders(request_id=ids.fresh(), providers=(found,))
     with ThreadPoolExecutor(1) as thread:
         with begun(store, lambda connection: claims.claim(connection, [new], store.names)):
-            reported = thread.submit(store.endpoint.report_providers, report)
+            reported = thread.submit(store.dispatcher.call, report)
             wait_for_a_waiter(store)
         with pytest.raises(errors.ProviderGenerationConflict) as caught:
             reported.result()

@@ -17,7 +17,7 @@ from moorage.db.database import Database
 from moorage.messages import ReshapeByInstructions
 from moorage.model import MoveInstruction, ReshapePlan
 from placement_store.db.names import ResourceClassNames
-from placement_store.endpoints.reshapes import ReshapeEndpoint
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -66,7 +66,7 @@ class Reshaper:
     """Moves all there is from the node to its children, and back."""
 
     def __init__(self, store: Store, host: rig.Host) -> None:
-        self._endpoint = ReshapeEndpoint(store.database, ResourceClassNames(store.database))
+        self.dispatcher = Dispatcher(store.database, ResourceClassNames(store.database))
         self._host = host
         self._on_root = True
         self.done: list[ReshapePlan] = []
@@ -87,7 +87,7 @@ class Reshaper:
         began = time.monotonic()
         try:
             message = ReshapeByInstructions(request_id=ids.fresh(), instructions=instructions)
-            self.done.append(self._endpoint.reshape_by_instructions(message))
+            self.done.append(self.dispatcher.call(message))
             self._on_root = not self._on_root
         except errors.MoorageError as fault:
             self.refused.append(fault)

@@ -9,8 +9,8 @@ from support.scheduler.rig import Rig
 
 from moorage import errors, ids
 from moorage.config import options
+from moorage.messages import ListServices
 from placement_store.service import PlacementService
-from placement_store.upkeep import services
 from scheduler.service import SchedulerService
 
 operator = operator_of_hosts
@@ -54,18 +54,17 @@ def test_a_scheduler_that_is_stopped_is_shown_so_and_nobody_waits_for_it(operato
 
 def test_the_only_scheduler_reports_its_own_stop_to_the_placement_role_in_its_process(tmp_path: Path) -> None:
     rig = Rig(f"sqlite:///{tmp_path}/main.sqlite")
-    database = rig.database
     service = SchedulerService(
         options.new({"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}, "database": {"connection": rig.url}}),
         "one",
     )
     service.start()
     end = time.monotonic() + 60
-    while len(database.read(services.services_heard)) < 2:
+    while len(rig.placement.call(ListServices())) < 2:
         assert time.monotonic() < end
         time.sleep(0.02)
     service.stop()
-    assert [known.stopped for known in database.read(services.services_heard)] == [True, True]
+    assert [known.stopped for known in rig.placement.call(ListServices())] == [True, True]
     rig.close()
 
 

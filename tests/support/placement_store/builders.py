@@ -30,18 +30,11 @@ from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
-from placement_store.endpoints.allocations import PlacementEndpoint
-from placement_store.endpoints.names import NameEndpoint
-from placement_store.endpoints.operator import OperatorEndpoint
-from placement_store.endpoints.providers import ProviderEndpoint
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
 from placement_store.upkeep import audit
 
 Amounts = Mapping[str, Mapping[str, int]]
-
-
-class Endpoint(ProviderEndpoint, NameEndpoint, PlacementEndpoint):
-    """All of topic `placement` that reads and writes the store, in one."""
 
 
 class Store:
@@ -50,8 +43,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.names = ResourceClassNames(database)
-        self.endpoint = Endpoint(database, self.names)
-        self.inspection = OperatorEndpoint(database, self.names)
+        self.dispatcher = Dispatcher(database, self.names)
         self.requests = StoredRequests(database, requests)
 
     def empty(self) -> None:
@@ -74,7 +66,7 @@ class Store:
     ) -> str:
         """Create a provider, with inventories given as a total or in full; return its uuid."""
         uuid = uuid or ids.fresh()
-        self.endpoint.create_resource_provider(
+        self.dispatcher.call(
             CreateResourceProvider(
                 request_id=ids.fresh(), uuid=uuid, name=name or f"provider {uuid}", parent_provider_uuid=parent
             )
@@ -86,12 +78,12 @@ class Store:
     def set_inventories(self, uuid: str, generation: int, **inventories: int | Inventory) -> ResourceProvider:
         self.names.ensure(inventories)
         described = {n: Inventory(total=i) if isinstance(i, int) else i for n, i in inventories.items()}
-        return self.endpoint.set_inventories(
+        return self.dispatcher.call(
             SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=described)
         )
 
     def get(self, uuid: str) -> ResourceProvider:
-        return self.endpoint.get_resource_provider(GetResourceProvider(uuid=uuid))
+        return self.dispatcher.call(GetResourceProvider(uuid=uuid))
 
     def used(self, uuid: str) -> dict[str, int]:
         return self.get(uuid).used
@@ -105,7 +97,7 @@ class Store:
     # --- Consumers ------------------------------------------------------------------------------------------------
 
     def consumer(self, uuid: str) -> Consumer:
-        return self.endpoint.get_allocations(GetAllocations(consumer_uuid=uuid))
+        return self.dispatcher.call(GetAllocations(consumer_uuid=uuid))
 
     def held(self, uuid: str) -> dict[str, dict[str, int]]:
         return {provider: dict(part.resources) for provider, part in self.consumer(uuid).allocations.items()}
@@ -115,10 +107,10 @@ class Store:
         message = PutAllocations(
             request_id=ids.fresh(), consumer_uuid=uuid, wanted=self.wanted(amounts, generation, **more)
         )
-        return self.endpoint.put_allocations(message).consumer_generation
+        return self.dispatcher.call(message).consumer_generation
 
     def post(self, consumers: Mapping[str, ConsumerAllocations]) -> dict[str, int]:
-        answer = self.endpoint.post_allocations(PostAllocations(request_id=ids.fresh(), consumers=dict(consumers)))
+        answer = self.dispatcher.call(PostAllocations(request_id=ids.fresh(), consumers=dict(consumers)))
         return {uuid: written.consumer_generation for uuid, written in answer.items()}
 
     @staticmethod
@@ -136,7 +128,7 @@ class Store:
 
     def delete(self, uuid: str, **more: Any) -> Released:
         message = DeleteAllocations(**{"request_id": ids.fresh()} | more, consumer_uuid=uuid)
-        return self.endpoint.delete_allocations(message)
+        return self.dispatcher.call(message)
 
     # --- Claims ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +146,7 @@ class Store:
         return NewClaim(consumer_uuid=uuid, root_provider_uuid=root, allocations=amounts, **given)
 
     def swap(self, uuid: str, claim_id: str, released: Amounts, claimed: Amounts, **more: Any) -> Claimed:
-        return self.endpoint.swap_claim(self.swap_message(uuid, claim_id, released, claimed, **more))
+        return self.dispatcher.call(self.swap_message(uuid, claim_id, released, claimed, **more))
 
     @staticmethod
     def swap_message(uuid: str, claim_id: str, released: Amounts, claimed: Amounts, **more: Any) -> SwapClaim:
@@ -167,12 +159,12 @@ class Store:
         )
 
     def accept(self, uuid: str, claim_id: str, attempt_id: str, host: str = "host") -> None:
-        self.endpoint.accept_claim(
+        self.dispatcher.call(
             AcceptClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host)
         )
 
     def listed(self, **wanted: Any) -> list[ClaimState]:
-        return self.inspection.list_claims(ListClaims(**wanted))
+        return self.dispatcher.call(ListClaims(**wanted))
 
     # --- Underneath -----------------------------------------------------------------------------------------------
 
@@ -254,7 +246,7 @@ class CallBetween:
 
 def assert_trees(store: Store) -> None:
     """Every provider has the root that its parents lead to."""
-    found = {one.uuid: one for one in store.endpoint.list_resource_providers(ListResourceProviders())}
+    found = {one.uuid: one for one in store.dispatcher.call(ListResourceProviders())}
     for provider in found.values():
         above, seen = provider, {provider.uuid}
         while above.parent_provider_uuid is not None:

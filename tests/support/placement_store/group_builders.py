@@ -11,7 +11,6 @@ from moorage.messages import EndMove, GetServerGroup, MoveEnded, ServerGroupStat
 from moorage.model import GroupPolicy, Move, ServerGroup
 from placement_store.claims import begin_move, end_move
 from placement_store.claims.claim import NewClaim
-from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import hosts
 from placement_store.server_groups import rows as groups
 from placement_store.server_groups.rows import Occupancy
@@ -38,7 +37,7 @@ class Groups:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.endpoint = GroupEndpoint(store.database, store.names)
+        self.dispatcher = store.dispatcher
         self.members: dict[str, Member] = {}
 
     @staticmethod
@@ -157,7 +156,7 @@ class Groups:
     # --- Where they are -----------------------------------------------------------------------------------------------
 
     def shown(self, group: ServerGroup) -> ServerGroupState:
-        return self.endpoint.get_server_group(GetServerGroup(uuid=group.uuid))
+        return self.dispatcher.call(GetServerGroup(uuid=group.uuid))
 
     def occupancy(self, group: ServerGroup, *besides: Member) -> Occupancy:
         left_out = {member.uuid for member in besides}

@@ -105,10 +105,10 @@ class Moving:
         self.store.accept(self.uuid, self.claim_id, self.next_attempt, "destination")
 
     def confirm(self, **more: Any) -> MoveEnded:
-        return self.store.endpoint.end_move(self.ending("confirm", **{"guest_gone": True} | more))
+        return self.store.dispatcher.call(self.ending("confirm", **{"guest_gone": True} | more))
 
     def revert(self, **more: Any) -> MoveEnded:
-        return self.store.endpoint.end_move(self.ending("revert", **more))
+        return self.store.dispatcher.call(self.ending("revert", **more))
 
     # --- Looking --------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ def sums(held: Mapping[str, Mapping[str, int]] | Allocations) -> Sums:
 
 
 def used(store: Store) -> Sums:
-    listed = store.endpoint.list_resource_providers(ListResourceProviders())
+    listed = store.dispatcher.call(ListResourceProviders())
     return Counter({(one.uuid, name): n for one in listed for name, n in one.used.items()})
 
 
@@ -102,7 +102,7 @@ def add(store: Store, uuid: str, more: Sums) -> None:
 
 def fill_up(store: Store) -> None:
     """Take whatever is free."""
-    listed = store.endpoint.list_resource_providers(ListResourceProviders())
+    listed = store.dispatcher.call(ListResourceProviders())
     free = {(one.uuid, name): int(i.capacity) - one.used[name] for one in listed for name, i in one.inventories.items()}
     store.put(FILLER, as_amounts(Counter(free)))
 

@@ -17,7 +17,7 @@ from moorage.model import (
     ReshapedInventories,
     ReshapePlan,
 )
-from placement_store.endpoints.reshapes import ReshapeEndpoint
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import METADATA, changes, requests
 from support.placement_store.builders import Store
 
@@ -33,17 +33,17 @@ class Reshaping:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._endpoint = ReshapeEndpoint(store.database, store.names)
+        self.dispatcher = Dispatcher(store.database, store.names)
 
     def move(self, *moves: Move, **more: Any) -> ReshapePlan:
-        return self._endpoint.reshape_by_instructions(self.message(*moves, **more))
+        return self.dispatcher.call(self.message(*moves, **more))
 
     @staticmethod
     def message(*moves: Move, **more: Any) -> ReshapeByInstructions:
         return ReshapeByInstructions(**{"request_id": ids.fresh()} | more, instructions=instructions(moves))
 
     def plan(self, *moves: Move, **more: Any) -> ReshapePlan:
-        return self._endpoint.plan_reshape(PlanReshape(**more, instructions=instructions(moves)))
+        return self.dispatcher.call(PlanReshape(**more, instructions=instructions(moves)))
 
     def whole(
         self,
@@ -59,9 +59,7 @@ class Reshaping:
             )
             for uuid, described in inventories.items()
         }
-        self._endpoint.reshape(
-            Reshape(request_id=ids.fresh(), inventories=reshaped, allocations=dict(allocations or {}))
-        )
+        self.dispatcher.call(Reshape(request_id=ids.fresh(), inventories=reshaped, allocations=dict(allocations or {})))
 
 
 def instructions(moves: Sequence[Move]) -> tuple[MoveInstruction, ...]:

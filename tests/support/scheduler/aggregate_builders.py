@@ -96,7 +96,7 @@ def members(aggregate: HostAggregate) -> list[tuple[str, str]]:
 
 
 def provider(rig: Rig, number: int) -> ResourceProvider:
-    return rig.placement.get_resource_provider(GetResourceProvider(uuid=node_uuid(number)))
+    return rig.placement.call(GetResourceProvider(uuid=node_uuid(number)))
 
 
 def host_rows(rig: Rig) -> dict[str, HostRow]:

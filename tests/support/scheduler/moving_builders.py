@@ -32,7 +32,7 @@ def build(rig: Rig, scheduler: OneScheduler, request_id: str, *, accepted: bool 
 
 def accept(rig: Rig, instance_uuid: str, claimed: Selection) -> None:
     assert claimed.claim_id is not None
-    rig.placement.accept_claim(
+    rig.placement.call(
         AcceptClaim(
             request_id=rig.fresh(),
             consumer_uuid=instance_uuid,
@@ -76,7 +76,7 @@ def move(
 def end(rig: Rig, request_id: str, instance_uuid: str, outcome: Any, source: Selection, claimed: Selection) -> None:
     """End the move that a request of this id has begun."""
     assert claimed.claim_id is not None
-    rig.placement.end_move(
+    rig.placement.call(
         EndMove(
             request_id=rig.fresh(),
             consumer_uuid=instance_uuid,
@@ -91,7 +91,7 @@ def end(rig: Rig, request_id: str, instance_uuid: str, outcome: Any, source: Sel
 
 
 def consumer(rig: Rig, uuid: str) -> Consumer:
-    return rig.placement.get_allocations(GetAllocations(consumer_uuid=uuid))
+    return rig.placement.call(GetAllocations(consumer_uuid=uuid))
 
 
 def held(rig: Rig, uuid: str) -> dict[str, dict[str, int]]:

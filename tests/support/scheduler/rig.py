@@ -22,6 +22,7 @@ from moorage.model.inspection import StoreAudit
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells
 from placement_store.db.names import ResourceClassNames
+from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN, requests
 from placement_store.upkeep.audit import report as audit_report
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
@@ -33,7 +34,6 @@ from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 from support.databases import migrated
-from support.placement_store.builders import Endpoint
 from support.scheduler.builders import CELLS, funnel
 from support.scheduler.worded_requests import loaded
 
@@ -93,7 +93,7 @@ class Rig:
         if not is_migrated:
             MAIN.upgrade(self.database)
         self.names = ResourceClassNames(self.database)
-        self.placement = Endpoint(self.database, self.names)
+        self.placement = Dispatcher(self.database, self.names)
         self._numbers = itertools.count()
         self._schedulers: list[OneScheduler] = []
         for number, uuid in enumerate(CELLS):
@@ -124,7 +124,7 @@ class Rig:
         providers = tuple(
             ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=held) for number in numbers
         )
-        self.placement.report_providers(ReportProviders(request_id=self.fresh(), providers=providers))
+        self.placement.call(ReportProviders(request_id=self.fresh(), providers=providers))
         self.report([report(number, **described) for number in numbers], [f"host{n}" for n in numbers], cell)
 
     def report(self, hosts: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> None:
@@ -141,17 +141,15 @@ class Rig:
             user_id="other",
             consumer_generation=None,
         )
-        self.placement.put_allocations(PutAllocations(request_id=self.fresh(), consumer_uuid=uuid, wanted=wanted))
+        self.placement.call(PutAllocations(request_id=self.fresh(), consumer_uuid=uuid, wanted=wanted))
         return uuid
 
     def release(self, consumer: str, *, for_good: bool = False) -> None:
-        self.placement.delete_allocations(
-            DeleteAllocations(request_id=self.fresh(), consumer_uuid=consumer, for_good=for_good)
-        )
+        self.placement.call(DeleteAllocations(request_id=self.fresh(), consumer_uuid=consumer, for_good=for_good))
 
     def resize_host(self, number: int, vcpus: int) -> None:
-        provider = self.placement.get_resource_provider(GetResourceProvider(uuid=node_uuid(number)))
-        self.placement.set_inventories(
+        provider = self.placement.call(GetResourceProvider(uuid=node_uuid(number)))
+        self.placement.call(
             SetInventories(
                 request_id=self.fresh(),
                 uuid=provider.uuid,

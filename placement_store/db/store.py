@@ -1,0 +1,131 @@
+"""Mark the functions of the store that serve messages, and hold the database, the caches and the requests they need.
+
+A function serves a message by its decorator alone, for the bus, for commands and for HTTP:
+
+- :func:`reads`: it reads, in one transaction;
+- :func:`writes`: it writes, in one transaction that also stores the answer;
+- :func:`handles`: it opens its transactions itself.
+
+:mod:`placement_store.dispatcher` lists the modules with such functions and calls them.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from sqlalchemy import Connection
+
+from moorage.db.database import Database
+from moorage.messages.wire import Message, Mutation
+from moorage.service.stored_requests import StoredRequests
+from placement_store.db.names import ResourceClassNames, TraitNames
+from placement_store.db.retries import retry_on_stale_read, run_once
+from placement_store.schema import requests
+
+M = TypeVar("M", bound=Message[Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: A function of a connection and a message that serves the message in a transaction of the dispatcher. If it has a
+#: parameter ``names``, it gets the names of resource classes.
+InTransaction = Callable[Concatenate[Connection, M, P], T]
+
+_SERVES = "_moorage_serves"
+
+
+class Store:
+    """Hold a database with its caches of names and its stored requests; one object serves all threads of a process."""
+
+    def __init__(self, database: Database, classes: ResourceClassNames | None = None) -> None:
+        self.database = database
+        self.classes = ResourceClassNames(database) if classes is None else classes
+        self.traits = TraitNames(database)
+        self.requests = StoredRequests(database, requests)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a read transaction and return its result.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return self.database.read(work)
+
+    def once(self, message: Mutation[T], work: Callable[[Connection], T]) -> T:
+        """Carry out a request and store its answer in the same transaction, or return the answer stored before.
+
+        :raises ClaimContention: every try met a conflict.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return run_once(self.requests, message, work)
+
+    def once_unnamed(self, work: Callable[[Connection], T]) -> T:
+        """Carry out a request of HTTP, which has no id by which its client could repeat it: no answer is stored.
+
+        It has an id within the server, so that a write whose COMMIT was not answered can be told from somebody else's.
+
+        :raises ClaimContention: every try met a conflict.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return retry_on_stale_read(lambda: self.requests.once_unnamed("http", work))
+
+    def unstored(self, work: Callable[[Connection], T]) -> T:
+        """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless.
+
+        :raises ClaimContention: every try met a conflict.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return retry_on_stale_read(lambda: self.database.write(work))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Describe how a function serves a message; see the decorators."""
+
+    message_type: type[Message[Any]]
+    function: Callable[..., Any]
+    #: Null for a function that opens its transactions itself.
+    transaction: Literal["read", "write"] | None
+    takes_names: bool
+    is_stored: bool = True
+    log: Callable[[Any, Any], None] | None = None
+
+
+def reads(message_type: type[M]) -> Callable[[InTransaction[M, P, T]], InTransaction[M, P, T]]:
+    """Serve a message by a function that reads the answer in one transaction."""
+    return lambda function: _marked(function, Served(message_type, function, "read", _takes_names(function)))
+
+
+def writes(
+    message_type: type[M], *, is_stored: bool = True, log: Callable[[M, Any], None] | None = None
+) -> Callable[[InTransaction[M, P, T]], InTransaction[M, P, T]]:
+    """Serve a message by a function that makes the change in one transaction, which also stores the answer.
+
+    A function that returns nothing is answered for: with `Done`, or with the provider as it is after the change.
+
+    :param is_stored: false for a message whose answer must be true each time it is repeated.
+    :param log: called with the message and the answer when the transaction is committed.
+    """
+
+    def mark(function: InTransaction[M, P, T]) -> InTransaction[M, P, T]:
+        return _marked(function, Served(message_type, function, "write", _takes_names(function), is_stored, log))
+
+    return mark
+
+
+def handles(message_type: type[M]) -> Callable[[Callable[[Store, M], T]], Callable[[Store, M], T]]:
+    """Serve a message by a function of the store and the message that opens its transactions itself."""
+    return lambda function: _marked(function, Served(message_type, function, None, takes_names=False))
+
+
+def served_by(function: object) -> Served | None:
+    """Return the description of how a function serves a message, or None."""
+    return getattr(function, _SERVES, None) if inspect.isfunction(function) else None
+
+
+def _marked(function: Callable[P, T], served: Served) -> Callable[P, T]:
+    setattr(function, _SERVES, served)
+    return function
+
+
+def _takes_names(function: Callable[..., Any]) -> bool:
+    return "names" in inspect.signature(function).parameters

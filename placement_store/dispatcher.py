@@ -1,0 +1,91 @@
+"""Dispatch each message of topic `placement` to the function of the store that serves it, whichever way it has come."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any, cast
+
+from sqlalchemy import Connection
+
+from moorage import errors
+from moorage.messages import Done, GetResourceProvider
+from moorage.messages.wire import Message, Mutation, R
+from placement_store import cells
+from placement_store.allocations import read as allocations
+from placement_store.candidates import listing
+from placement_store.claims import claim, delete, end_move, heal, put, swap
+from placement_store.claims import list as claim_list
+from placement_store.db.store import Served, Store, served_by
+from placement_store.providers import aggregates, create, inventories, names, read, report, traits, tree, usages
+from placement_store.reshapes import instructed_reshape, reshape
+from placement_store.server_groups import rows as server_groups
+from placement_store.upkeep import audit, pruning, reconciler_log, recount, services
+
+#: The modules with functions that serve messages.
+MODULES = (
+    *(cells, listing, allocations, claim, claim_list, put, delete, swap, end_move, heal),
+    *(create, read, tree, report, inventories, traits, aggregates, usages, names),
+    *(reshape, instructed_reshape, server_groups, audit, recount, reconciler_log, services, pruning),
+)
+
+
+def _served(modules: tuple[ModuleType, ...]) -> dict[type[Message[Any]], Served]:
+    found: dict[type[Message[Any]], Served] = {}
+    for served in (served_by(value) for module in modules for value in vars(module).values()):
+        if served is not None and found.setdefault(served.message_type, served) is not served:
+            raise TypeError(f"{served.message_type.method} is served twice")
+    return found
+
+
+#: How each message of the topic is served.
+SERVED = _served(MODULES)
+
+
+class Dispatcher(Store):
+    """Serve all messages of the topic from one database: for the bus, for commands and for the HTTP API."""
+
+    def handlers(self) -> Mapping[type[Message[Any]], Callable[[Any], Any]]:
+        """Return the handler of each message, for a server on the bus."""
+        return dict.fromkeys(SERVED, self.call)
+
+    def call(self, message: Message[R]) -> R:
+        """Serve a message and return the answer.
+
+        :raises InvalidRequest: messages of this type are not served.
+        :raises MoorageError: the error that the function raises.
+        """
+        served = _of(message)
+        answer: R
+        if served.transaction is None:
+            answer = served.function(self, message)
+        elif served.transaction == "read":
+            answer = self.read(partial(self.run, message))
+        else:
+            work = partial(self._answer, message)
+            answer = self.once(cast(Mutation[R], message), work) if served.is_stored else self.unstored(work)
+        if served.log is not None:
+            served.log(message, answer)
+        return answer
+
+    def run(self, message: Message[Any], connection: Connection) -> Any:
+        """Run the function that serves a message as a part of a transaction, and return its result.
+
+        :raises MoorageError: the error that the function raises.
+        """
+        served = _of(message)
+        names = {"names": self.classes} if served.takes_names else {}
+        return served.function(connection, message, **names)
+
+    def _answer(self, message: Any, connection: Connection) -> Any:
+        """Make the change of a mutation and return the answer; see :func:`placement_store.db.store.writes`."""
+        answer = self.run(message, connection)
+        if answer is not None:
+            return answer
+        return Done() if message.reply_type() is Done else self.run(GetResourceProvider(uuid=message.uuid), connection)
+
+
+def _of(message: Message[Any]) -> Served:
+    try:
+        return SERVED[type(message)]
+    except KeyError:
+        raise errors.InvalidRequest(path="$", reason=f"{message.method} is not served on {message.topic}") from None

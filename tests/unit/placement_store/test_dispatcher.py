@@ -1,0 +1,27 @@
+"""Each message of the store's topic goes to the one function that serves it."""
+
+import pytest
+
+from moorage import errors, messages
+from moorage.db.database import Database
+from moorage.messages import ListHosts
+from moorage.messages.wire import Message, Mutation
+from placement_store.dispatcher import SERVED, Dispatcher
+
+
+def test_all_messages_of_the_topic_and_no_others_are_served() -> None:
+    known = {one for one in vars(messages).values() if isinstance(one, type) and issubclass(one, Message)}
+    assert SERVED.keys() == {one for one in known if getattr(one, "topic", None) == "placement"}
+
+
+def test_what_only_reads_is_no_mutation_and_what_writes_is_one() -> None:
+    for message_type, served in SERVED.items():
+        if served.transaction is not None:
+            assert issubclass(message_type, Mutation) == (served.transaction == "write")
+
+
+def test_a_message_of_another_topic_is_refused() -> None:
+    dispatcher = Dispatcher(Database("sqlite://", "main"))
+    with pytest.raises(errors.InvalidRequest, match="list_hosts is not served on scheduler"):
+        dispatcher.call(ListHosts())
+    dispatcher.database.close()
