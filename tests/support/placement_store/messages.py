@@ -367,17 +367,26 @@ class Writes:
         how: dict[str, Any] = self._random.choice([{}, {"unaccepted": True}, {"leave_residue": True}])
         if for_good := self._once_in(4):
             how = how | self._for_good(uuid, claim_id)
+        elif claim_id is not None and self._once_in(4):
+            how = how | self._claimed_with(uuid, claim_id)
+        if self._once_in(6):
+            how = how | {"consumer_generation": self._consumer_generation(uuid)}
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, claim_id=claim_id, for_good=for_good, **how)
 
     def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
         """Return what is said of what others have put there: whether it stays, and mostly what is not theirs."""
+        named = {} if claim_id is None or self._once_in(4) else self._claimed_with(uuid, claim_id)
+        return {"keep_extras": self._once_in(2), **named}
+
+    def _claimed_with(self, uuid: str, claim_id: str) -> dict[str, Any]:
+        """Return what a consumer was claimed with, which is some of what it holds."""
         holder = self._model.holders.get(uuid)
-        held = self._some(sorted(holder.held), at_least=1) if holder and holder.held else []
-        said: dict[str, Any] = {"keep_extras": self._once_in(2)}
-        if claim_id is not None and held and holder and not self._once_in(4):
-            claimed = {pair: self._random.randint(1, holder.held[pair]) for pair in held}
-            said["claimed_with"] = {claim_id: AllocationRequest(allocations=self._parts(described(claimed)))}
-        return said
+        if holder is None or not holder.held:
+            return {}
+        claimed = {
+            pair: self._random.randint(1, holder.held[pair]) for pair in self._some(sorted(holder.held), at_least=1)
+        }
+        return {"claimed_with": {claim_id: AllocationRequest(allocations=self._parts(described(claimed)))}}
 
     def delete(self) -> DeleteAllocations:
         """Return a consumer that is to hold nothing any more, or an attempt whose guest is gone, residue or not."""

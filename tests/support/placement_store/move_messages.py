@@ -169,6 +169,8 @@ class MovingWrites(Writes):
             held=_relying_on_nothing(held),
             claimed=_relying_on_nothing(claimed),
             consumer_generation=self._consumer_generation(uuid) if self._once_in(2) else None,
+            migration_generation=self._consumer_generation(migration) if self._once_in(4) else None,
+            keep_extras=self._once_in(2),
             **how,
         )
 
@@ -187,9 +189,27 @@ class MovingWrites(Writes):
     def delete_moving(self) -> DeleteAllocations:
         """Return an instance that is deleted for good, perhaps in the middle of a move."""
         uuid = self._random.choice(MOVERS)
-        how = self._random.choice([{}, {"leave_residue": True}])
-        keep = {"keep_extras": True} if self._once_in(3) else {}
-        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=True, **how, **keep)
+        how: dict[str, Any] = self._random.choice([{}, {"leave_residue": True}])
+        if self._once_in(3):
+            how = how | {"keep_extras": True}
+        moves = [(one, other) for one, other in sorted(self._model.holders.items()) if other.migration_of == uuid]
+        if self._once_in(2):
+            # Both claims, the migration by its uuid, or a guest that is known to be gone, as a conductor names them.
+            named = tuple(one for one, _ in moves) or (self._migration() if self._once_in(8) else ids.fresh(),)
+            sides = [one for one in (self._model.holders.get(uuid), *(other for _, other in moves)) if one is not None]
+            how = how | {"migration_uuids": named}
+            how |= {"guests_gone": tuple(one.accepted_by for one in sides if one.accepted_by and self._once_in(3))}
+        if moves and self._once_in(2):
+            migration, source = moves[0]
+            instance, request = self._model.holders.get(uuid), self._model.said.get(migration)
+            if instance and instance.claim_id and source.claim_id and request:
+                claimed_with = dict(
+                    zip((source.claim_id, instance.claim_id), map(_relying_on_nothing, request), strict=True)
+                )
+                how = how | {"claimed_with": claimed_with}
+        if self._once_in(6):
+            how = how | {"consumer_generation": self._consumer_generation(uuid)}
+        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=True, **how)
 
     def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
         said = super()._for_good(uuid, claim_id)

@@ -16,10 +16,9 @@ from moorage.messages import (
     Done,
     PostAllocations,
     PutAllocations,
-    Released,
     SwapClaim,
 )
-from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts
+from moorage.model import AllocationRequest, ConsumerAllocations, Inventory, ProviderAmounts
 from placement_store.claims.claim import NewClaim
 from support.placement_store.model import groups
 from support.placement_store.model.basis import Held, Holder, Model, Pair, apply
@@ -34,6 +33,8 @@ class Claim:
     """Consumers to be placed, all or none: what `select_destinations` does to the store, and is no message to it."""
 
     new: tuple[NewClaim, ...]
+    #: Consumers that exist keep what they hold, and get this beside.
+    keep_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,23 @@ def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
     """Place all these consumers, or none."""
     requests = [{u: ProviderAmounts(resources=dict(r)) for u, r in new.allocations.items()} for new in message.new]
     faults = [*absent(model, requests), *model.missing(new.root_provider_uuid for new in message.new)]
+    is_twice = len({new.consumer_uuid for new in message.new}) < len(message.new)
+    refuse([errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")] * is_twice)
     for new in message.new:
         faults += stale(model, new.consumer_uuid, new.consumer_generation)
-        if new.consumer_uuid in model.holders and model.holders[new.consumer_uuid].accepted_by is not None:
+        holder = model.holders.get(new.consumer_uuid)
+        if holder is not None and holder.accepted_by is not None:
             faults.append(errors.InvalidState(reason="a host has accepted the claim"))
+        if holder is not None and message.keep_held and holder.claim_id:
+            # It is placed already. Of what is held without a claim, the model does not know which providers are hosts.
+            generations = {"named": new.consumer_generation, "found": holder.generation}
+            faults.append(errors.ConsumerGenerationConflict(consumer_uuid=new.consumer_uuid, **generations))
     answers = found if isinstance(found, list) else [None] * len(message.new)
     changes = {
-        new.consumer_uuid: Change(flat(request), placement(model, new, answer))
+        new.consumer_uuid: Change(
+            dict(Counter(flat(request)) + Counter(_held(model, new) if message.keep_held else {})),
+            placement(model, new, answer),
+        )
         for new, request, answer in zip(message.new, requests, answers, strict=True)
     }
     # A consumer that the caller takes for a new one is taken for one, until its row turns out to be there.
@@ -110,6 +121,10 @@ def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
     write(model, changes, *named_in(requests), faults=faults)
     bind(model, message.new)
     return [answer_to(model, new.consumer_uuid) for new in message.new]
+
+
+def _held(model: Model, new: NewClaim) -> Held:
+    return model.holders[new.consumer_uuid].held if new.consumer_uuid in model.holders else {}
 
 
 def placement(model: Model, new: NewClaim, answer: Claimed | None) -> dict[str, Any]:
@@ -206,58 +221,29 @@ def accept(message: AcceptClaim, model: Model, _found: Any) -> Done:
     return Done()
 
 
-@apply.register
-def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
-    """Release all that a consumer holds, and bury it if it goes for good; no generation of a provider is bumped."""
-    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
-    if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
-        if (holder is None or holder.left_behind) and message.for_good and uuid in model.buried:
-            return Released()
-        raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
-    if holder is None:
-        refuse([errors.ConsumerNotFound(kind="consumer", name=uuid)] * (not message.for_good))
-        model.buried.add(uuid)
-        return Released()
-    require_deletable(model, message)
-    if not (holder.held or holder.claim_id or message.for_good):
-        return Released()
-    foreign = foreign_of(model, holder, message)
-    kept = foreign if message.keep_extras else {}
-    residue = residue_of(model, holder, kept) if message.leave_residue else {}
-    change = Change(kept, UNCLAIMED, for_good=message.for_good, inherited=True)
-    write(model, {uuid: change, **residue}, bumps_generations=False)
-    return Released(
-        residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue), extras=as_message(dict(foreign))
-    )
-
-
-def require_deletable(model: Model, message: DeleteAllocations) -> None:
-    """Refuse to delete a consumer under conditions that it does not meet."""
-    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
-    if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
-        raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
-    if message.unaccepted and holder is not None and holder.accepted_by is not None:
-        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
-
-
 def foreign_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
-    """Return what others have put on a consumer that goes for good."""
+    """Return what others have put on a consumer that is released."""
     is_residue = holder.claim_id is None and holder.accepted_by is not None
     is_unnamed = holder.claim_id is not None and holder.claim_id not in message.claimed_with
-    if not message.for_good or is_residue or is_unnamed:
+    if is_residue or is_unnamed:
         return {}
     if holder.left_behind:
         return dict(holder.held)
     own: Counter[Pair] = Counter()
     on_host = model.tree(holder.root) & {provider for provider, _ in holder.held}
     for claim_id, request in message.claimed_with.items():
-        claimed = {pair: amount for pair, amount in flat(request.allocations).items() if pair[1] in model.classes}
+        claimed = present(model, request)
         if claim_id == holder.claim_id:
             own |= released_amounts_of(model, holder, claimed)
         else:
             # Another's, or its own of a moment ago: outside its host that explains what it holds.
             own |= Counter({pair: n for pair, n in claimed.items() if pair[0] not in on_host}) & Counter(holder.held)
     return dict(Counter(holder.held) - own)
+
+
+def present(model: Model, request: AllocationRequest) -> Held:
+    """Return what was claimed, without classes that are gone by now."""
+    return {pair: amount for pair, amount in flat(request.allocations).items() if pair[1] in model.classes}
 
 
 # --- The one way all of them write ----------------------------------------------------------------------------------
@@ -324,21 +310,36 @@ def exceeded(model: Model, changes: Mapping[str, Change], new: Collection[str] =
         for pair in {pair for pair, _ in change.after.items() - held.items()}:
             wanted.setdefault(pair, []).extend([] if change.inherited else [change.after[pair]])
     refusals = [
-        {"provider_uuid": pair[0], "resource_class": pair[1]}
+        {"provider_uuid": pair[0], "resource_class": pair[1], **why}
         for pair, amounts in wanted.items()
-        if not _allows(model.inventory(pair), before[pair], after[pair], amounts)
+        if (why := _refusal(model.inventory(pair), before[pair], after[pair], amounts))
     ]
-    return [errors.CapacityExceeded(count=len(refusals), refusals=refusals, **first) for first in refusals[:1]]
+    return [
+        errors.CapacityExceeded(
+            provider_uuid=first["provider_uuid"],
+            resource_class=first["resource_class"],
+            count=len(refusals),
+            refusals=refusals,
+        )
+        for first in refusals[:1]
+    ]
 
 
-def _allows(inventory: Inventory | None, before: int, after: int, amounts: Iterable[int]) -> bool:
-    """Tell whether an inventory lets its use grow from ``before`` to ``after``, by these new amounts."""
+def _refusal(inventory: Inventory | None, before: int, after: int, amounts: Collection[int]) -> dict[str, Any]:
+    """Return why an inventory does not let its use grow from ``before`` to ``after`` by these new amounts, if so."""
+    growth = after - before
     if inventory is None:
-        return False
-    fits = after <= before or after <= inventory.capacity
-    return fits and all(
-        inventory.min_unit <= amount <= inventory.max_unit and amount % inventory.step_size == 0 for amount in amounts
-    )
+        return {"asked": max(amounts, default=growth), "free": 0.0, "reason": "no inventory"}
+    free = inventory.capacity - before
+    if any(not inventory.min_unit <= one <= inventory.max_unit for one in amounts):
+        reason = f"not between min_unit {inventory.min_unit} and max_unit {inventory.max_unit}"
+    elif any(one % inventory.step_size for one in amounts):
+        reason = f"not a multiple of step_size {inventory.step_size}"
+    elif growth > 0 and after > inventory.capacity:
+        return {"asked": growth, "free": free, "reason": "not enough room"}
+    else:
+        return {}
+    return {"asked": max(amounts), "free": free, "reason": reason}
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Unit:
 @apply.register
 def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found: Any) -> ReshapePlan:
     """Move inventories between the providers of one tree, with all that is allocated of them."""
+    message = _by_uuid(model, message)
     children = {_identity(model, message, child): child for child in message.providers}
     created = {uuid: child for uuid, child in children.items() if uuid not in model.providers}
     refuse(_misnamed(model, message, children))
@@ -83,6 +84,28 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
 def _identity(model: Model, message: ReshapeByInstructions, child: ChildProvider) -> str:
     by_name = {provider.name: provider.uuid for provider in model.providers.values()}
     return child.uuid or by_name.get(child.name) or ids.derived(message.request_id, child.name)
+
+
+def _by_uuid(model: Model, message: ReshapeByInstructions) -> ReshapeByInstructions:
+    """Return a message that names providers by their uuids alone."""
+    uuids = {provider.name: provider.uuid for provider in model.providers.values()}
+    uuids |= {child.name: _identity(model, message, child) for child in message.providers}
+
+    def found(word: str) -> str:
+        return word if word in model.providers else uuids.get(word, word)
+
+    return replace(
+        message,
+        instructions=tuple(
+            replace(
+                one,
+                from_resource_provider=found(one.from_resource_provider),
+                to_resource_provider=found(one.to_resource_provider),
+            )
+            for one in message.instructions
+        ),
+        providers=tuple(replace(child, parent=found(child.parent)) for child in message.providers),
+    )
 
 
 def _misnamed(

@@ -108,10 +108,12 @@ def _cannot_carry_over(uuid: str, leaving: Mapping[Pair, int]) -> list[errors.Mo
 @apply.register
 def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     """Release what a claim holds on its host and claim the next one, in the middle of a move or not."""
-    if message.migration_uuid is None or message.held is None:
+    if message.migration_uuid is None and message.held is None:
         return consumers.swap(message, model, found)
     uuid = message.consumer_uuid
     holder = consumers.swappable(model, message)
+    if message.migration_uuid is None or message.held is None:
+        raise Refused([errors.InvalidRequest(path="$.held", reason="the two go together")])
     released, claimed, held = (flat(one.allocations) for one in (message.released, message.claimed, message.held))
     faults = consumers.absent(model, [message.claimed.allocations])
     faults += model.missing([message.root_provider_uuid])
@@ -165,8 +167,8 @@ def end(message: EndMove, model: Model, _found: Any) -> MoveEnded:
     held, claimed = flat(message.held.allocations), flat(message.claimed.allocations)
     migration, faults = _migration(model, uuid, message.migration_uuid)
     faults += model.unknown(name for amounts in (held, claimed) for _, name in amounts)
-    if message.consumer_generation not in (None, holder.generation):
-        faults += consumers.stale(model, uuid, message.consumer_generation)
+    faults += _other_generation(model, uuid, message.consumer_generation)
+    faults += _other_generation(model, message.migration_uuid, message.migration_generation)
     if migration is None or faults:
         raise Refused([*faults, *_moved(model, [message.held.allocations, message.claimed.allocations])])
     leaver = migration if message.outcome == "confirm" else holder
@@ -199,11 +201,13 @@ def _confirmed(
     model: Model, message: EndMove, holder: Holder, migration: Holder, parts: "Parts", may_be_used: bool
 ) -> tuple[dict[str, Change], Counter[Pair]]:
     tree = model.tree(migration.root)
-    of_host = {pair: amount for pair, amount in migration.held.items() if pair[0] in tree}
+    staying = parts.foreign_on_migration if message.keep_extras else Counter[Pair]()
+    of_host = dict(_within(Counter(migration.held) - staying, tree))
     stays = may_be_used and of_host and migration.claim_id and migration.accepted_by not in {None, *model.buried}
     residue = dict.fromkeys(("claim_id", "owner", "group")) | {"consumer_type": "RESIDUE"}
+    after = Counter(holder.held) - (parts.kept_old - parts.new) + staying
     changes = {
-        message.consumer_uuid: Change(dict(Counter(holder.held) - (parts.kept_old - parts.new)), inherited=True),
+        message.consumer_uuid: Change(dict(after), inherited=True),
         message.migration_uuid: Change(of_host, residue, inherited=True) if stays else Change({}, UNCLAIMED, True),
     }
     return changes, parts.foreign_on_migration
@@ -221,7 +225,7 @@ def _reverted(
     source, present = sides
     tree = set() if source.root == present.root else model.tree(present.root)
     lost = _within(parts.foreign_on_instance, tree - _pools(model, source))
-    kept = parts.kept_old + (parts.foreign_on_instance - lost)
+    kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - lost)
     back = {name: getattr(migration, name) for name in UNCLAIMED}
     changes = {
         message.consumer_uuid: Change(dict(kept + Counter(migration.held)), back, inherited=True),
@@ -234,36 +238,105 @@ def _reverted(
 
 
 @apply.register
-def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
-    """Release all that a consumer holds, with its migrations and the residues of an attempt, if there are any."""
+def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
+    """Release all that a consumer holds, with its migrations and the residues of an attempt, if there are any.
+
+    What goes for good is buried; no generation of a provider is bumped.
+    """
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
-    gone = {one: other for one, other in model.holders.items() if message.for_good and one != uuid}
-    migrations = {one: other for one, other in gone.items() if other.migration_of == uuid and not _is_residue(other)}
-    is_attempt = holder is None or _is_residue(holder)
-    residues = {
-        one: other for one, other in gone.items() if is_attempt and _is_residue(other) and other.accepted_by == uuid
-    }
-    if not migrations and not residues:
-        return consumers.delete(message, model, found)
-    consumers.require_deletable(model, message)
-    going = ({} if holder is None else {uuid: holder}) | migrations | residues
-    foreign = {
-        one: Counter(consumers.foreign_of(model, other, message)) for one, other in going.items() if one not in residues
-    }
+    refuse(_inconsistent(message))
+    refuse(_other_generation(model, uuid, message.consumer_generation))
+    if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
+        is_buried = uuid in model.buried and (holder is None or holder.left_behind)
+        refuse([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)] * (not is_buried))
+        refuse([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)] * (not message.for_good))
+        if not message.migration_uuids:
+            return Released()
+    refuse([errors.ConsumerNotFound(kind="consumer", name=uuid)] * (holder is None and not message.for_good))
+    if holder is not None and message.unaccepted and holder.accepted_by is not None:
+        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+    if holder is not None and not (holder.held or holder.claim_id or message.for_good):
+        return Released()
+    going, staying = _going(model, message, holder)
+    foreign = _foreign(model, message, going) if message.for_good or message.claimed_with else {}
     kept = foreign if message.keep_extras else {}
-    left: dict[str, Change] = {}
-    for one, other in going.items():
-        left |= consumers.residue_of(model, other, kept.get(one, {})) if message.leave_residue else {}
+    left = {
+        one: consumers.residue_of(model, other, kept.get(one, {}))
+        for one, other in going.items()
+        if message.leave_residue and other.accepted_by not in message.guests_gone
+    }
     stays = kept if holder is None else {uuid: sum(kept.values(), Counter())}
-    changes = {one: Change(dict(stays.get(one, {})), UNCLAIMED, for_good=True, inherited=True) for one in going}
-    mine = consumers.residue_of(model, holder, kept.get(uuid, {})) if holder and message.leave_residue else {}
-    write(model, {**changes, **left}, bumps_generations=False)
-    model.buried.add(uuid)
+    changes = {
+        one: Change(dict(stays.get(one, {})), UNCLAIMED, for_good=message.for_good, inherited=True) for one in going
+    }
+    residues = {one: change for part in left.values() for one, change in part.items()}
+    write(model, {**changes, **residues}, bumps_generations=False)
+    model.buried |= {uuid, *message.migration_uuids} - staying if message.for_good else set()
     return Released(
-        residue_uuid=next(iter(mine), None),
-        residue_uuids=tuple(sorted(left)),
+        residue_uuid=next(iter(left.get(uuid, {})), None),
+        residue_uuids=tuple(sorted([*residues, *staying])),
         extras=consumers.as_message(sum(foreign.values(), Counter())),
     )
+
+
+def _inconsistent(message: DeleteAllocations) -> list[errors.MoorageError]:
+    alone = [name for name in ("migration_uuids", "keep_extras") if getattr(message, name) and not message.for_good]
+    wrong = [*alone, *["claim_id"] * (message.unaccepted and message.claim_id is None)]
+    return [errors.InvalidRequest(path=f"$.{name}", reason="not without another field") for name in wrong]
+
+
+def _other_generation(model: Model, uuid: str, named: int | None) -> list[errors.MoorageError]:
+    """Return a fault if a generation of a consumer is named that is not the present one."""
+    found = model.holders[uuid].generation if uuid in model.holders else None
+    conflict = errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
+    return [] if named in (None, found) else [conflict]
+
+
+def _going(model: Model, message: DeleteAllocations, holder: Holder | None) -> tuple[dict[str, Holder], set[str]]:
+    """Return who goes with a consumer, itself included, and those of its migrations that stay as residues."""
+    uuid = message.consumer_uuid
+    going = {} if holder is None else {uuid: holder}
+    if not message.for_good:
+        return going, set()
+    for one in message.migration_uuids:
+        if one in model.holders and model.holders[one].migration_of != uuid:
+            raise Refused([errors.InvalidRequest(path="$.migration_uuids", reason="it is another's")])
+        refuse(_other_generation(model, one, message.migration_generation))
+    is_attempt = holder is None or _is_residue(holder)
+    for one, other in model.holders.items():
+        is_named = one in message.migration_uuids or not _is_residue(other)
+        if (is_attempt and _is_residue(other) and other.accepted_by == uuid) or (
+            other.migration_of == uuid and is_named
+        ):
+            going[one] = other
+    staying = {
+        one
+        for one in going.keys() & set(message.migration_uuids)
+        if message.leave_residue
+        and _is_residue(going[one])
+        and going[one].accepted_by not in {*message.guests_gone, *model.buried}
+    }
+    return {one: other for one, other in going.items() if one not in staying}, staying
+
+
+def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holder]) -> dict[str, Counter[Pair]]:
+    """Return what others have put on an instance and its migrations, and on nobody who is a residue."""
+    uuid, named = message.consumer_uuid, message.claimed_with
+    found = {
+        one: Counter(consumers.foreign_of(model, other, message))
+        for one, other in going.items()
+        if one == uuid or not _is_residue(other)
+    }
+    instance = going.get(uuid)
+    moved = next((one for one, other in going.items() if one != uuid and other.claim_id in named), None)
+    if instance is not None and moved is not None and instance.claim_id in named:
+        # What both sides use of a pool is counted once.
+        held, claimed = (
+            Side(side.root, consumers.present(model, named[str(side.claim_id)])) for side in (going[moved], instance)
+        )
+        parts = _parts(model, instance, going[moved], held, claimed)
+        found |= {uuid: parts.foreign_on_instance, moved: parts.foreign_on_migration}
+    return found
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------
