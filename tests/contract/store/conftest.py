@@ -1,20 +1,37 @@
-"""Every test of this folder runs on SQLite and on MariaDB alike."""
+"""Every test of this folder runs on SQLite and on MariaDB alike; those marked so run on the store in memory, too."""
 
 from collections.abc import Iterator
 
 import pytest
 from support.databases import migrated
-from support.placement_store.builders import Store
+from support.placement_store.builders import InMemoryStore, Store
 from support.placement_store.move_builders import SMALL, Moving, disk
 
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.schema import MAIN
 
+DATABASES = ("sqlite", "mariadb")
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    if request.param == "sqlite":
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on both databases, or on what the closest mark `backends` names."""
+    if "backend" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("backends")
+        marks = {"mariadb": [pytest.mark.servers]}
+        backends = [pytest.param(name, marks=marks.get(name, ())) for name in (mark.args if mark else DATABASES)]
+        metafunc.parametrize("backend", backends, scope="module")
+
+
+@pytest.fixture(scope="module")
+def database(
+    backend: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Database | None]:
+    """A database with the schema; none for the store in memory."""
+    if backend == "memory":
+        yield None
+        return
+    if backend == "sqlite":
         url = migrated.sqlite(tmp_path_factory.mktemp("store") / "main.sqlite", MAIN)
     else:
         url = request.getfixturevalue("migrated_mariadb").url(MAIN)
@@ -24,11 +41,13 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def store(database: Database) -> Store:
+def store(database: Database | None) -> Store:
     """An empty store."""
+    if database is None:
+        return InMemoryStore()
     store = Store(database)
     store.empty()
-    names.sync(store.database)
+    names.sync(database)
     return store
 
 

@@ -14,6 +14,8 @@ from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
@@ -241,6 +243,7 @@ def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
 # --- Raw allocations: what a write touches ----------------------------------------------------------------------------
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_move_touches_only_the_rows_that_differ_and_fails_whole_on_a_stale_provider(store: Store) -> None:
     rp_a, rp_b = (store.provider(VCPU=4, MEMORY_MB=4096) for _ in range(2))
     rp_c = store.provider("pool", DISK_GB=1000)
@@ -265,6 +268,7 @@ def test_a_move_touches_only_the_rows_that_differ_and_fails_whole_on_a_stale_pro
     assert store.is_sound()
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_resize_changes_amounts_in_place(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: SMALL})
@@ -278,6 +282,7 @@ def test_a_resize_changes_amounts_in_place(store: Store, host: str) -> None:
     assert store.used(host) == {"VCPU": 4, "MEMORY_MB": 2048}
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_whereas_seq_always_does(
     store: Store,
 ) -> None:
@@ -298,6 +303,7 @@ def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_where
     assert moved(lambda: store.delete(uuid)) == [(0, 1), (0, 0), (0, 0)]
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> None:
     first, second = store.provider(VCPU=8), store.provider(VCPU=8)
     uuid = ids.fresh()
@@ -325,6 +331,7 @@ def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> Non
     )
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
     # Given three changes of which the second is not there yet
     store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
@@ -343,6 +350,7 @@ def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
     assert (go_on_from, found) == (last, {3})
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_pairs_and_rows_tell_what_the_host_view_compares(store: Store, host: str) -> None:
     store.put(ids.fresh(), {host: SMALL})
 

@@ -11,6 +11,8 @@ from moorage.messages import (
 )
 from placement_store.claims.claim import current_claims
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
@@ -21,6 +23,7 @@ def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tupl
 # --- Claims -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_places_a_new_consumer_on_its_host_unaccepted(store: Store, host: str) -> None:
     uuid = ids.fresh()
 
@@ -64,9 +67,7 @@ def test_a_claim_on_a_stale_consumer_is_a_conflict(store: Store, host: str) -> N
 
 
 # On SQLite nobody else writes while a claim is under way.
-@pytest.mark.parametrize(
-    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
-)
+@pytest.mark.backends("mariadb")
 def test_of_two_consumers_the_one_that_has_changed_since_it_was_read_is_named(
     store: Store, host: str, request: pytest.FixtureRequest
 ) -> None:

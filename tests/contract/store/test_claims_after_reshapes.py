@@ -1,13 +1,13 @@
 """Test that swaps and releases of a claim after a reshape leave nothing behind, wherever its amounts are by then."""
 
 import pytest
-from sqlalchemy import select
 from support.placement_store.builders import Store
 from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider
-from placement_store.schema import resource_providers
+
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 CLAIMED = {"VCPU": 2, "VGPU": 1}
 
@@ -30,8 +30,8 @@ def reshaping(store: Store) -> Reshaping:
 
 def move_out(reshaping: Reshaping, store: Store) -> str:
     """Move all VGPU of the node to a child of it."""
-    reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
-    return store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+    [gpu] = reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),)).created
+    return gpu
 
 
 def nothing(store: Store, *providers: str) -> bool:

@@ -1,7 +1,5 @@
 """Claims that are added to what a consumer holds already, and claims that bring a server group."""
 
-from collections.abc import Sequence
-
 import pytest
 from sqlalchemy import select
 from support.placement_store.builders import Amounts, Store
@@ -9,10 +7,10 @@ from support.placement_store.builders import Amounts, Store
 from moorage import errors, ids
 from moorage.messages import Claimed
 from moorage.model import ServerGroup
-from placement_store.claims import claim as claims
-from placement_store.claims.claim import NewClaim
 from placement_store.db import bulk
 from placement_store.schema import consumer_groups, consumers, hosts
+
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
@@ -22,12 +20,8 @@ def pool(store: Store) -> str:
     return store.provider("pool", DISK_GB=100)
 
 
-def add(store: Store, new: Sequence[NewClaim]) -> list[Claimed]:
-    return store.database.write(lambda connection: claims.claim(connection, new, store.names, keep_held=True))
-
-
 def add_one(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> Claimed:
-    return add(store, [store.new_claim(uuid, amounts, consumer_generation=generation)])[0]
+    return store.claim_all([store.new_claim(uuid, amounts, consumer_generation=generation)], keep_held=True)[0]
 
 
 def make_a_host(store: Store, uuid: str) -> None:
@@ -46,6 +40,7 @@ def make_a_host(store: Store, uuid: str) -> None:
     store.database.write(lambda connection: bulk.insert(connection, hosts, [row], stamps=stamps))
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, host: str, pool: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {pool: {"DISK_GB": 5}, host: {"VCPU": 1}})
@@ -59,6 +54,7 @@ def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, 
     assert store.is_sound()
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_is_not_added_where_the_consumer_has_a_placement_already(store: Store, host: str) -> None:
     other, uuid, claimed = store.provider("other", VCPU=8), ids.fresh(), ids.fresh()
     make_a_host(store, other)
@@ -85,7 +81,8 @@ def test_what_exists_is_still_named_with_its_generation_and_what_is_new_is_claim
     for named in (None, 2):
         with pytest.raises(errors.ConsumerGenerationConflict):
             add_one(store, uuid, {host: SMALL}, named)
-    add(store, [store.new_claim(new, {host: SMALL}), store.new_claim(uuid, {host: SMALL}, consumer_generation=1)])
+    both = [store.new_claim(new, {host: SMALL}), store.new_claim(uuid, {host: SMALL}, consumer_generation=1)]
+    store.claim_all(both, keep_held=True)
     assert store.held(new) == {host: SMALL}
     assert store.held(uuid) == {host: SMALL, pool: {"DISK_GB": 5}}
 
@@ -99,6 +96,7 @@ def test_the_unit_rules_and_the_room_are_asked_of_the_whole(store: Store, pool: 
     assert store.used(tiny) == {"VCPU": 2}
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_brings_its_group_and_one_without_a_group_leaves_the_consumer_in_its_own(
     store: Store, host: str
 ) -> None:

@@ -18,6 +18,8 @@ from placement_store.claims.put import Put
 from placement_store.schema import consumers, tombstones
 from placement_store.upkeep.pruning import Pruning
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 FREE = {"VCPU": 0, "MEMORY_MB": 0}
 
@@ -220,6 +222,7 @@ def test_a_delete_that_is_not_to_keep_it_takes_away_what_has_stayed_and_names_it
     assert store.rows() == {}
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_over_http_what_has_stayed_is_a_consumer_like_any_other(
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
@@ -247,6 +250,7 @@ def test_a_reshape_moves_what_has_stayed_as_it_moves_anything(store: Store) -> N
         store.claim(uuid, {node: {"VCPU": 1}})
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_what_has_stayed_is_a_member_of_no_group(store: Store) -> None:
     groups = Groups(store)
     group, host = groups.group("anti-affinity"), groups.host()
@@ -262,6 +266,7 @@ def test_what_has_stayed_is_a_member_of_no_group(store: Store) -> None:
     groups.claim(group, host)
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_who_was_deleted_stays_so_for_as_long_as_it_holds_anything(store: Store, burdened: Server) -> None:
     burdened.delete(keep_extras=True)
     pruning = Pruning(store.database, Retention(acknowledged=0.0, unacknowledged=0.0, tombstones=0.0))
@@ -276,6 +281,7 @@ def test_who_was_deleted_stays_so_for_as_long_as_it_holds_anything(store: Store,
     assert store.scalar(buried) is None
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_an_audit_says_what_has_stayed_of_whom(store: Store, host: str, pool: str, burdened: Server) -> None:
     other = Server(store, host, pool)
     burdened.delete(keep_extras=True)
@@ -426,6 +432,7 @@ def test_a_plain_release_takes_the_consumers_own_and_a_later_delete_finds_its_mi
     assert store.rows() == {}
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_gone_before(
     store: Store, host: str, moved: Moving
 ) -> None:

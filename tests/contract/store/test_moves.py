@@ -6,9 +6,12 @@ from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, di
 
 from moorage import errors, ids
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 # --- Beginning --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_move_gives_the_source_to_the_migration_and_the_destination_to_the_instance(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
@@ -32,6 +35,7 @@ def test_a_move_gives_the_source_to_the_migration_and_the_destination_to_the_ins
     assert store.is_sound()
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_move_of_i1_inserts_the_rows_of_both_sides_deletes_those_of_the_source_and_leaves_the_pools_row_alone(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:

@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-from sqlalchemy import select
 from support.placement_store.builders import Amounts, CallBetween, Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 from support.placement_store.reshape_builders import Reshaping, child
@@ -11,7 +10,8 @@ from support.placement_store.reshape_builders import Reshaping, child
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup
-from placement_store.schema import resource_providers
+
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 # --- What others have put there ---------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def test_what_others_have_put_on_the_migration_is_no_part_of_the_residue_where_i
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
     moving.begin({destination: SMALL})
-    store.put(moving.migration, {source: LARGE}, row(store, moving.migration).generation)
+    store.put(moving.migration, {source: LARGE}, store.consumer(moving.migration).generation)
 
     ended = moving.confirm(guest_gone=False, leave_residue=True, keep_extras=True)
 
@@ -136,7 +136,7 @@ def test_a_move_whose_migration_others_have_written_is_not_ended_by_whoever_reli
     store: Store, source: str, destination: str, moving: Moving, outcome: str
 ) -> None:
     moving.begin({destination: SMALL})
-    read = row(store, moving.migration).generation
+    read = store.consumer(moving.migration).generation
     found = store.put(moving.migration, {source: LARGE}, read)
     before = moving.amounts
 
@@ -184,6 +184,7 @@ def test_a_confirmed_move_buries_the_migration_and_leaves_the_claim_as_it_stands
     assert store.is_sound()
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_reverted_move_brings_the_claim_back_as_it_stood(
     store: Store, source: str, destination: str, moving: Moving
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_reverted_move_brings_the_claim_back_as_it_stood(
     store.accept(moving.uuid, moving.source_claim, moving.attempt, "source")
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_a_revert_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_filled_up_and_shrunk(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:
@@ -319,9 +321,7 @@ def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, out
     node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
     moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
     moving.begin({node if same_host else after: {"VCPU": 3, "VGPU": 2}})
-    reshaping = Reshaping(store)
-    reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
-    gpu = store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+    [gpu] = Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),)).created
     assert moving.migrations == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
 
     store.dispatcher.call(moving.ending(outcome, guest_gone=True))
@@ -336,8 +336,7 @@ def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, out
 def test_a_move_after_a_reshape_finds_what_was_claimed_before_it(store: Store) -> None:
     node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
     moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
-    Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
-    gpu = store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+    [gpu] = Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),)).created
     moving.generation = store.consumer(moving.uuid).generation
 
     moving.begin({after: {"VCPU": 2, "VGPU": 1}})
@@ -348,6 +347,7 @@ def test_a_move_after_a_reshape_finds_what_was_claimed_before_it(store: Store) -
 # --- Server groups ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.backends("sqlite", "mariadb")
 def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_residue_is_in_none(
     store: Store, source: str, destination: str
 ) -> None:
@@ -373,9 +373,7 @@ def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_resid
 
 
 # On SQLite nobody else writes while a message is carried out.
-@pytest.mark.parametrize(
-    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
-)
+@pytest.mark.backends("mariadb")
 @pytest.mark.parametrize("late", ["swap", "confirm"])
 def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_its_claim_is_released(
     store: Store, request: pytest.FixtureRequest, late: str

@@ -6,6 +6,8 @@ from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, di
 
 from moorage import errors, ids
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 
 @pytest.fixture
 def hosts(store: Store) -> list[str]:

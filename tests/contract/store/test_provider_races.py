@@ -112,9 +112,7 @@ def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -
 
 
 # On SQLite nobody else writes while a report is under way.
-@pytest.mark.parametrize(
-    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
-)
+@pytest.mark.backends("mariadb")
 def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it_says(
     store: Store, request: pytest.FixtureRequest
 ) -> None:

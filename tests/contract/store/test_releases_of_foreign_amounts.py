@@ -1,9 +1,12 @@
 """Test that a release deletes foreign amounts on a consumer that remains, such as a shelved one, and names them."""
 
+import pytest
 from support.placement_store.builders import Amounts, Store, request
 
 from moorage import ids
 from moorage.messages import Released
+
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 

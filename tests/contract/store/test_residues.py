@@ -8,6 +8,8 @@ from support.placement_store.builders import Store
 from moorage import errors, ids
 from moorage.model import Inventory
 
+pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
+
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 

@@ -1,7 +1,7 @@
 """Builders for the tests of the placement store: a store, providers, consumers, and short forms of messages."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,15 +24,25 @@ from moorage.messages import (
     SetInventories,
     SwapClaim,
 )
-from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inventory, ProviderAmounts, ResourceProvider
+from moorage.model import (
+    AllocationRequest,
+    Consumer,
+    ConsumerAllocations,
+    Inventory,
+    Move,
+    ProviderAmounts,
+    ResourceProvider,
+)
 from moorage.model.inspection import ClaimState, StoreAudit
 from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import begin_move
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
 from placement_store.dispatcher import Dispatcher
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
 from placement_store.upkeep import audit
+from support.placement_store.in_memory import InMemoryPlacement
 
 Amounts = Mapping[str, Mapping[str, int]]
 
@@ -76,11 +86,14 @@ class Store:
         return uuid
 
     def set_inventories(self, uuid: str, generation: int, **inventories: int | Inventory) -> ResourceProvider:
-        self.names.ensure(inventories)
+        self.ensure_classes(inventories)
         described = {n: Inventory(total=i) if isinstance(i, int) else i for n, i in inventories.items()}
         return self.dispatcher.call(
             SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=described)
         )
+
+    def ensure_classes(self, names: Iterable[str]) -> None:
+        self.names.ensure(names)
 
     def get(self, uuid: str) -> ResourceProvider:
         return self.dispatcher.call(GetResourceProvider(uuid=uuid))
@@ -136,8 +149,11 @@ class Store:
         """Claim for one consumer; the first provider is the host's."""
         return self.claim_all([self.new_claim(uuid, amounts, **more)])[0]
 
-    def claim_all(self, new: list[NewClaim]) -> list[Claimed]:
-        return self.database.write(lambda connection: claims.claim(connection, new, self.names))
+    def claim_all(self, new: Sequence[NewClaim], *, keep_held: bool = False) -> list[Claimed]:
+        return self.database.write(lambda connection: claims.claim(connection, new, self.names, keep_held=keep_held))
+
+    def begin_move(self, new: NewClaim, move: Move) -> Claimed:
+        return self.database.write(lambda connection: begin_move.begin(connection, new, move, self.names))
 
     @staticmethod
     def new_claim(uuid: str, amounts: Amounts, **more: Any) -> NewClaim:
@@ -192,6 +208,30 @@ class Store:
     def is_sound(self) -> bool:
         report = self.audit()
         return not report.overcommitted and not report.drifted
+
+
+class InMemoryStore(Store):
+    """The model in place of a database: for tests that ask nothing but what messages answer."""
+
+    def __init__(self) -> None:
+        self.dispatcher = self.placement = InMemoryPlacement()  # type: ignore[assignment]
+
+    def ensure_classes(self, names: Iterable[str]) -> None:
+        self.placement.model.classes |= {*names}
+
+    def claim_all(self, new: Sequence[NewClaim], *, keep_held: bool = False) -> list[Claimed]:
+        return self.placement.claim_all(new, keep_held=keep_held)
+
+    def begin_move(self, new: NewClaim, move: Move) -> Claimed:
+        return self.placement.begin_move(new, move)
+
+    def rows(self) -> dict[Any, Any]:
+        """All allocations."""
+        return {(uuid, pair): n for uuid, one in self.placement.model.holders.items() for pair, n in one.held.items()}
+
+    def is_sound(self) -> bool:
+        model = self.placement.model
+        return all((held := model.inventory(pair)) and n <= held.capacity for pair, n in model.used().items())
 
 
 def request(amounts: Amounts) -> AllocationRequest:

@@ -8,7 +8,6 @@ from sqlalchemy import select
 from moorage import errors, ids
 from moorage.messages import Claimed, EndMove, MoveEnded
 from moorage.model import Move
-from placement_store.claims import begin_move
 from placement_store.claims.claim import NewClaim
 from placement_store.schema import consumers
 from support.placement_store.builders import Amounts, Store, request
@@ -87,9 +86,7 @@ class Moving:
         """Begin the move; the first provider is the destination's unless ``root`` is."""
         rooted = {} if root is None else {"root": root}
         wanted, move = self.new(claimed, **rooted, **(new or {})), self.move(**more)
-        answer = self.store.database.write(
-            lambda connection: begin_move.begin(connection, wanted, move, self.store.names)
-        )
+        answer = self.store.begin_move(wanted, move)
         self.claimed, self.claim_id, self.generation = claimed, answer.claim_id, answer.consumer_generation
         return answer
 

@@ -17,7 +17,6 @@ from moorage.model import (
     ReshapedInventories,
     ReshapePlan,
 )
-from placement_store.dispatcher import Dispatcher
 from placement_store.schema import METADATA, changes, requests
 from support.placement_store.builders import Store
 
@@ -33,7 +32,7 @@ class Reshaping:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.dispatcher = Dispatcher(store.database, store.names)
+        self.dispatcher = store.dispatcher
 
     def move(self, *moves: Move, **more: Any) -> ReshapePlan:
         return self.dispatcher.call(self.message(*moves, **more))
