@@ -95,9 +95,9 @@ class FakeScheduler:
         """Claim a host, as a move's destination if it is one; return the claim."""
         named = message.consumer_generations.get(uuid)
         if message.move is None:
-            return self.placement.claim(uuid, node(host), named)
+            return self.placement.claim(uuid, node(host), named, keep_held=message.keep_held)
         assert named is not None
-        return self.placement.begin_move(uuid, message.move, node(host), named)
+        return self.placement.claim_for_move(uuid, message.move, node(host), named)
 
     def chosen(self, message: SelectDestinations) -> list[str]:
         """Return the hosts that a request may go to, the best first."""
@@ -117,10 +117,8 @@ class FakeScheduler:
     def replayed(self, uuid: str, selections: list[Selection]) -> list[Selection]:
         held = self.placement.held.get(uuid)
         if held is None or held.claim_id != selections[0].claim_id:
-            selections[0] = Selection(
-                **{name: getattr(selections[0], name) for name in Selection.__struct_fields__ if name != "released"},
-                released=True,
-            )
+            present = self.placement.generations.get(uuid)
+            selections[0] = msgspec.structs.replace(selections[0], released=True, consumer_generation=present)
         return selections
 
     @serves(ReportHosts)

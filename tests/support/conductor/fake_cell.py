@@ -108,7 +108,7 @@ class FakeCell:
         """Accept the claim of an instance that is started."""
         record.attempt_id = ids.fresh()
         if (held := self.placement.held.get(uuid)) is not None:
-            held.accepted_by = record.attempt_id
+            held.accepted_by, held.accepted_host = record.attempt_id, record.selection.service_host
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
@@ -125,10 +125,8 @@ class FakeCell:
             uuid = message.instance_uuid
             record = self.instances[uuid]
             record.state, record.migration_uuid = "deleted", None
-            self.placement.deleted |= {uuid, *self.migrations}
-            self.placement.held.pop(uuid, None)
+            self.placement.release(uuid, for_good=True, migration_uuids=tuple(self.migrations))
             for migration_uuid, migration in self.migrations.items():
-                self.placement.migrations.pop(migration_uuid, None)
                 self.migrations[migration_uuid] = msgspec.structs.replace(migration, state="ended")
 
         return self.done(message, work)
@@ -221,7 +219,7 @@ class FakeCell:
             if message.migration_uuid not in (None, record.migration_uuid):
                 raise errors.StaleOrder(instance_uuid=message.instance_uuid, reason=f"not {message.migration_uuid}")
             self.ended(record.migration_uuid, f"{message.outcome}ed")
-            self.placement.migrations.pop(record.migration_uuid, None)
+            self.placement.release(record.migration_uuid, for_good=True)
             record.state, record.migration_uuid = "active", None
 
         return self.done(message, work)
@@ -230,8 +228,7 @@ class FakeCell:
     def shelve_instance(self, message: ShelveInCell) -> Done:
         def work() -> None:
             self.require(message.instance_uuid, "active").state = "shelved"
-            self.placement.held.pop(message.instance_uuid)
-            self.placement.touch(message.instance_uuid)
+            self.placement.release(message.instance_uuid)
 
         return self.done(message, work)
 

@@ -52,7 +52,7 @@ class Mover:
             held=placement.selection.allocation_request,
         )
         generation = self.world.placement.generations[self.uuid]
-        return self.world.placement.begin_move(self.uuid, move, node(host), generation)
+        return self.world.placement.claim_for_move(self.uuid, move, node(host), generation)
 
     def hand_over(self, placement: Placement, claim_id: str, hosts: Sequence[str], spec: RequestSpec = SPEC) -> None:
         self.world.cell_call(
@@ -98,7 +98,7 @@ def shelve(world: World, uuid: str) -> None:
 
 def unshelve(world: World, uuid: str, *hosts: str) -> None:
     world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid))
-    claim_id = world.placement.claim(uuid, node(hosts[0]), world.placement.generations[uuid])
+    claim_id = world.placement.claim(uuid, node(hosts[0]), world.placement.generations[uuid], keep_held=True)
     selections = (selection(hosts[0], claim_id), *map(selection, hosts[1:]))
     world.cell_call(UnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid, selections=selections))
 

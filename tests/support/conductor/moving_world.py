@@ -2,25 +2,18 @@
 
 from dataclasses import dataclass, field
 
-from moorage import errors, ids
-from moorage.bus.bus import serves
+from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import (
-    ConsumerWritten,
     EvacuateInstance,
-    GetAllocations,
-    GetResourceProvider,
-    ListClaims,
     ListMigrations,
     LiveMigrateInstance,
     MigrateInstance,
-    PutAllocations,
     ResizeInstance,
     ShowMigration,
 )
 from moorage.messages.wire import Message, R
-from moorage.model import Consumer, Flavor, Migration, ProviderAmounts, ResourceProvider
-from moorage.model.inspection import ClaimState
+from moorage.model import Flavor, Migration
 from support.conductor.builders import World, wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.fake_placement import FakePlacement
@@ -28,58 +21,16 @@ from support.conductor.fake_placement import FakePlacement
 LARGE = Flavor(vcpus=4, memory_mb=4096)
 
 
+NIC = ids.derived("nic")
+
+
 class MovingPlacement(FakePlacement):
-    """Takes what others put on consumers, too; those that hold nothing of their own stay known by their generation."""
+    """Has the network card of which resources are attached."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.extras: dict[str, dict[str, ProviderAmounts]] = {}
-
-    def require_generation(self, uuid: str, named: int | None) -> None:
-        found = self.generations.get(uuid, 1 if uuid in self.migrations else None)
-        if found != named:
-            raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
-
-    @serves(GetAllocations)
-    def get_allocations(self, message: GetAllocations) -> Consumer:
-        found = super().get_allocations(message)
-        fields = {name: getattr(found, name) for name in Consumer.__struct_fields__}
-        return Consumer(**fields | {"allocations": self.extras.get(message.consumer_uuid, {})})
-
-    @serves(ListClaims)
-    def list_claims(self, message: ListClaims) -> list[ClaimState]:
-        sources = [
-            ClaimState(
-                consumer_uuid=uuid,
-                consumer_type="MIGRATION",
-                generation=1,
-                claim_id=held.claim_id,
-                node=held.root,
-                accepted_by=held.accepted_by,
-                age=1.0,
-            )
-            for uuid, held in self.migrations.items()
-            if uuid in message.consumer_uuids
-        ]
-        return super().list_claims(message) + sources
-
-    @serves(GetResourceProvider)
-    def get_resource_provider(self, message: GetResourceProvider) -> ResourceProvider:
-        if message.uuid != ids.derived("nic"):
-            raise errors.ProviderNotFound(name=message.uuid)
-        return ResourceProvider(uuid=message.uuid, name="a_nic0", generation=1, root_provider_uuid=message.uuid)
-
-    @serves(PutAllocations)
-    def put_allocations(self, message: PutAllocations) -> ConsumerWritten:
-        def work() -> ConsumerWritten:
-            uuid, wanted = message.consumer_uuid, message.wanted
-            self._require_unburied(uuid)
-            self.require_generation(uuid, wanted.consumer_generation)
-            self.extras[uuid] = wanted.allocations
-            return ConsumerWritten(consumer_generation=self.touch(uuid))
-
-        answer: ConsumerWritten = self.once(message, work)
-        return answer
+        self.provide(NIC)
+        self.model.providers[NIC].name = "a_nic0"
 
 
 @dataclass
@@ -88,11 +39,6 @@ class MovingWorld(World):
 
     def __post_init__(self) -> None:
         self.cell = FakeCell(self.placement)
-
-    @property
-    def moving_placement(self) -> MovingPlacement:
-        assert isinstance(self.placement, MovingPlacement)
-        return self.placement
 
     def order(self, message: Message[R]) -> R:
         return self.bus.client("conductor").call(message)

@@ -255,7 +255,7 @@ def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_cl
 def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> None:
     class LosesOneClaim(LosesReplies):
         def while_it_is_lost(self, message: SelectDestinations) -> None:
-            del self.placement.held[message.instance_uuids[1]]
+            self.placement.release(message.instance_uuids[1])
 
     world.scheduler = LosesOneClaim(world.placement)
     world.serve("scheduler", world.scheduler)

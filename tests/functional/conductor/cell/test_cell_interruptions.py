@@ -331,7 +331,7 @@ def test_a_cleaning_ends_when_its_host_is_away_and_what_was_held_there_has_gone(
     wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
     assert world.placement.residues == {move.migration: node("a")}
 
-    world.placement.residues.clear()  # as deleting the host does
+    world.placement.release(move.migration)  # as deleting the host does
 
     wait_until(lambda: world.pending("cell") == 0)
     [found] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))

@@ -8,7 +8,6 @@ from support.conductor.moving_instances import BIGGER, Mover, becomes, built, sh
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import EndMove, ListHostsDeclaredDown, SwapClaim
-from moorage.model import ProviderAmounts
 
 # --- Straight ---------------------------------------------------------------------------------------------------------
 
@@ -488,7 +487,7 @@ def test_the_record_of_a_confirmed_move_says_what_has_become_of_what_others_had_
     move = Mover(world, uuid)
     move.move("b")
     becomes(world, uuid, "moved")
-    world.placement.foreign[move.migration] = {node("a"): ProviderAmounts(resources={"VGPU": 2})}
+    world.placement.put_beside(move.migration, node("a"), VGPU=2)
 
     move.end("confirm")
 

@@ -13,7 +13,6 @@ from moorage.messages import (
     RebuildOnHost,
     Released,
 )
-from moorage.model import ProviderAmounts
 
 GPU = ids.derived("gpu")
 
@@ -124,7 +123,7 @@ def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deleti
 
 def test_what_others_had_put_on_a_shelved_instance_is_named_in_its_record(world: World) -> None:
     uuid = built(world)
-    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+    world.placement.put_beside(uuid, GPU, VGPU=2)
 
     shelve(world, uuid)
 
@@ -141,7 +140,7 @@ def test_what_others_had_put_on_an_instance_that_starts_nowhere_is_named_in_its_
 ) -> None:
     uuid = shelved(world) if again else ids.fresh()
     world.agent.failing = {"a", "b", "c"}
-    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+    world.placement.put_beside(uuid, GPU, VGPU=2)
 
     if again:
         unshelve(world, uuid, "b", "c")
@@ -211,8 +210,8 @@ def test_a_claim_that_was_given_up_before_it_arrived_starts_nothing(world: World
     uuid = shelved(world)
     claim = world.placement.claim
 
-    def revoking(consumer: str, root: str, generation: int | None = None) -> str:
-        claim_id = claim(consumer, root, generation)
+    def revoking(consumer: str, root: str, generation: int, *, keep_held: bool) -> str:
+        claim_id = claim(consumer, root, generation, keep_held=keep_held)
         world.revoke(world.placement.cells[0].uuid, claim_id, consumer)
         return claim_id
 

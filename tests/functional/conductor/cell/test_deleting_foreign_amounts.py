@@ -10,7 +10,6 @@ from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.cli.shell import main
 from moorage.messages import DeleteAllocations, ListOperations, MigrateInstance, Released
-from moorage.model import ProviderAmounts
 from moorage.model.inspection import OperationSummary
 
 GPU = ids.derived("gpu")
@@ -18,7 +17,7 @@ WORDS = f"2 VGPU of provider {GPU}"
 
 
 def others_put(world: World, uuid: str) -> None:
-    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+    world.placement.put_beside(uuid, GPU, VGPU=2)
 
 
 def deletes(world: World) -> list[DeleteAllocations]:
@@ -146,7 +145,8 @@ def test_a_conflict_makes_a_delete_end_later_and_never_otherwise(world: World, p
         world.scheduler.hosts = []
     [uuid] = world.build()
     world.becomes(uuid, "active" if half == "cell" else "error")
-    world.placement.generations.setdefault(uuid, 1)
+    if half == "super":
+        world.placement.put_beside(uuid, GPU)  # a consumer that holds nothing
     world.placement.conflicts = 2
 
     world.delete(uuid)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from msgspec import structs
-from support.conductor.builders import CALL_TIMEOUT, CELL_1, SPEC, FakeAgent, FakePlacement, World, node, wait_until
+from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
 
 from conductor.commands.timeline import attempt_in_words
 from moorage import errors, ids
@@ -16,7 +16,6 @@ from moorage.messages import (
     Claimed,
     Done,
     ListAllocationCandidates,
-    ListProviderTrees,
     ReportHostsInCell,
     SwapClaim,
 )
@@ -24,9 +23,7 @@ from moorage.model import (
     AllocationCandidates,
     AllocationRequest,
     HostReport,
-    Inventory,
     ProviderAmounts,
-    ResourceProvider,
 )
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
@@ -37,14 +34,11 @@ class ReshapesB(FakePlacement):
 
     child = node("child of b")
 
-    @serves(ListProviderTrees)
-    def list_provider_trees(self, _message: ListProviderTrees) -> list[ResourceProvider]:
-        of_b = {"root_provider_uuid": node("b"), "generation": 1}
-        inventories = {name: Inventory(total=10_000) for name in SPEC.resources}
-        return [
-            ResourceProvider(uuid=node("b"), name="b", **of_b),
-            ResourceProvider(uuid=self.child, name="child", inventories=inventories, **of_b),
-        ]
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = {node("b")}
+        self.provide(node("b"), self.child)
+        self.model.providers[self.child].parent = node("b")
 
     @serves(ListAllocationCandidates)
     def list_allocation_candidates(self, message: ListAllocationCandidates) -> AllocationCandidates:
@@ -56,12 +50,6 @@ class ReshapesB(FakePlacement):
             mappings=dict.fromkeys(message.request.groups, (self.child,)),
         )
         return AllocationCandidates(allocation_requests=(found,))
-
-    @serves(SwapClaim)
-    def swap_claim(self, message: SwapClaim) -> Claimed:
-        if node("b") in message.claimed.allocations:
-            raise errors.CapacityExceeded(provider_uuid=node("b"), resource_class="VCPU", count=1, refusals=[])
-        return super().swap_claim(message)
 
 
 def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_where_its_amounts_are_now(
@@ -75,7 +63,8 @@ def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_whe
     instance = world.becomes(uuid, "active")
 
     assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
-    [swap] = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    refused, swap = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    assert set(refused.claimed.allocations) == {node("b")}
     assert set(swap.claimed.allocations) == {ReshapesB.child}
     [built] = [taken for taken in world.agent.taken if taken.host == "b"]
     assert built.allocation_request is None or set(built.allocation_request.allocations) == {ReshapesB.child}

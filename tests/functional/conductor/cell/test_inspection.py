@@ -95,6 +95,6 @@ def test_a_timeline_tells_each_attempt_and_who_holds_what(world: World) -> None:
     assert told["attempt_1"].startswith("a, failed: timed out (20")
     assert told["attempt_1"].endswith("; its guest may be left)")
     assert told["attempt_2"].startswith("b, active (20")
-    assert told["holds"].startswith(f"{node('b')}, accepted on its host, claimed 1 s ago")
+    assert told["holds"].startswith(f"{node('b')}, accepted on b, claimed 1 s ago")
     assert told["residue_1"] == f"{node('a')}, for the guest of attempt 1, 1 s old"
     assert holdings(instance, [])["holds"] == "nothing"

@@ -48,7 +48,7 @@ class Placement(FakePlacement):
         return Ensured(created=True)
 
     @serves(ReshapeByInstructions)
-    def reshape(self, message: ReshapeByInstructions) -> ReshapePlan:
+    def reshape_by_instructions(self, message: ReshapeByInstructions) -> ReshapePlan:
         self.arrived.append(message)
         return ReshapePlan(created={ids.derived("gpu"): "a_gpu"})
 

@@ -7,7 +7,7 @@ from support.conductor.moving_world import MovingWorld
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import OwnsClaim, SelectDestinations, ShelveInstance, UnshelveInCell, UnshelveInstance
-from moorage.model import ProviderAmounts, Selection
+from moorage.model import Selection
 
 NIC = ids.derived("node", "nic")
 
@@ -24,8 +24,7 @@ def unshelve(world: MovingWorld, uuid: str, host: str | None = None) -> None:
 
 
 def others_put(world: MovingWorld, uuid: str) -> None:
-    world.moving_placement.extras[uuid] = {NIC: ProviderAmounts(resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})}
-    world.placement.touch(uuid)
+    world.placement.put_beside(uuid, NIC, NET_BW_EGR_KILOBIT_PER_SEC=1000)
 
 
 def comes_to(world: MovingWorld, uuid: str, state: str) -> None:
@@ -181,14 +180,14 @@ def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused
     world.serve("scheduler", scheduler)
     unshelve(world, uuid)
     comes_to(world, uuid, "shelved")
-    extras = world.moving_placement.extras.get(uuid, {})
+    extras = world.placement.foreign.get(uuid, {})
     assert bool(extras) == others_write
 
     with pytest.raises(errors.ConsumerGenerationConflict):
         world.scheduler.select_destinations(scheduler.asked[0])
 
     assert world.placement.held == {}
-    assert world.moving_placement.extras.get(uuid, {}) == extras
+    assert world.placement.foreign.get(uuid, {}) == extras
     world.serve("scheduler", world.scheduler)
     unshelve(world, uuid)
     comes_to(world, uuid, "active")
@@ -201,13 +200,7 @@ def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused
 def test_an_instance_is_built_for_a_consumer_that_exists_only_under_combine(
     world: MovingWorld, policy: str, state: str
 ) -> None:
-    class Strict(FakeScheduler):
-        def claim(self, message: SelectDestinations, uuid: str, host: str) -> str:
-            world.moving_placement.require_generation(uuid, message.consumer_generations.get(uuid))
-            return super().claim(message, uuid, host)
-
     world.restart("super", consumer_conflict_policy=policy)
-    world.serve("scheduler", Strict(world.placement))
     uuid = ids.fresh()
     others_put(world, uuid)
     others_put(world, uuid)
