@@ -189,7 +189,7 @@ def test_a_tree_is_read_again_when_what_it_says_is_refused(stage: Begin) -> None
     now = stage(fake_driver={"hosts": 1, "gpus": 1})
     driver = now.start(Changing)
     until_alive(now)
-    now.cell.providers.records.clear()
+    now.cell.providers.model.providers.clear()
 
     def lost(message: Message[Any]) -> None:
         if isinstance(message, ReportProviderTree) and message.providers[0].generation is not None:

@@ -165,20 +165,20 @@ def test_a_reshape_wanted_later_is_had_where_the_operator_allows_it(stage: Begin
 def test_a_driver_that_always_wants_a_reshape_holds_nobody_up(stage: Begin, caplog: pytest.LogCaptureFixture) -> None:
     class Insatiable(FakeDriver):
         def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-            """Move one GB to and fro."""
+            """Move one VCPU more to another node."""
             super().update_provider_tree(host, tree)
             if host.service_host == "host-0001":
                 raise ReshapeNeeded(
                     [
                         MoveInstruction(
-                            from_resource_provider=host.nodename,
-                            moved_resources={"DISK_GB": 1},
-                            to_resource_provider=host.nodename,
+                            from_resource_provider=f"{host.nodename}_numa0",
+                            moved_resources={"VCPU": 1},
+                            to_resource_provider=f"{host.nodename}_numa1",
                         )
                     ]
                 )
 
-    now = stage(fake_driver={"hosts": 2})
+    now = stage(fake_driver={"hosts": 2, "numa_nodes": 2})
     with logged(caplog) as told:
         now.start()
         until_alive(now)

@@ -53,7 +53,7 @@ from moorage.model import (
     ReshapePlan,
     ResourceProvider,
 )
-from support.conductor.fake_providers import FakeProviders
+from support.compute.fake_providers import FakeProviders
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
 AGENT = "agent1"
@@ -230,17 +230,17 @@ class FakeCell:
     @serves(ListProviderTreesInCell)
     def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
         self._take(message)
-        return self.providers.trees(message.uuids)
+        return self.providers.trees(message)
 
     @serves(ReportProviderTree)
     def report_providers(self, message: ReportProviderTree) -> ProvidersReported:
         self._take(message)
-        return self.providers.report(message.providers, message.gone)
+        return self.providers.report(message)
 
     @serves(ReshapeProviderTree)
     def reshape(self, message: ReshapeProviderTree) -> ReshapePlan:
         self._take(message)
-        return self.providers.reshape(message.instructions, message.providers, message.dealt)
+        return self.providers.move(message)
 
     def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
         if message.attempt_id in self.over:
