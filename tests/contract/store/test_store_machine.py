@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec import structs
 from sqlalchemy import Connection, select
 from support.placement_store.builders import Store
 from support.placement_store.messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS
@@ -140,7 +141,8 @@ class TwoWriters(RuleBasedStateMachine):
         orders = [
             model
             for order in ([(first, outcomes[0]), (second, outcomes[1])], [(second, outcomes[1]), (first, outcomes[0])])
-            if (model := self.after(order)) is not None
+            for of_two_moments in (False, True)
+            if (model := self.after(order, of_two_moments=of_two_moments)) is not None
         ]
         assert orders, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  which is the outcome of neither order"
         self.state = state = self.look(*orders)
@@ -169,18 +171,41 @@ class TwoWriters(RuleBasedStateMachine):
 
         return list(self.together.map(send, self.writers, messages))
 
-    def after(self, order: Sequence[tuple[Any, Outcome]]) -> Model | None:
-        """Return the model after these writes in this order, or nothing if it would have answered otherwise."""
+    def after(self, order: Sequence[tuple[Any, Outcome]], *, of_two_moments: bool) -> Model | None:
+        """Return the model after these writes in this order, or nothing if it would have answered otherwise.
+
+        :param of_two_moments: whether a report that comes second has found some providers as it says before the other
+            write. It compares without a lock, then locks the others alone; the next report finds what has changed.
+        """
         model, mixed = self.model.copy(), None
         for message, outcome in order:
             if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim | BeginMove):
                 continue  # the other was in the way at this very moment: nothing is said of how, and nothing changes
+            left = self.left_alone(message) if of_two_moments and message is order[1][0] else {}
+            if left:
+                others = tuple(one for one in message.providers if one.uuid not in left)
+                message = structs.replace(message, providers=others)
             expected = answer(model, message, outcome)
+            if left and isinstance(expected, ProvidersReported):
+                expected = ProvidersReported(generations=expected.generations | left)
             if isinstance(outcome, ProvidersReported) and isinstance(expected, ProvidersReported) and mixed is None:
                 mixed = outcome, expected
             elif not agree(outcome, expected):
                 return None
         return model if mixed is None or self.is_of_two_moments(*mixed, model) else None
+
+    def left_alone(self, message: Any) -> dict[str, int]:
+        """Return the generations of the providers that are as a report says before both writes, by uuid."""
+        if not isinstance(message, ReportProviders):
+            return {}
+        left = {}
+        for one in message.providers:
+            if (before := self.model.providers.get(one.uuid)) is not None and before.name == one.name:
+                alone = structs.replace(message, providers=(one,), gone=())
+                told = answer(self.model.copy(), alone, None)
+                if isinstance(told, ProvidersReported) and told.generations[one.uuid] == before.generation:
+                    left[one.uuid] = before.generation
+        return left
 
     def is_of_two_moments(self, outcome: ProvidersReported, expected: ProvidersReported, end: Model) -> bool:
         """Tell whether a report's answer is right for each provider, before the other write or after it.
