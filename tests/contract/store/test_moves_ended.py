@@ -387,7 +387,7 @@ def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_i
         moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
         moving.begin({hosts[1]: {"VCPU": 1}})
         revert = moving.ending("revert")
-        with CallBetween(store.database, after, lambda: other.endpoint.end_move(revert)) as between:
+        with CallBetween(store.database, after, lambda: other.dispatcher.call(revert)) as between:
             if not after:
                 moving.swap({hosts[2]: {"VCPU": 1}}) if late == "swap" else moving.confirm()
                 return between.statements
