@@ -169,7 +169,7 @@ def test_a_group_is_deleted_or_joined(groups: Groups, policy: GroupPolicy) -> No
     # What finds its group gone is begun again by whoever claims, and creates it anew.
     joins = outcome_after(
         groups.store,
-        lambda connection: rows.delete(connection, group.uuid),
+        lambda connection: rows.delete(connection, delete),
         lambda: groups.claim(group, host),
     )
     assert joins == "ClaimContention"
