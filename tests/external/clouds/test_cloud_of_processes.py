@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from support.processes.building_client import SPEC, ask_until_all_are_decided, build, built
+from support.processes.forked_cloud import ForkedCloud
+from support.processes.forked_process import CONTEXT
 
 from harness.audit import judge
-from harness.processes import ProcessCloud
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
@@ -28,7 +29,7 @@ def database(mariadb_url: str) -> Iterator[Database]:
     database.close()
 
 
-def begin(cloud: ProcessCloud, *cells: str) -> None:
+def begin(cloud: ForkedCloud, *cells: str) -> None:
     cloud.run("db", "upgrade")
     for cell in cells:
         cloud.run("cell", "create", cell)
@@ -40,7 +41,7 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
     mariadb_url: str, rabbitmq_url: str, database: Database
 ) -> None:
     hosts, slots, clients, each = 10, 8, 8, 12
-    with ProcessCloud(rabbitmq_url, mariadb_url) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url) as cloud:
         begin(cloud, "cell1", "cell2")
         for number in (1, 2):
             cloud.start(f"scheduler{number}", "scheduler", "--name", f"scheduler{number}")
@@ -48,10 +49,9 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
             cloud.start(f"compute-{cell}", "compute", "--cell", cell, "--agent", f"agent-{cell}", "--fake-hosts", "5")
         cloud.wait_for_hosts(hosts)
 
-        spawned = multiprocessing.get_context("spawn")
-        answers: multiprocessing.Queue[tuple[str, str | None]] = spawned.Queue()
+        answers: multiprocessing.Queue[tuple[str, str | None]] = CONTEXT.Queue()
         asking = [
-            spawned.Process(target=ask_until_all_are_decided, args=(str(cloud.config_file), each, answers))
+            CONTEXT.Process(target=ask_until_all_are_decided, args=(str(cloud.config_file), each, answers))
             for _ in range(clients)
         ]
         for process in asking:
@@ -77,7 +77,7 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
 def test_a_build_reaches_its_second_alternate_while_every_scheduler_is_stopped(
     mariadb_url: str, rabbitmq_url: str, database: Database
 ) -> None:
-    with ProcessCloud(rabbitmq_url, mariadb_url, {"scheduler": {"serve_placement": "false"}}) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url, {"scheduler": {"serve_placement": "false"}}) as cloud:
         begin(cloud, "cell1")
         cloud.start("placement", "placement")
         cloud.start("scheduler", "scheduler")
@@ -113,7 +113,7 @@ def test_a_build_reaches_its_second_alternate_while_every_scheduler_is_stopped(
 def test_every_attempt_is_named_and_nothing_is_held_when_all_of_them_fail(
     mariadb_url: str, rabbitmq_url: str, database: Database
 ) -> None:
-    with ProcessCloud(rabbitmq_url, mariadb_url, {"fake_driver": {"fail_rate": 1.0}}) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url, {"fake_driver": {"fail_rate": 1.0}}) as cloud:
         begin(cloud, "cell1")
         cloud.start("scheduler", "scheduler")
         cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "4")
@@ -132,9 +132,7 @@ def test_every_attempt_is_named_and_nothing_is_held_when_all_of_them_fail(
 def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
-    with ProcessCloud(
-        rabbitmq_url, mariadb_url, {"DEFAULT": {"transport_url": rabbitmq_url, "debug": "true"}}
-    ) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url, {"DEFAULT": {"transport_url": rabbitmq_url, "debug": "true"}}) as cloud:
         begin(cloud, "cell1")
         cloud.start("scheduler", "scheduler")
         cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
@@ -159,7 +157,7 @@ def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own() -> No
     with (
         MariaDBServer() as mariadb,
         RabbitMQServer() as rabbitmq,
-        ProcessCloud(rabbitmq.url, mariadb.create_database("moorage")) as cloud,
+        ForkedCloud(rabbitmq.url, mariadb.create_database("moorage")) as cloud,
     ):
         begin(cloud, "cell1")
         cloud.start("scheduler", "scheduler")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 from support.processes.building_client import SPEC, built
+from support.processes.forked_cloud import ForkedCloud
 
-from harness.processes import ProcessCloud
 from moorage import ids
 from moorage.bus.bus import Client
 from moorage.messages import BuildInstances, ListHosts, ListInstances, SetHost
@@ -33,7 +33,7 @@ def build_some(conductor: Client) -> float:
     return time.monotonic() - begun
 
 
-def only(cloud: ProcessCloud, cell: str) -> None:
+def only(cloud: ForkedCloud, cell: str) -> None:
     """Leave the hosts of one cell alone to be chosen."""
     scheduler = cloud.client("scheduler")
     for host in scheduler.call(ListHosts()):
@@ -45,7 +45,7 @@ def only(cloud: ProcessCloud, cell: str) -> None:
 def test_builds_in_one_cell_take_what_they_took_while_the_conductor_of_another_is_dead(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
-    with ProcessCloud(rabbitmq_url, mariadb_url) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url) as cloud:
         cloud.run("db", "upgrade")
         for cell in ("healthy", "dead"):
             cloud.run("cell", "create", cell)

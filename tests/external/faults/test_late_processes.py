@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from support.processes.building_client import SPEC, built
+from support.processes.forked_cloud import ForkedCloud
 
 from conductor.schema import CONDUCTOR_METADATA
 from harness.audit import judge
 from harness.cloud import wait_until
-from harness.processes import ProcessCloud
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
@@ -40,8 +40,8 @@ def database(mariadb_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ProcessCloud]:
-    with ProcessCloud(rabbitmq_url, mariadb_url, SETTINGS) as cloud:
+def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ForkedCloud]:
+    with ForkedCloud(rabbitmq_url, mariadb_url, SETTINGS) as cloud:
         cloud.run("db", "upgrade")
         cloud.run("cell", "create", "cell1")
         cloud.start("scheduler", "scheduler")
@@ -49,7 +49,7 @@ def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ProcessCloud]:
         yield cloud
 
 
-def agent(cloud: ProcessCloud, name: str, armed: str = "", **fake_driver: object) -> None:
+def agent(cloud: ForkedCloud, name: str, armed: str = "", **fake_driver: object) -> None:
     words = ("compute", "--cell", "cell1", "--agent", name, "--fake-hosts", "1")
     cloud.start(name, *words, settings={"fake_driver": fake_driver} if fake_driver else None, armed=armed)
 
@@ -78,14 +78,14 @@ def patiently(ask: Callable[[], bool]) -> Callable[[], bool]:
     return asked
 
 
-def order(cloud: ProcessCloud, *hosts: str) -> str:
+def order(cloud: ForkedCloud, *hosts: str) -> str:
     uuid, spec = ids.fresh(), structs.replace(SPEC, force_hosts=hosts)
     cloud.client("conductor").call(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=ids.fresh()))
     return uuid
 
 
 def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and_one_remains(
-    cloud: ProcessCloud, database: Database
+    cloud: ForkedCloud, database: Database
 ) -> None:
     cloud.start("conductor", "conductor")
     # The larger host is weighed higher, so it is tried first.
@@ -108,7 +108,7 @@ def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and
 
 
 def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_comes_back(
-    cloud: ProcessCloud, database: Database
+    cloud: ForkedCloud, database: Database
 ) -> None:
     cloud.start("conductor", "conductor")
     gates = {
@@ -142,7 +142,7 @@ def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_c
         time.sleep(6.5)  # whatever may come late has come
 
 
-def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_reports_it(cloud: ProcessCloud) -> None:
+def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_reports_it(cloud: ForkedCloud) -> None:
     cloud.start("conductor", "conductor")
     agent(cloud, "host", stranger_guests=1)
     cloud.wait_for_hosts(1)
@@ -162,7 +162,7 @@ def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_report
     assert stranger in guests(cloud.folder)
 
 
-def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: ProcessCloud, database: Database) -> None:
+def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: ForkedCloud, database: Database) -> None:
     # Dies with the claim in hand, before it has written it down.
     cloud.start("conductor", "conductor", armed="step.build.select.answered.scheduler.select_destinations=kill")
     agent(cloud, "host")

@@ -17,9 +17,9 @@ from sqlalchemy import URL, make_url
 from support.databases.tcp_proxy import TcpProxy
 from support.http.api import free_port
 from support.processes.building_client import SPEC, build
+from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import Settings, wait_until
-from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListCells, ListHosts, ListInstances, ListOperationsInCell, ShowInstance
@@ -51,7 +51,7 @@ CALLS = 6
 class Cloud:
     """A cloud of processes, each with a way of its own to MariaDB."""
 
-    def __init__(self, processes: ProcessCloud, ways: dict[str, TcpProxy], port: int) -> None:
+    def __init__(self, processes: ForkedCloud, ways: dict[str, TcpProxy], port: int) -> None:
         self.processes = processes
         self.ways = ways
         self._api = f"http://127.0.0.1:{port}"
@@ -110,7 +110,7 @@ def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
     ways = {name: TcpProxy("127.0.0.1", mariadb.port) for name in (*PROCESSES, "scheduler2")}
     port = free_port()
     plain = main.render_as_string(hide_password=False)
-    with ProcessCloud(transport, plain, SETTINGS) as processes:
+    with ForkedCloud(transport, plain, SETTINGS) as processes:
         processes.run("db", "upgrade", "--schema", "main")
         processes.run("cell", "create", "cell1", "--database-connection", _by(ways["conductor-cell1"], of_cell))
         processes.run("db", "upgrade")

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.databases.tcp_proxy import TcpProxy
+from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
-from harness.processes import ProcessCloud
 
 pytestmark = [
     pytest.mark.servers,
@@ -31,7 +31,7 @@ STOP = 10.0 + 5.0
 class Cloud:
     """All services of a cloud, behind a proxy that stands for the broker's network."""
 
-    def __init__(self, processes: ProcessCloud, proxy: TcpProxy) -> None:
+    def __init__(self, processes: ForkedCloud, proxy: TcpProxy) -> None:
         self.processes = processes
         self.proxy = proxy
 
@@ -77,7 +77,7 @@ def cloud(rabbitmq_url: str, tmp_path: Path) -> Iterator[Cloud]:
     database = f"sqlite:///{tmp_path}/main.sqlite"
     with TcpProxy(parts.hostname or "", parts.port or 0) as proxy:
         url = rabbitmq_url.replace(f":{parts.port}/", f":{proxy.port}/")
-        with ProcessCloud(url, database, {"conductor": {"connection": database}}) as processes:
+        with ForkedCloud(url, database, {"conductor": {"connection": database}}) as processes:
             processes.run("db", "upgrade")
             processes.start("first", "placement", "--name", "first")
             made = Cloud(processes, proxy)

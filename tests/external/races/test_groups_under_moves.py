@@ -16,10 +16,10 @@ import pytest
 from msgspec import structs
 from sqlalchemy import func, select
 from support.processes.building_client import SPEC
+from support.processes.forked_cloud import ForkedCloud
 
 from harness.audit import judge
 from harness.cloud import wait_until
-from harness.processes import ProcessCloud
 from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.db.database import Database
@@ -120,7 +120,7 @@ def wait(true: Callable[[], bool], what: str) -> None:
     wait_until(true, what, SECONDS, interval=0.5)
 
 
-def begin(cloud: ProcessCloud) -> None:
+def begin(cloud: ForkedCloud) -> None:
     cloud.run("db", "upgrade")
     cloud.run("cell", "create", "cell1")
     cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
@@ -146,7 +146,7 @@ def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
         "scheduler": {"host_subset_size": 3},
         "fake_driver": {"vcpus": 64, "memory_mb": 262144, "disk_gb": 2000},
     }
-    with ProcessCloud(rabbitmq_url, mariadb_url, settings) as cloud:
+    with ForkedCloud(rabbitmq_url, mariadb_url, settings) as cloud:
         begin(cloud)
         conductor = cloud.client("conductor", timeout=60)
         wanted = groups()

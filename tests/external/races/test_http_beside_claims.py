@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from support.http.api import Api, served
+from support.processes.forked_cloud import ForkedCloud
 from support.scheduler.builders import select
 from support.scheduler.rig import Rig, node_uuid
 
-from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
@@ -52,8 +52,8 @@ def rig(mariadb: MariaDBServer) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def cloud(rig: Rig, rabbitmq_url: str) -> Iterator[ProcessCloud]:
-    with ProcessCloud(rabbitmq_url, rig.url, SETTINGS) as started:
+def cloud(rig: Rig, rabbitmq_url: str) -> Iterator[ForkedCloud]:
+    with ForkedCloud(rabbitmq_url, rig.url, SETTINGS) as started:
         for name in SCHEDULERS:
             started.start(name, "scheduler", "--name", name)
         started.wait_for_hosts(len([*ROOMY, TIGHT]))
@@ -98,7 +98,7 @@ class Client:
         self.seen[f"{whose}: {reply.status_code} {code}"] += 1
 
 
-def claim(cloud: ProcessCloud, name: str, until: Callable[[], bool]) -> Counter[str]:
+def claim(cloud: ForkedCloud, name: str, until: Callable[[], bool]) -> Counter[str]:
     """Claim for one instance after another and release what was claimed; return how that was answered."""
     scheduler, placement = cloud.client("scheduler"), cloud.client("placement")
     seen: Counter[str] = Counter()
@@ -119,7 +119,7 @@ def claim(cloud: ProcessCloud, name: str, until: Callable[[], bool]) -> Counter[
 
 
 def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
-    rig: Rig, cloud: ProcessCloud, tmp_path: Path, record_property: Callable[[str, object], None]
+    rig: Rig, cloud: ForkedCloud, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with served(rig.url, tmp_path / "log", "--workers", "2", "--threads", "4") as api:
         clients = [Client(api.url, number) for number in range(CLIENTS)]

@@ -1,6 +1,6 @@
 """A client process that builds instances one after the other, and what builds share that are waited for.
 
-Not in a test file: a process that is spawned imports this by its name.
+Not in a test file: a process that is forked for it imports this by its name.
 """
 
 import multiprocessing

@@ -1,7 +1,6 @@
 """A small cloud of real processes that are killed and started again.
 
-Its processes are forked from one that has imported everything, which costs a tenth of starting an interpreter: a grid
-of faults starts hundreds of them. They are processes like any other, and known to the cloud by the same methods.
+A grid of faults starts hundreds of them.
 """
 
 import contextlib
@@ -18,13 +17,12 @@ import psutil
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
-from harness.processes import ProcessCloud
-from moorage import errors, failpoints, ids
+from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages.wire import Message
 from placement_store import cells
 from placement_store.schema import MAIN
-from support.processes.forked_process import ForkedProcess
+from support.processes.forked_cloud import ForkedCloud
 
 R = TypeVar("R")
 
@@ -60,7 +58,7 @@ class Guest(NamedTuple):
     how: Literal["half made", "running", "stopped"]
 
 
-class FaultyCloud(ProcessCloud):
+class FaultyCloud(ForkedCloud):
     """One cell, with every role a process of its own; each may be started with failpoints.
 
     Two hosts of agent `failing` are large, and so are tried first: what is built there always fails. Two hosts of
@@ -111,12 +109,6 @@ class FaultyCloud(ProcessCloud):
         # A role may be killed by what is done in a test and be nursed at the same moment.
         self._starting = threading.RLock()
 
-    def __exit__(self, *_: object) -> None:
-        # A good end is for other tests, and takes a second or two for each process.
-        for role in list(self.processes):
-            self.kill(role)
-        super().__exit__()
-
     def begin(self, specification: str = "") -> None:
         """Create the schemas and the cell, and start all roles with these failpoints."""
         with _MIGRATING:
@@ -162,13 +154,8 @@ class FaultyCloud(ProcessCloud):
         log = self.folder / f"{role}.log"
         log.touch()
         begun = self.log(role).count("] Ready")
-        config_file = self._write_config(role, settings) if settings else self.config_file
-        process = self.processes[role] = ForkedProcess(  # type: ignore[assignment]
-            self._command(*words, config_file=config_file)[3:],
-            self.folder,
-            log,
-            {failpoints.VARIABLE: specification},
-        )
+        self.start(role, *words, settings=settings, armed=specification)
+        process = self.processes[role]
         wait_until(
             lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
             f"{role} to be ready",

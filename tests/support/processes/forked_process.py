@@ -7,38 +7,56 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
-_PRELOADED = ["__main__", "moorage.cli.shell", "conductor.commands.run", "compute.commands", "compute.fake.driver"]
-_PRELOADED += [
+_PRELOADED = [
+    "__main__",
+    "moorage.cli.shell",
+    "conductor.commands.run",
+    "compute.commands",
     "alembic.command",
     "scheduler.commands.hosts",
+    "placement_store.commands.cells",
     "placement_store.commands.claims",
-    "filters.resources",
-    "weighers.ram",
-    "pymysql",
+    "placement_store.commands.db_upgrade",
+    "oslo_messaging._drivers.impl_rabbit",
+    "kombu.transport.pyamqp",
+    "sqlalchemy.dialects.mysql.pymysql",
+    "sqlalchemy.dialects.sqlite",
 ]
+_PLUGINS = ("moorage.filters", "moorage.weighers", "moorage.request_filters", "moorage.drivers", "moorage.schemas")
+_PRELOADED += [plugin.module for group in _PLUGINS for plugin in metadata.entry_points(group=group)]
+
+#: The one process that all others are forked from: what it imports is said before the first of them is.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
-def _become(words: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
+def _become(words: Sequence[str], folder: Path, out: Path, err: Path, environment: Mapping[str, str]) -> None:
     """Be a `moorage` command, in a process that has just been forked."""
     from moorage.cli.shell import main
 
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number in (1, 2):
+    for number, file in ((1, out), (2, err)):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
+        os.close(descriptor)
     os.chdir(folder)
     os.environ.update(environment)
     raise SystemExit(main(words))
 
 
 class ForkedProcess:
-    """A forked process with the methods of :class:`subprocess.Popen` that a cloud uses."""
+    """A forked process with the methods of :class:`subprocess.Popen` that a cloud uses.
 
-    def __init__(self, words: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
-        self._process = context.Process(target=_become, args=(words, folder, log, environment), daemon=True)
+    What it prints is appended to ``out``, and what it complains of to ``err``, which is the same file if not given.
+    """
+
+    def __init__(
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path | None = None
+    ) -> None:
+        arguments = (words, folder, out, err or out, environment)
+        self._process = CONTEXT.Process(target=_become, args=arguments, daemon=True)
         self._process.start()
         self._lock = threading.Lock()
         self.pid = self._process.pid or 0

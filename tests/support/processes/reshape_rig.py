@@ -1,7 +1,6 @@
 """Processes that claim of a compute node without pause, and one that looks at it all the time."""
 
 import itertools
-import multiprocessing
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,10 @@ from moorage import errors, ids
 from moorage.db.database import Database
 from placement_store.schema import allocations, consumers, inventories
 from support.placement_store.builders import Store
+from support.processes.forked_process import CONTEXT
 
 #: What each process holds at most: the oldest goes when a new one comes.
 HELD = 2
-
-_CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class Host:
 class Counters:
     """The values that the processes share."""
 
-    ended: Event = field(default_factory=_CONTEXT.Event)
-    claimed: "Synchronized[int]" = field(default_factory=lambda: _CONTEXT.Value("i", 0))
-    looked: "Synchronized[int]" = field(default_factory=lambda: _CONTEXT.Value("i", 0))
-    results: Any = field(default_factory=_CONTEXT.Queue)
+    ended: Event = field(default_factory=CONTEXT.Event)
+    claimed: "Synchronized[int]" = field(default_factory=lambda: CONTEXT.Value("i", 0))
+    looked: "Synchronized[int]" = field(default_factory=lambda: CONTEXT.Value("i", 0))
+    results: Any = field(default_factory=CONTEXT.Queue)
 
 
 # --- Claiming -------------------------------------------------------------------------------------------------------
@@ -146,10 +144,9 @@ def _stands(guest: Guest, host: Host, held: "list[Row[Any]] | Any") -> bool:
 @contextmanager
 def at_work(host: Host, resting: list[Guest], claimers: int) -> Iterator[Counters]:
     """Have so many processes claim, and one look, until the block ends; their results are in the queue then."""
-    _CONTEXT.set_forkserver_preload(["support.placement_store.builders"])
     counters = Counters()
-    processes = [_CONTEXT.Process(target=claim_and_release, args=(host, counters, n)) for n in range(claimers)]
-    processes.append(_CONTEXT.Process(target=look, args=(host, resting, counters)))
+    processes = [CONTEXT.Process(target=claim_and_release, args=(host, counters, n)) for n in range(claimers)]
+    processes.append(CONTEXT.Process(target=look, args=(host, resting, counters)))
     for process in processes:
         process.start()
     try:

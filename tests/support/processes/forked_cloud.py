@@ -1,0 +1,50 @@
+"""A cloud of real processes whose start is not what is tested: each is forked from one that has imported everything.
+
+That costs a tenth of starting an interpreter. They are processes like any other, and known to the cloud by the same
+methods.
+"""
+
+import itertools
+import subprocess
+
+from harness.cloud import Settings
+from harness.processes import ProcessCloud
+from moorage import failpoints
+from support.processes.forked_process import ForkedProcess
+
+
+class ForkedCloud(ProcessCloud):
+    """Processes of one cloud, each known by a name; commands are forked as daemons are."""
+
+    _runs = itertools.count(1)
+
+    def __exit__(self, *_: object) -> None:
+        # A good end is for the tests that ask for it, and takes a second or two for each process.
+        for name in list(self.processes):
+            self.kill(name)
+        super().__exit__()
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a `moorage` command to its end and return what it printed.
+
+        :raises CalledProcessError: it failed, and ``check`` is set.
+        """
+        number = next(self._runs)
+        out, err = self.folder / f"run{number}.out", self.folder / f"run{number}.err"
+        status = ForkedProcess(self._command(*words)[3:], self.folder, {}, out, err).wait()
+        done = subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
+        if check and status:
+            raise AssertionError(f"moorage {' '.join(words)}: {status}: {done.stderr}")
+        return done
+
+    def start(self, name: str, *words: str, settings: Settings | None = None, armed: str = "") -> None:
+        """Start a `moorage` daemon under a name, with a configuration file of its own for ``settings``.
+
+        :param armed: failpoints, as :mod:`moorage.failpoints` reads them from the environment.
+        """
+        config_file = self._write_config(name, settings) if settings else self.config_file
+        log = self.folder / f"{name}.log"
+        log.touch()
+        self.processes[name] = ForkedProcess(  # type: ignore[assignment]
+            self._command(*words, config_file=config_file)[3:], self.folder, {failpoints.VARIABLE: armed}, log
+        )
