@@ -7,6 +7,8 @@ SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
 # Each worker has servers of its own.
 WORKERS ?= 3
+# Where nothing compiled is kept, each of some hundred processes would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
 
 .PHONY: help demo test grid drills check style types layers docstrings packaging notes site sample clean $(SAMPLE)
