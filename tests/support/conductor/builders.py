@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -154,6 +155,11 @@ class World:
     servers: dict[str, BusServer] = field(default_factory=dict)
     services: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def records(self) -> Database:
+        """The database of both conductors, for a look past them; opened once, as waiting means looking often."""
+        return Database(self.conf.database.connection, "test")
+
     @property
     def compute(self) -> str:
         return f"compute.{CELL_1.uuid}"
@@ -208,7 +214,7 @@ class World:
     def die(self, name: str, table: str, lease: float) -> None:
         """Stop a service and leave its operations as its death would: taken, for ``lease`` seconds more."""
         self.stop(name)
-        with Database(self.conf.database.connection, "test").engine.begin() as connection:
+        with self.records.engine.begin() as connection:
             connection.exec_driver_sql(
                 f"UPDATE {table}_operations SET lease_owner = 'dead/1', "
                 f"lease_until = (julianday('now') - 2440587.5) * 86400.0 + {lease} WHERE due_at IS NOT NULL"
@@ -216,7 +222,7 @@ class World:
 
     def lose_leases(self, table: str) -> None:
         """Let all leases have run out, as they do while their conductor is stopped."""
-        with Database(self.conf.database.connection, "test").engine.begin() as connection:
+        with self.records.engine.begin() as connection:
             connection.exec_driver_sql(
                 f"UPDATE {table}_operations SET lease_owner = 'stopped/1', lease_until = 1 WHERE due_at IS NOT NULL"
             )
@@ -224,16 +230,14 @@ class World:
     def revoke(self, cell_uuid: str, claim_id: str, consumer_uuid: str) -> None:
         """Put a claim on a cell's record of those that are not wanted."""
         revoked_claims = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
-        Database(self.conf.database.connection, "test").write(
-            lambda connection: revoked_claims.add(connection, claim_id, consumer_uuid)
-        )
+        self.records.write(lambda connection: revoked_claims.add(connection, claim_id, consumer_uuid))
 
     def waiting(self) -> int:
         """Return how many builds of the cell wait for their hosts' reports."""
         return self.pending("cell", "AND step = 'wait'")
 
     def pending(self, table: str, further: str = "") -> int:
-        with Database(self.conf.database.connection, "test").engine.connect() as connection:
+        with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql(
                 f"SELECT COUNT(*) FROM {table}_operations WHERE state = 'pending' {further}"
             ).scalar_one()
@@ -241,7 +245,7 @@ class World:
 
     def failed_builds(self) -> int:
         """Return how many failed builds are held against hosts."""
-        with Database(self.conf.database.connection, "test").engine.connect() as connection:
+        with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql("SELECT COUNT(*) FROM cell_failed_builds").scalar_one()
             return found
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from moorage import ids
-from moorage.db.database import Database
 from moorage.messages import (
     EvacuateInstance,
     ListMigrations,
@@ -77,10 +76,8 @@ class MovingWorld(World):
 
     def pending_migrations(self) -> int:
         """Return how many migrations the super conductor does not yet know to be over."""
-        database = Database(self.conf.database.connection, "test")
-        with database.engine.connect() as connection:
+        with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql(
                 "SELECT COUNT(*) FROM conductor_migrations WHERE state IN ('placing', 'moving')"
             ).scalar_one()
-        database.close()
         return found
