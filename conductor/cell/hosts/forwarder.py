@@ -1,6 +1,7 @@
 """Forward descriptions, heartbeats and loads of a cell's hosts to the schedulers."""
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +68,7 @@ class HostForwarder:
         self._told_loads: dict[str, HostLoad] = {}
         self._all_loads_at = float("-inf")
         self._next_round = 0.0
+        self._ended = threading.Event()
         self._periodic = Periodic("host reports", self._tick, min(_TICK, self._interval))
 
     def start(self) -> None:
@@ -74,7 +76,8 @@ class HostForwarder:
         self._periodic.start()
 
     def stop(self) -> None:
-        """Stop after the present round."""
+        """Stop after the present round, of which no report is sent once more."""
+        self._ended.set()
         self._periodic.stop()
 
     def _tick(self) -> None:
@@ -153,5 +156,7 @@ class HostForwarder:
             try:
                 return self._scheduler.call(message, timeout=self._timeout * part)
             except errors.Unavailable as fault:
+                if self._ended.is_set():
+                    raise
                 LOG.info("A report of hosts is sent once more: %s", fault)
         return self._scheduler.call(message, timeout=self._timeout * last)

@@ -82,3 +82,13 @@ def test_a_load_that_a_silent_scheduler_does_not_take_delays_the_next_heartbeat_
         reports.forward()
     reports.forward()  # and is told by a later round
     assert schedulers.taken == ["alive", "alive", "alive", "loads"]
+
+
+def test_while_it_stops_no_report_is_sent_once_more() -> None:
+    schedulers = SilentSchedulers(heartbeats=8)
+    stopping = forwarder(schedulers)
+    stopping.stop()
+    with pytest.raises(errors.StoreUnavailable):
+        stopping.forward()
+    assert schedulers.taken == []
+    assert schedulers.seconds <= 1.0
