@@ -61,6 +61,8 @@ class RunningCloud:
         self.plan = plan
         self._closing = contextlib.ExitStack()
         self.services: dict[str, Service] = {}
+        #: All services that there have been, in the order of their first starts.
+        self._started: dict[str, None] = {}
         self.cell_names = [f"cell{number + 1}" for number in range(plan.cells)]
 
     def __enter__(self) -> Self:
@@ -94,13 +96,19 @@ class RunningCloud:
         self.wait_for_hosts()
 
     def stop(self) -> None:
-        """Stop all services, the last one started first, and remove the cloud's files and schemas."""
-        for name in reversed(list(self.services)):
-            self.stop_service(name)
+        """Stop all services, the last one started first, and remove the cloud's files and schemas.
+
+        A service that was started again has its former place: those that need it are stopped before it, and do not wait
+        for its answers.
+        """
+        for name in reversed(self._started):
+            if name in self.services:
+                self.stop_service(name)
         self._closing.close()
 
     def add(self, name: str, service: Service) -> None:
         """Start one more service."""
+        self._started.setdefault(name)
         service.start()
         self.services[name] = service
 
