@@ -1,12 +1,12 @@
 """Every operation, and every trouble that can strike it, on a whole cloud: as the table has it, and as docs show it.
 
-One cloud for each policy serves all rows; several are played at a time, each in a room of its own.
+One cloud serves all rows: its conductors begin another life for each policy. Several rows are played at a time, each in
+a room of its own.
 """
 
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 from support.operations.basis import KEEPING, WELL, Row
@@ -16,30 +16,34 @@ from support.operations.port_room import NICS
 from support.operations.room import Room, rooms_of
 from support.operations.table import rows
 
+from harness.cloud import CloudSpec
 from moorage import failpoints
 
 pytestmark = pytest.mark.timeout(1200)
 
-#: As many as there are rows for one operation, where there are few.
-ROOMS, FEW_ROOMS = 8, 3
+#: One after another: the first is that of most rows.
+POLICIES = ("combine", "retry", "fail", *KEEPING)
+ROOMS = 8
+#: Seconds. No row waits for a report: no agent is restarted, and hosts are forced down.
+REPORTS = 2.0
 
 Rooms = Callable[[str], list[Room]]
 
 
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[Rooms]:
-    """The rooms of a cloud whose conductors have a policy; started when it is first asked for."""
-    with ExitStack() as opened:
-        troubles = Troubles()
-        opened.enter_context(failpoints.observed(troubles))
-        known: dict[str, list[Room]] = {}
+    """The rooms of a cloud whose conductors have a policy from then on."""
+    troubles = Troubles()
+
+    def under(policy: str) -> CloudSpec:
+        return plan(policy, hosts=3 * ROOMS, report_interval=REPORTS, **NICS)
+
+    with failpoints.observed(troubles), TroublesomeCloud(under(POLICIES[0])) as cloud:
+        known = rooms_of(cloud, troubles)
 
         def of(policy: str) -> list[Room]:
-            if policy not in known:
-                hosts = 3 * (FEW_ROOMS if policy in KEEPING else ROOMS)
-                cloud = opened.enter_context(TroublesomeCloud(plan(policy, hosts=hosts, **NICS)))
-                known[policy] = rooms_of(cloud, troubles)
-            return known[policy]
+            cloud.adopt(under(policy))
+            return known
 
         yield of
 
@@ -64,7 +68,7 @@ def play(table: list[Row], rooms: list[Room]) -> list[str]:
 @pytest.mark.parametrize("operation", WELL)
 def test_each_trouble_ends_as_the_table_has_it_and_the_next_try_ends_well(operation: str, rooms: Rooms) -> None:
     wrong: list[str] = []
-    for policy in ("combine", "retry", "fail", *KEEPING):
+    for policy in POLICIES:
         if chosen := [row for row in rows() if row.operation == operation and policy in row.policies]:
             wrong += [f"[{policy}] {one}" for one in play(chosen, rooms(policy))]
     if wrong:

@@ -25,6 +25,7 @@ from support.operations.basis import KEEPING
 from support.operations.lost_patience import end_patience
 
 NEVER = 3600.0
+CONDUCTORS = (SuperConductor, CellConductor)
 
 
 class Crash(Exception):
@@ -124,6 +125,8 @@ class TroublesomeCloud(RunningCloud):
         super().__init__(plan)
         self.faults = HostFaults()
         self.faults.when_silent = lambda instance_uuid: end_patience(self.database, instance_uuid)
+        #: The driver of each cell's agent, of its present life.
+        self.drivers: dict[str, TroublesomeDriver] = {}
         self._restarting = threading.Lock()
         self._lives: dict[str, int] = {}
 
@@ -135,7 +138,8 @@ class TroublesomeCloud(RunningCloud):
             "state_file": str(self.folder / f"{name}.sqlite"),
         }
         conf = self.configuration(compute={"agent": name}, fake_driver=layout)
-        return ComputeService(conf, cell, TroublesomeDriver(conf, name, cell, self.faults))
+        self.drivers[cell] = TroublesomeDriver(conf, name, cell, self.faults)
+        return ComputeService(conf, cell, self.drivers[cell])
 
     def life(self, name: str) -> int:
         """Return how often a conductor or an agent has been started again."""
@@ -150,6 +154,14 @@ class TroublesomeCloud(RunningCloud):
             # What was stopped in the middle of a step is to meet the next life.
             self._lives[name] = life + 1
             self.add(name, self._anew(name))
+
+    def adopt(self, plan: CloudSpec) -> None:
+        """Let the conductors begin another life with other settings; hosts, cells and what is on record stay."""
+        if plan.settings == self.plan.settings:
+            return
+        self.plan = plan
+        for name in [name for name, service in self.services.items() if isinstance(service, CONDUCTORS)]:
+            self.restart(name, self.life(name))
 
     def _anew(self, name: str) -> Service:
         kind, _, cell = name.partition("-")
@@ -186,7 +198,7 @@ def lose() -> None:
     raise failpoints.Dropped("lost")
 
 
-def plan(policy: str, hosts: int, **fake_driver: Any) -> CloudSpec:
+def plan(policy: str, hosts: int, report_interval: float = 0.2, **fake_driver: Any) -> CloudSpec:
     """A cloud of one cell in which nobody is waited for for long, under a policy or with what `KEEPING` says."""
     said = {"delete_foreign_amounts": False} if policy in KEEPING else {"consumer_conflict_policy": policy}
     return CloudSpec(
@@ -196,13 +208,13 @@ def plan(policy: str, hosts: int, **fake_driver: Any) -> CloudSpec:
             "conductor": {
                 **said,
                 "max_contention_retries": 2,
-                "report_interval": 0.2,
+                "report_interval": report_interval,
                 "retry_backoff": 0.05,
                 # Ended for one instance at a time, where its host is silent: a busy machine makes nobody impatient.
                 "delete_patience": 600.0,
                 "workers": 16,
             },
-            "compute": {"report_interval": 0.2, "stop_timeout": 0.1, "workers": 32},
+            "compute": {"report_interval": report_interval, "stop_timeout": 0.1, "workers": 32},
             # What has failed on a host for one server is not held against it when the next one comes.
             "scheduler": {"enabled_weighers": "ram,cpu,disk"},
             "fake_driver": fake_driver,

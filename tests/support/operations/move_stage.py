@@ -30,6 +30,7 @@ from moorage.messages import (
 from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Guest, Instance, Migration, RequestSpec
 from placement_store.schema import allocations, consumers, resource_providers
+from support.operations.glance import Glance
 
 SMALL = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(vcpus=4, memory_mb=8192, root_gb=20)
@@ -78,8 +79,9 @@ class Stage:
         return self.cloud.client("conductor").call(ShowMigration(uuid=ordered.migration_uuid))
 
     def becomes(self, uuid: str, state: str) -> Instance:
+        glance = Glance(self.cloud.database, uuid)
         try:
-            wait_until(lambda: self.show(uuid).state == state, state)
+            wait_until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
         except TimeoutError:
             pytest.fail(f"{state}: {self.show(uuid)}")
         return self.show(uuid)

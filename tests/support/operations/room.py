@@ -40,6 +40,7 @@ from moorage.model import (
 )
 from placement_store.schema import allocations, consumers, resource_classes, resource_providers
 from support.operations.cloud import Troubles, TroublesomeCloud, roles
+from support.operations.glance import Glance
 from support.operations.lost_patience import run_out
 
 SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
@@ -148,7 +149,8 @@ class Room:
         return (self.hosts[role], state) in found
 
     def becomes(self, uuid: str, state: str) -> None:
-        self.until(lambda: self.show(uuid).state == state, state)
+        glance = Glance(self.cloud.database, uuid)
+        self.until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
 
     def until(self, true: Callable[[], bool], what: str) -> None:
         wait_until(true, what, SECONDS, interval=0.1)
@@ -282,13 +284,17 @@ class Room:
 
     def settles(self, uuid: str, wanted: Seen) -> Seen:
         """Return how a server stands when it stands as wanted and does so twice, or at last otherwise."""
+        glance = Glance(self.cloud.database, uuid)
         now = time.monotonic()
         end, still = now + SECONDS, now + STILL
         before, times = None, 0
         while True:
             # The whole sight is dear: it is not taken before the server itself is as it shall be.
             is_late = time.monotonic() > still
-            if is_late or wanted.server.startswith(self.show(uuid).state):
+            if is_late or (
+                glance.may_be(wanted.server.split()[0], wanted.pending)
+                and wanted.server.startswith(self.show(uuid).state)
+            ):
                 seen = self.seen(uuid)
                 times = times + 1 if seen == wanted else 0
                 if times == 2 or (is_late and (seen == before and not seen.pending)) or time.monotonic() > end:
