@@ -40,22 +40,17 @@ class OnMariaDB:
 
     def _emptied(self, name: str, schemas: tuple[Schema, ...]) -> bool:
         """Empty a database, if it is there and has these tables; tell whether it has."""
-        grown = dict(
-            self._server._execute(
-                "SELECT table_name, auto_increment FROM information_schema.tables WHERE table_schema = %s", name
-            )
-        )
+        query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
+        there = {table for (table,) in self._server._execute(query, name)}
         tables = {table for schema in schemas for table in schema.metadata.tables}
-        if grown.keys() != tables.union(*(schema.bookkeeping_tables for schema in schemas)):
+        if there != tables.union(*(schema.bookkeeping_tables for schema in schemas)):
             return False
         self._server.end_connections(name)
         # A connection that has just been ended may hold locks for a moment more.
         database = Database(self._server.url(name), "test", pool_size=1, lock_wait=60.0)
         with database.engine.connect() as connection:
+            # Numbers go on where they were: to begin them anew, each table is altered, a fifth of a second in all.
             _delete(connection, tables)
-            # Numbers begin at one again, as they do in a database that is new.
-            for table in (table for table, number in grown.items() if (number or 1) > 1):
-                connection.exec_driver_sql(f"ALTER TABLE `{table}` AUTO_INCREMENT = 1")
         database.close()
         return True
 
