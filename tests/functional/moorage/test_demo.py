@@ -1,18 +1,40 @@
-"""The demo, by its command, on the embedded default."""
+"""The demo, by its command, on the embedded default: in a process of its own where what it prints is looked at."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+
+import pytest
+
+from moorage.cli.shell import main
+
+Done = subprocess.CompletedProcess[str]
 
 
-def moorage(*words: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Return a function that runs a command in this process, which has imported all that it needs."""
+
+    def run(*words: str) -> Done:
+        try:
+            status: object = main(words)
+        except SystemExit as end:
+            status = end.code
+        assert isinstance(status, int)
+        return Done(words, status, *capsys.readouterr())
+
+    return run
+
+
+def moorage(*words: str) -> Done:
     return subprocess.run(
         [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180
     )
 
 
-def demo(*words: str) -> list[dict[str, object]]:
-    done = moorage("demo", "--hosts", "6", "--cells", "2", "--instances", "12", *words, "-f", "json")
+def demo(*words: str, run: Callable[..., Done] = moorage) -> list[dict[str, object]]:
+    done = run("demo", "--hosts", "6", "--cells", "2", "--instances", "12", *words, "-f", "json")
     assert done.returncode == 0, done.stderr
     assert "over-committed providers: 0; leaked allocations: 0" in done.stderr
     rows = json.loads(done.stdout)
@@ -38,15 +60,15 @@ def test_json_is_all_there_is_on_standard_output_with_the_promised_keys() -> Non
             assert row["host"] == attempts[-1]
 
 
-def test_the_same_seed_gives_the_same_placements_and_another_seed_others() -> None:
-    first = demo("--fail-rate", "0.4", "--seed", "11")
+def test_the_same_seed_gives_the_same_placements_and_another_seed_others(here: Callable[..., Done]) -> None:
+    first = demo("--fail-rate", "0.4", "--seed", "11", run=here)
 
-    assert demo("--fail-rate", "0.4", "--seed", "11") == first
-    assert demo("--fail-rate", "0.4", "--seed", "12") != first
+    assert demo("--fail-rate", "0.4", "--seed", "11") == first, "another process places otherwise"
+    assert demo("--fail-rate", "0.4", "--seed", "12", run=here) != first
 
 
-def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_audit() -> None:
-    rows = demo("--fail-rate", "0", "--seed", "1", "--instances", "60")
+def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_audit(here: Callable[..., Done]) -> None:
+    rows = demo("--fail-rate", "0", "--seed", "1", "--instances", "60", run=here)
 
     assert [row["state"] for row in rows].count("active") == 6 * 8
     refused = [row for row in rows if row["state"] == "error"]
@@ -54,8 +76,8 @@ def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_au
     assert all("0 of 6 hosts: 6 short of VCPU, nearest" in str(row["reason"]) for row in refused)
 
 
-def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_held() -> None:
-    rows = demo("--fail-rate", "1", "--seed", "1")
+def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_held(here: Callable[..., Done]) -> None:
+    rows = demo("--fail-rate", "1", "--seed", "1", run=here)
 
     for row in rows:
         assert row["state"] == "error"
@@ -63,9 +85,9 @@ def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_
         assert all(host in str(row["reason"]) for host in row["attempts"])  # type: ignore[attr-defined]
 
 
-def test_bad_numbers_are_refused_before_anything_starts() -> None:
+def test_bad_numbers_are_refused_before_anything_starts(here: Callable[..., Done]) -> None:
     for words in (["--hosts", "0"], ["--fail-rate", "1.5"], ["--seed", "x"], ["--host", "3"]):
-        done = moorage("demo", *words)
+        done = here("demo", *words)
         assert done.returncode == 2
         assert not done.stdout
 
