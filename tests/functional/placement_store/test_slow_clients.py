@@ -63,12 +63,22 @@ def test_clients_that_send_slowly_hold_no_thread(api: Api) -> None:
         assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize("sent", [b"GET", BEGINNING, HEADERS + b'{"name"'], ids=["line", "headers", "body"])
-def test_a_request_that_does_not_arrive_in_time_is_refused(api: Api, sent: bytes) -> None:
-    with connected(api) as client:
-        client.sendall(sent)
-        status, document = answer(client)
-        assert client.recv(1) == b""
+@pytest.fixture(scope="module")
+def unfinished(api: Api) -> Iterator[dict[str, socket.socket]]:
+    """Clients that have sent a part of a request, all at the same moment, so that they are waited for but once."""
+    with ExitStack() as clients:
+        opened = {}
+        for part, sent in (("line", b"GET"), ("headers", BEGINNING), ("body", HEADERS + b'{"name"')):
+            opened[part] = clients.enter_context(connected(api))
+            opened[part].sendall(sent)
+        yield opened
+
+
+@pytest.mark.parametrize("part", ["line", "headers", "body"])
+def test_a_request_that_does_not_arrive_in_time_is_refused(unfinished: dict[str, socket.socket], part: str) -> None:
+    client = unfinished[part]
+    status, document = answer(client)
+    assert client.recv(1) == b""
 
     assert status == 408
     assert document["errors"][0]["detail"] == "The request did not arrive within 3 seconds."
