@@ -22,6 +22,8 @@ from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
 HERE = Path(__file__).parent
 S = TypeVar("S", MariaDBServer, RabbitMQServer)
 NUMBERS = itertools.count(1)
+#: Virtual hosts that are created at once. Each of them is one more to recover when the broker is started again.
+VHOSTS = 5
 #: A quarter of the time of all tests outside of `tests/external`.
 LONGEST = ("test_operation_table.py", "test_store_machine.py")
 
@@ -108,10 +110,21 @@ def migrated_mariadb(mariadb: MariaDBServer) -> OnMariaDB:
     return OnMariaDB(mariadb)
 
 
+@pytest.fixture(scope="session")
+def fresh_vhosts(rabbitmq: RabbitMQServer) -> Iterator[str]:
+    """The URLs of virtual hosts that nobody has used: some at once, for one call of the control program."""
+
+    def urls() -> Iterator[str]:
+        while True:
+            yield from rabbitmq.add_vhosts([f"test_{next(NUMBERS)}" for _ in range(VHOSTS)])
+
+    return urls()
+
+
 @pytest.fixture
-def rabbitmq_url(rabbitmq: RabbitMQServer) -> str:
+def rabbitmq_url(fresh_vhosts: Iterator[str]) -> str:
     """The URL of a fresh virtual host."""
-    return rabbitmq.add_vhost(f"test_{next(NUMBERS)}")
+    return next(fresh_vhosts)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

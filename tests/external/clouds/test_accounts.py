@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import create_engine, exc, text
 from sqlalchemy.engine import make_url
+from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
-from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.bus.bus import Bus
@@ -57,7 +57,7 @@ def test_a_cloud_works_with_an_account_for_each_role(mariadb: MariaDBServer, rab
     main, super_, cell = mariadb.url(MAIN), mariadb.url("accounts_super"), mariadb.url(CELL)
     # The operator's own configuration: it alone may change tables.
     operator = {"conductor": {"connection": super_, "report_interval": 0.5}}
-    with ProcessCloud(rabbitmq.url_of(MAIN), main, operator) as cloud:
+    with ForkedCloud(rabbitmq.url_of(MAIN), main, operator) as cloud:
         cloud.run("db", "upgrade")
         cloud.run(
             "cell", "create", "cell1", "--uuid", CELL_UUID,

@@ -11,6 +11,7 @@ from support.processes.forked_cloud import ForkedCloud
 from support.processes.forked_process import CONTEXT
 
 from harness.audit import judge
+from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
@@ -27,6 +28,15 @@ def database(mariadb_url: str) -> Iterator[Database]:
     database = Database(mariadb_url, "main")
     yield database
     database.close()
+
+
+@pytest.fixture
+def servers(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[tuple[MariaDBServer, RabbitMQServer]]:
+    """The session's servers, which run again afterwards, whatever the test did to them."""
+    yield mariadb, rabbitmq
+    for server in (mariadb, rabbitmq):
+        if server._main is None:
+            server.start()
 
 
 def begin(cloud: ForkedCloud, *cells: str) -> None:
@@ -151,14 +161,11 @@ def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service
             assert any(instance.attempts[0].attempt_id in line for line in lines), name
 
 
-def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own() -> None:
-    from harness.servers import MariaDBServer, RabbitMQServer
-
-    with (
-        MariaDBServer() as mariadb,
-        RabbitMQServer() as rabbitmq,
-        ForkedCloud(rabbitmq.url, mariadb.create_database("moorage")) as cloud,
-    ):
+def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own(
+    servers: tuple[MariaDBServer, RabbitMQServer], mariadb_url: str, rabbitmq_url: str
+) -> None:
+    mariadb, rabbitmq = servers
+    with ForkedCloud(rabbitmq_url, mariadb_url) as cloud:
         begin(cloud, "cell1")
         cloud.start("scheduler", "scheduler")
         cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")

@@ -54,9 +54,11 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
 
         def up() -> bool:
             assert all(process.poll() is None for process in running), logs_of(tmp_path)
-            return "True" in bash("moorage host list -f value -c up || true")
+            # A command costs as much as a daemon's start: none of them before all have started.
+            is_ready = all("] Ready" in log for log in logs_of(tmp_path))
+            return is_ready and "True" in bash("moorage host list -f value -c up || true")
 
-        wait_until(up, lambda: f"a host to be up\n{logs_of(tmp_path)}", interval=0.5)
+        wait_until(up, lambda: f"a host to be up\n{logs_of(tmp_path)}", interval=0.1)
         printed = bash(use)
         logs = logs_of(tmp_path)
     finally:

@@ -4,9 +4,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
+from harness.processes import ProcessCloud
 from moorage import errors
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PolicyState
@@ -21,7 +21,7 @@ pytestmark = [
 def test_sighup_reloads_the_policy_of_a_process_and_what_is_wrong_leaves_the_old_one(
     rabbitmq_url: str, tmp_path: Path
 ) -> None:
-    with ForkedCloud(rabbitmq_url, f"sqlite:///{tmp_path}/main.sqlite") as cloud:
+    with ProcessCloud(rabbitmq_url, f"sqlite:///{tmp_path}/main.sqlite") as cloud:
         client = cloud.client("scheduler", timeout=5.0)
 
         def policy() -> PolicyState | None:

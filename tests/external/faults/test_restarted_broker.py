@@ -6,7 +6,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,23 +92,16 @@ class Child:
         self._process.communicate()
 
 
-@pytest.fixture
-def broker(rabbitmq: RabbitMQServer) -> Iterator[RabbitMQServer]:
-    """A broker that no other test uses; where the programs are missing, the fixture of the others has said so."""
-    with RabbitMQServer() as private:
-        yield private
-
-
 def test_restarts_of_the_broker_cost_a_process_nothing_that_does_not_come_back(
-    broker: RabbitMQServer, record_property: Callable[[str, object], None]
+    rabbitmq: RabbitMQServer, rabbitmq_url: str, record_property: Callable[[str, object], None]
 ) -> None:
-    child = Child(broker.url)
+    child = Child(rabbitmq_url)
     try:
         first = child.sample()
         samples = []
         for _ in range(RESTARTS):
-            broker.kill()
-            broker.start()
+            rabbitmq.kill()
+            rabbitmq.start()
             samples.append(child.sample())
     finally:
         child.close()

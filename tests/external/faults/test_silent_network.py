@@ -182,7 +182,7 @@ def test_everything_answers_again_within_40_seconds_of_a_silent_loss(
 def test_hosts_stay_up_and_servers_are_built_while_one_scheduler_of_two_does_not_reach_its_database(
     cloud: Cloud,
 ) -> None:
-    down_after = 60.0 if LONG else 20.0
+    down_after = 60.0 if LONG else 15.0
     settings: Settings = {
         "database": {"connection": _by(cloud.ways["scheduler2"], make_url(_main_url(cloud)))},
         "scheduler": {"host_down_after": down_after},
