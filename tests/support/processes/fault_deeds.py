@@ -211,7 +211,7 @@ def _refuse_until(server: Server, step: str) -> None:
         return not ours or any(each.step == step for each in ours)
 
     try:
-        wait_until(reached, f"step {step}", server.patience)
+        wait_until(reached, f"step {step}", server.patience, interval=0.1)
     finally:
         _force_down(server, WORKING[1], False)
 
@@ -270,7 +270,7 @@ def _wait_for_two_guests(server: Server, ordered: Ordered) -> None:
         hosts = {guest.host for guest in server.cloud.guests() if guest.instance_uuid == server.uuid}
         return len(hosts) > 1 or ordered.migration_uuid not in {each.uuid for each in server.migrations()}
 
-    wait_until(reached, "the guest to arrive", server.patience)
+    wait_until(reached, "the guest to arrive", server.patience, interval=0.05)
 
 
 def _guests(server: Server) -> list[Guest]:

@@ -19,7 +19,7 @@ from moorage.messages import (
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
 from moorage.model.inspection import OperationSummary
-from support.processes.fault_servers import Server, check
+from support.processes.fault_servers import RARER, Server, check
 
 PORT, VCPUS = "_port", 1
 #: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
@@ -92,7 +92,7 @@ def _ended(server: Server, begun: OperationBegun) -> OperationSummary:
         seen[:] = [server.cloud.call("conductor", ShowOperation(uuid=begun.operation_uuid), server.patience)]
         return seen[0].state != "pending"
 
-    wait_until(reached, "the operation to end", server.patience, interval=0.05)
+    wait_until(reached, "the operation to end", server.patience, **RARER)
     return seen[0]
 
 

@@ -1,7 +1,7 @@
 """Servers of a faulty cloud: what is asked of each, however often a part of the cloud is away, and what must hold."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import os_resource_classes
@@ -28,6 +28,10 @@ from support.processes.faulty_cloud import FaultyCloud, Guest
 PATIENCE = 60.0
 #: Seconds after which what has ended has left nothing behind. The next owner's lease, a report, a cleaning.
 TIDY = 20.0
+
+#: How long between two questions for a state: most is there within a second, and what waits for a time-out takes ten.
+#: Each question costs three processes something, and clouds are run side by side.
+RARER: Mapping[str, float] = {"interval": 0.05, "longest": 0.4}
 
 _VCPU = os_resource_classes.STANDARDS.index(os_resource_classes.VCPU)
 
@@ -110,7 +114,7 @@ class Server:
             return is_known and (not states or seen[0].state in states)
 
         try:
-            wait_until(reached, f"instance {self.uuid}", self.patience, interval=0.05)
+            wait_until(reached, f"instance {self.uuid}", self.patience, **RARER)
         except TimeoutError as fault:
             operations = self.cloud.call("conductor", ListOperations())
             raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
@@ -125,7 +129,7 @@ class Server:
             return seen[0].state in states
 
         try:
-            wait_until(reached, f"migration {migration_uuid}", self.patience, interval=0.05)
+            wait_until(reached, f"migration {migration_uuid}", self.patience, **RARER)
         except TimeoutError as fault:
             operations = self.cloud.call("conductor", ListOperations())
             raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
@@ -158,14 +162,15 @@ def check(cloud: FaultyCloud, servers: Sequence[Server], seconds: float = TIDY) 
     An active one has one guest that runs. While its move waits to be confirmed, its source has another one, stopped,
     for which the migration holds what the server held. Nobody else holds anything or has anything left to do.
     """
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
             _check_now(cloud, servers)
         except AssertionError:
             if time.monotonic() > end:
                 raise
-            time.sleep(0.1)
+            time.sleep(pause)
+            pause = min(pause * 1.2, RARER["longest"])
         else:
             return
 

@@ -27,12 +27,12 @@ from support.processes.forked_cloud import ForkedCloud
 R = TypeVar("R")
 
 #: Everything waits for seconds at most where production waits for minutes. Reports are half of what a cloud costs that
-#: nothing happens in, and several run side by side.
+#: nothing happens in, and several run side by side: nothing here waits for one, because what is new is told at once.
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "rpc": {"call_timeout": 2.0},
-    "conductor": {"report_interval": 0.5, "lease_seconds": 3.0, "retry_backoff": 0.2, "build_timeout": 10.0},
+    "conductor": {"report_interval": 1.0, "lease_seconds": 3.0, "retry_backoff": 0.2, "build_timeout": 10.0},
     "placement": {"reconcile_interval": 1.0, "reconcile_after": 3.0},
-    "compute": {"report_interval": 0.5},
+    "compute": {"report_interval": 1.0},
     # A host that has failed a build is not to be avoided: the scenes want it to fail again.
     "scheduler": {"serve_placement": "false", "enabled_weighers": "ram,cpu,disk"},
     "database": {"idle_transaction_timeout": 2.0},
@@ -115,8 +115,12 @@ class FaultyCloud(ForkedCloud):
             for schema in (MAIN, CONDUCTOR, CELL):
                 schema.upgrade(self.database)
         cells.create(self.database, name="cell1", uuid=ids.fresh())
-        for role in self.ROLES:
-            self.start_role(role, specification)
+        first, *others = self.ROLES
+        self.start_role(first, specification)
+        # It is all that the others ask for at their start: they start side by side.
+        with self._starting:
+            for until_ready in [self._launch(role, specification) for role in others]:
+                until_ready()
         self.wait_for_hosts(self.HOSTS)
 
     def start_role(self, role: str, specification: str | None = None) -> None:
@@ -150,18 +154,26 @@ class FaultyCloud(ForkedCloud):
             return True
 
     def _start_role(self, role: str, specification: str) -> None:
+        self._launch(role, specification)()
+
+    def _launch(self, role: str, specification: str) -> Callable[[], None]:
+        """Start a role with these failpoints; return what waits until it takes messages."""
         words, settings = {**self.ROLES, **self.SECONDS}[role]
         log = self.folder / f"{role}.log"
         log.touch()
         begun = self.log(role).count("] Ready")
         self.start(role, *words, settings=settings, armed=specification)
         process = self.processes[role]
-        wait_until(
-            lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
-            f"{role} to be ready",
-        )
-        # One that is armed may have met its fate already.
-        assert process.poll() in (None, -signal.SIGKILL if specification else None), self.log(role)[-3000:]
+
+        def until_ready() -> None:
+            wait_until(
+                lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
+                f"{role} to be ready",
+            )
+            # One that is armed may have met its fate already.
+            assert process.poll() in (None, -signal.SIGKILL if specification else None), self.log(role)[-3000:]
+
+        return until_ready
 
     def guests(self) -> list[Guest]:
         """Return all guests there are."""
