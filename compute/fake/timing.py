@@ -18,6 +18,7 @@ class Work:
         self.stubborn = False
         self.cut = False
         self.host_died = False
+        self.is_over = False
 
 
 class Timeline:
@@ -41,6 +42,13 @@ class Timeline:
             self._dead_until[host] = time.monotonic() + seconds
             for work in self._work.values():
                 work.host_died = work.host_died or work.host == host
+            self._changed.notify_all()
+
+    def come_to_end(self, host: str) -> None:
+        """Let the work in progress on a host take no longer, as if its seconds had passed."""
+        with self._changed:
+            for work in self._work.values():
+                work.is_over = work.is_over or work.host == host
             self._changed.notify_all()
 
     def is_dead(self, host: str) -> bool:
@@ -75,7 +83,7 @@ class Timeline:
                 if dead <= 0 and (ended := _verdict(work)) is not None:
                     return ended
                 left = dead if dead > 0 else end - time.monotonic()
-                if left <= 0:
+                if left <= 0 or (dead <= 0 and work.is_over):
                     return None
                 self._changed.wait(None if math.isinf(left) else min(left, _LONGEST_WAIT))
 
