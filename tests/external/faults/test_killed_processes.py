@@ -44,8 +44,6 @@ SEED = os.environ.get("GRID_SEED", "1")
 KILLS, PAUSES = 40, 6
 #: Most of a run is waiting for time-outs, so several clouds are run side by side.
 LANES = 5
-#: As is the recording.
-RECORDERS = 3
 #: Seconds in which a conductor that goes on after a pause finds that it was taken over.
 RESUMED = 1.0
 
@@ -74,6 +72,8 @@ class Lanes:
         self._mariadb = mariadb
         self._rabbitmq = rabbitmq
         self._numbers = itertools.count(1)
+        # As many as are needed if no failpoint breaks a cloud, by one call of the control program.
+        self._vhosts = iter(rabbitmq.add_vhosts([f"lane{number}" for number in range(LANES)]))
         self._idle: queue.SimpleQueue[FaultyCloud] = queue.SimpleQueue()
         self._closing = contextlib.ExitStack()
 
@@ -86,10 +86,22 @@ class Lanes:
     def new(self, specification: str = "") -> FaultyCloud:
         """Return a cloud of its own, with these failpoints in all of its processes."""
         name = f"grid{next(self._numbers)}"
-        cloud = FaultyCloud(self._rabbitmq.add_vhost(name), self._mariadb.create_database(name))
+        transport_url = next(self._vhosts, None) or self._rabbitmq.add_vhost(name)
+        cloud = FaultyCloud(transport_url, self._mariadb.create_database(name))
         self._closing.enter_context(cloud)
         cloud.begin(specification)
         return cloud
+
+    def take_back(self, cloud: FaultyCloud) -> None:
+        """Have failpoints tried on a cloud that has had others, which it does not have any more.
+
+        Its processes start when it is their turn: one that waits costs a sixth of a processor.
+        """
+        for role in list(cloud.processes):
+            cloud.kill(role)
+            # It is read from its beginning whenever the role is started.
+            (cloud.folder / f"{role}.log").unlink()
+        self._idle.put(cloud)
 
     def try_all(self, trial: Trial, points: Sequence[Point]) -> str:
         """Try failpoints, several clouds side by side, and fail with all that went wrong; return how long it took."""
@@ -107,6 +119,8 @@ class Lanes:
             cloud = self.new()
         began = time.monotonic()
         try:
+            if not cloud.processes:
+                cloud.start_roles()
             trial(cloud, SCENES[point.scene], point.role, point.name)
         except Exception as fault:  # noqa: BLE001 - told with the others'
             tails = "".join(
@@ -140,8 +154,8 @@ def recorded(lanes: Lanes) -> Recorded:
     steps: dict[str, set[str]] = {}
     found: dict[tuple[str, str], list[Point]] = {}
     names = list(SCENES)
-    with ThreadPoolExecutor(RECORDERS) as threads:
-        of_each = threads.map(lambda first: _passed_in(lanes.new("*=log"), names[first::RECORDERS]), range(RECORDERS))
+    with ThreadPoolExecutor(LANES) as threads:
+        of_each = threads.map(lambda first: _passed_in(lanes, names[first::LANES]), range(LANES))
     of_scenes: dict[str, dict[str, list[str]]] = {}
     for said, of_some in of_each:
         of_scenes |= of_some
@@ -156,10 +170,9 @@ def recorded(lanes: Lanes) -> Recorded:
     return Recorded(steps, [point for points in found.values() for point in points])
 
 
-def _passed_in(
-    cloud: FaultyCloud, scenes: Sequence[str]
-) -> tuple[dict[str, set[str]], dict[str, dict[str, list[str]]]]:
+def _passed_in(lanes: Lanes, scenes: Sequence[str]) -> tuple[dict[str, set[str]], dict[str, dict[str, list[str]]]]:
     """Play scenes; return the steps that each role says there are, and by scene which failpoints each role passed."""
+    cloud = lanes.new("*=log")
     play(cloud, SCENES["usual"])  # what is asked only once in a process's life is asked here
     passed_in: dict[str, dict[str, list[str]]] = {}
     for scene in map(SCENES.__getitem__, scenes):
@@ -168,10 +181,8 @@ def _passed_in(
         ours = {request for server in servers for request in server.requests}
         passed_in[scene.name] = {role: passed(cloud.log(role), ours) for role in cloud.ROLES}
         LOG.info("%5.1f s  %s", time.monotonic() - began, scene.name)
-    # What it has logged is all that is asked of it from now on, and a cloud costs a quarter of a processor.
-    for role in list(cloud.processes):
-        cloud.kill(role)
     steps = {role: {place for place in places(cloud.log(role)) if place.startswith("step.")} for role in cloud.ROLES}
+    lanes.take_back(cloud)
     return steps, passed_in
 
 

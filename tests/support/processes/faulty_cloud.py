@@ -110,11 +110,15 @@ class FaultyCloud(ForkedCloud):
         self._starting = threading.RLock()
 
     def begin(self, specification: str = "") -> None:
-        """Create the schemas and the cell, and start all roles with these failpoints."""
+        """Create the schemas and the cell, and start all roles with these failpoints; return when all hosts are up."""
         with _MIGRATING:
             for schema in (MAIN, CONDUCTOR, CELL):
                 schema.upgrade(self.database)
         cells.create(self.database, name="cell1", uuid=ids.fresh())
+        self.start_roles(specification)
+
+    def start_roles(self, specification: str = "") -> None:
+        """Start all roles with these failpoints, and return when all hosts are up."""
         first, *others = self.ROLES
         self.start_role(first, specification)
         # It is all that the others ask for at their start: they start side by side.
