@@ -16,7 +16,7 @@ _OURS = ("hung-tests", "execnet", "pytest_timeout", "MainThread")
 _SERVER_READER = "(_read_in_bg)"
 
 #: Fixtures of the session that run no thread of ours.
-_NO_CLOUDS = ("mariadb", "rabbitmq", "migrated_mariadb", "tmp_path_factory", "pytestconfig")
+_NO_CLOUDS = ("mariadb", "rabbitmq", "fresh_vhosts", "migrated_mariadb", "tmp_path_factory", "pytestconfig")
 
 
 def _alive() -> set[threading.Thread]:
