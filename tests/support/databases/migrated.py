@@ -25,6 +25,15 @@ def sqlite(path: Path, *schemas: Schema) -> str:
     return f"sqlite:///{path}"
 
 
+def give_tables(url: str, *schemas: Schema) -> None:
+    """Give a database the tables of these schemas: a new file of SQLite as a copy, any other by their migrations."""
+    path = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and not path.exists():
+        sqlite(path, *schemas)
+    else:
+        _migrate(url, schemas)
+
+
 class OnMariaDB:
     """Databases of one server, one for each set of schemas, which is emptied before it is used again."""
 

@@ -17,6 +17,7 @@ from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.versions import MAX
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
+from support.databases import migrated
 from support.placement_store.builders import Store
 
 NEWEST = str(MAX)
@@ -88,8 +89,8 @@ class Api:
 @contextmanager
 def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> Iterator[Api]:
     """Run ``moorage placement-api`` on a database whose tables are made for it; a file says who is believed, if any."""
+    migrated.give_tables(url, MAIN)
     database = Database(url, MAIN.name)
-    MAIN.upgrade(database)
     names.sync(database)
     port = free_port()
     command = [sys.executable, "-m", "moorage.cli.shell"]

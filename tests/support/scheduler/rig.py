@@ -89,9 +89,9 @@ class Rig:
 
     def __init__(self, url: str, *, is_migrated: bool = False) -> None:
         self.url = url
-        self.database = Database(url, "main", pool_size=32)
         if not is_migrated:
-            MAIN.upgrade(self.database)
+            migrated.give_tables(url, MAIN)
+        self.database = Database(url, "main", pool_size=32)
         self.names = ResourceClassNames(self.database)
         self.placement = Dispatcher(self.database, self.names)
         self._numbers = itertools.count()
