@@ -79,7 +79,7 @@ def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pyt
         """
     )
 
-    result = pytester.runpytest_subprocess("--timeout", "100", timeout=60)
+    result = pytester.runpytest_subprocess("-p", "no:schemathesis", "--timeout", "100", timeout=60)
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*Stack of hung-tests*"])

@@ -41,7 +41,7 @@ def test_a_test_that_leaves_a_thread_behind_fails(pytester: pytest.Pytester) -> 
         """
     )
 
-    result = pytester.runpytest_subprocess(timeout=60)
+    result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=60)
 
     result.assert_outcomes(passed=3, errors=2)
     result.stdout.fnmatch_lines(["*1 thread(s) left behind*"])
@@ -72,4 +72,4 @@ def test_a_pool_that_was_there_before_a_test_may_grow_meanwhile(pytester: pytest
         """
     )
 
-    pytester.runpytest_subprocess(timeout=60).assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=60).assert_outcomes(passed=2)
