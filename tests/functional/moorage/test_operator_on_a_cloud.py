@@ -39,7 +39,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[RunningCloud]:
             "transport_url": request.getfixturevalue("rabbitmq").add_vhost("operator"),
             "database_connection": request.getfixturevalue("mariadb").create_database("operator"),
         }
-    settings = {"service": {"report_interval": 0.2, "silent_after": 5.0}, "rpc": {"call_timeout": 10.0}}
+    settings = {"service": {"report_interval": 1.0, "silent_after": 5.0}, "rpc": {"call_timeout": 10.0}}
     with RunningCloud(CloudSpec(hosts=4, cells=2, settings=settings, **urls)) as running:
         assert all(instance.state == "active" for instance in demo.build_all(running, 6))
         yield running
@@ -190,7 +190,7 @@ def _build_and_delete(cloud: RunningCloud, ended: threading.Event) -> int:
 
 def _wait_for(cloud: RunningCloud, uuid: str, state: str) -> None:
     show = ShowInstance(instance_uuid=uuid)
-    wait_until(lambda: cloud.client("conductor").call(show).state == state, f"{uuid} to be {state}", 30, 0.05)
+    wait_until(lambda: cloud.client("conductor").call(show).state == state, f"{uuid} to be {state}", 30, 0.1)
 
 
 def _add_to_used(cloud: RunningCloud, amount: int) -> None:
