@@ -21,6 +21,13 @@ class OperationStates:
     def __init__(self, table: Table, scope: Mapping[str, str]) -> None:
         self._table = table
         self._scope = dict(scope)
+        # Once: SQLAlchemy makes new types for the differences, and examines each at length.
+        self._columns = (
+            table,
+            (table.c.lease_until - now()).label("lease_left"),
+            (now() - table.c.created_at).label("age"),
+            (now() - table.c.updated_at).label("idle"),
+        )
 
     def read(
         self,
@@ -39,12 +46,7 @@ class OperationStates:
         :param limit: return a page of at most so many, in the order of their uuids, after the uuid ``after``.
         """
         table = self._table
-        statement = select(
-            table,
-            (table.c.lease_until - now()).label("lease_left"),
-            (now() - table.c.created_at).label("age"),
-            (now() - table.c.updated_at).label("idle"),
-        ).where(*(table.c[name] == value for name, value in self._scope.items()))
+        statement = select(*self._columns).where(*(table.c[name] == value for name, value in self._scope.items()))
         if not ended:
             statement = statement.where(table.c.state == "pending")
         if subjects is not None or uuids is not None:
