@@ -39,13 +39,19 @@ from placement_store.db import change_feed
 from placement_store.schema import MAIN, allocations, consumers, inventories, tombstones
 
 
-@pytest.fixture
-def servers() -> Iterator[Servers]:
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[Servers]:
     with TroublesomeCloud(PLAN) as cloud:
-        furnished = Servers(cloud)
-        furnished.furnish()
-        assert furnished.findings() == []
-        yield furnished
+        yield Servers(cloud)
+
+
+@pytest.fixture
+def servers(emptied: Servers) -> Servers:
+    """New servers in all states."""
+    assert emptied.held() == {}, "at the end of each test all servers are deleted"
+    emptied.furnish()
+    assert emptied.findings() == []
+    return emptied
 
 
 def lose_consumers(connection: Connection) -> None:

@@ -73,7 +73,7 @@ class Servers:
         return self.call(ShowInstance(instance_uuid=uuid))
 
     def becomes(self, uuid: str, *states: str) -> Instance:
-        wait_until(lambda: self.show(uuid).state in states, f"{uuid} to be {states}", 60, 0.05)
+        wait_until(lambda: self.show(uuid).state in states, f"{uuid} to be {states}", 60, 0.1)
         return self.show(uuid)
 
     def at_once(self, work: Callable[[str], object]) -> None:
