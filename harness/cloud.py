@@ -1,7 +1,9 @@
 """A whole cloud in one process: every service with its own configuration, on any bus and any database."""
 
 import contextlib
+import functools
 import logging
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +33,8 @@ from scheduler.service import SchedulerService
 LOG = logging.getLogger(__name__)
 
 _SCHEMAS = (MAIN, CONDUCTOR, CELL)
+#: The database of a cloud that is given none, in its folder.
+_FILE = "moorage.sqlite"
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -52,6 +56,18 @@ class CloudSpec:
     transport_url: str | None = None
     database_connection: str | None = None
     settings: Settings = field(default_factory=dict)
+
+
+@functools.cache
+def _empty_schemas() -> bytes:
+    """Return an SQLite file with the schemas, as their migrations leave it: they are carried out once a process."""
+    with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
+        path = f"{folder}/{_FILE}"
+        with contextlib.closing(Database(f"sqlite:///{path}", "main")) as database:
+            for schema in _SCHEMAS:
+                schema.upgrade(database)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return connection.serialize()
 
 
 class RunningCloud:
@@ -83,7 +99,7 @@ class RunningCloud:
         """
         self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
         self.transport_url = self.plan.transport_url or f"inproc://{ids.fresh()}/"
-        self.database_connection = self.plan.database_connection or f"sqlite:///{self.folder}/moorage.sqlite"
+        self.database_connection = self.plan.database_connection or f"sqlite:///{self.folder / _FILE}"
         self.conf = self.configuration()
         self.database = Database(self.database_connection, "main")
         self._closing.callback(self.database.close)
@@ -160,14 +176,20 @@ class RunningCloud:
         wait_until(all_up, f"{self.plan.hosts} hosts to be up", seconds, interval, progress=lambda: up)
 
     def _create_schemas(self) -> None:
-        if self.database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
-            raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
         if self.plan.database_connection:
-            self._closing.callback(self._drop_schemas)
-        for schema in _SCHEMAS:
-            schema.upgrade(self.database)
+            self._upgrade_schemas()
+        else:
+            # Nobody has opened it yet.
+            (self.folder / _FILE).write_bytes(_empty_schemas())
         for name in self.cell_names:
             cells.create(self.database, name=name, uuid=ids.derived("harness", self.plan.seed, "cell", name))
+
+    def _upgrade_schemas(self) -> None:
+        if self.database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
+            raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
+        self._closing.callback(self._drop_schemas)
+        for schema in _SCHEMAS:
+            schema.upgrade(self.database)
 
     def _drop_schemas(self) -> None:
         """Drop the schemas in a given database, so that it is as empty as before."""
