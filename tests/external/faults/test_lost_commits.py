@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url, text
 from support.databases.commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
+from support.databases.migrated import OnMariaDB
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
@@ -22,10 +23,15 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
+def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
+    """The URL of a database with empty tables."""
+    return migrated_mariadb.url(MAIN)
+
+
+@pytest.fixture
 def direct(mariadb_url: str) -> Iterator[Store]:
     """A store that nothing happens to."""
     database = Database(mariadb_url, "main")
-    MAIN.upgrade(database)
     yield Store(database)
     database.close()
 

@@ -8,6 +8,7 @@ import pytest
 import webob
 from sqlalchemy import make_url, select
 from support.databases.commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
+from support.databases.migrated import OnMariaDB
 
 from moorage import ids
 from moorage.config import options
@@ -142,10 +143,15 @@ FAMILIES: list[Callable[[Client], Iterator[tuple[str, Write]]]] = [_write_name, 
 
 
 @pytest.fixture
+def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
+    """The URL of a database with empty tables."""
+    return migrated_mariadb.url(MAIN)
+
+
+@pytest.fixture
 def direct(mariadb_url: str, tmp_path: Path) -> Iterator[Client]:
     """The API on a database that nothing happens to."""
     database = Database(mariadb_url, MAIN.name)
-    MAIN.upgrade(database)
     names.sync(database)
     yield Client(database, tmp_path)
     database.close()
