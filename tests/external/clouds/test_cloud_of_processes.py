@@ -6,21 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.processes.building_client import SPEC, ask_until_all_are_decided, build, built
 from support.processes.forked_cloud import ForkedCloud
 from support.processes.forked_process import CONTEXT
 
+from conductor.schema import CELL, CONDUCTOR
 from harness.audit import judge
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
+from placement_store.schema import MAIN
 
 pytestmark = [
     pytest.mark.servers,
     # The bus library drops what has died, and leaves it to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
+
+
+@pytest.fixture
+def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
+    """The URL of a database with empty tables."""
+    return migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
 
 
 @pytest.fixture

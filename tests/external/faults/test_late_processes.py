@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from support.databases.migrated import OnMariaDB
 from support.processes.building_client import SPEC, built
 from support.processes.forked_cloud import ForkedCloud
 
-from conductor.schema import CONDUCTOR_METADATA
+from conductor.schema import CELL, CONDUCTOR, CONDUCTOR_METADATA
 from harness.audit import judge
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
+from placement_store.schema import MAIN
 
 pytestmark = [
     pytest.mark.servers,
@@ -30,6 +32,12 @@ SETTINGS = {
     "conductor": {"build_timeout": 6.0, "report_interval": 0.5, "retry_backoff": 0.2},
     "compute": {"report_interval": 0.5},
 }
+
+
+@pytest.fixture
+def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
+    """The URL of a database with empty tables."""
+    return migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
 
 
 @pytest.fixture

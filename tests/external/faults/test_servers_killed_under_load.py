@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import FaultyCloud
 
+from conductor.schema import CELL, CONDUCTOR
 from harness.servers import MariaDBServer, RabbitMQServer
+from placement_store.schema import MAIN
 
 pytestmark = [
     pytest.mark.servers,
@@ -121,6 +124,12 @@ def outages(cloud: FaultyCloud, server: RabbitMQServer, times: int, slot: float)
     assert not load.faults, load.faults
     check(cloud, [], 60.0)
     return busy
+
+
+@pytest.fixture
+def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
+    """The URL of a database with empty tables."""
+    return migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
 
 
 @pytest.fixture
