@@ -73,6 +73,11 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
             self._prepared = True
         self._main = self._launch()
 
+    @property
+    def pid(self) -> int:
+        """The id of the server's process; 0 while it does not run."""
+        return 0 if self._main is None else int(self._main.pid)
+
     def stop(self) -> None:
         """Stop the server in order; its data stay."""
         self._end(signal.SIGTERM)

@@ -1,0 +1,91 @@
+"""Arguments of the commands that run a cloud of their own: numbers, and the servers that it runs on."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from moorage import errors
+from moorage.cli.command import Configured
+
+
+def count(least: int = 1) -> Any:
+    """Return a parser of integers from ``least`` on."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return number
+
+    parse.__name__ = "number"
+    return parse
+
+
+def rate(text: str) -> float:
+    """Parse a share of the whole."""
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError("must be between 0 and 1")
+    return share
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The URLs of bus and database, null for embedded ones, and the process ids of private servers by name."""
+
+    transport_url: str | None = None
+    database_url: str | None = None
+    pids: Mapping[str, int] = field(default_factory=dict)
+
+
+def server_programs() -> ModuleType:
+    """Return the module that starts private servers; it needs the packages of an extra.
+
+    :raises ConfigurationError: that extra is not installed.
+    """
+    try:
+        from harness import servers
+    except ModuleNotFoundError as fault:
+        reason = f"--servers needs {fault.name}, which is not installed: pip install 'moorage[servers]'"
+        raise errors.ConfigurationError(reason=reason) from fault
+    return servers
+
+
+class OnServers(Configured):
+    """The options for a cloud on other servers than the embedded ones."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--transport-url", help="a RabbitMQ virtual host of its own; default: a bus inside this process"
+        )
+        parser.add_argument(
+            "--database-url",
+            help="an empty MySQL or MariaDB database, left empty again; default: a temporary SQLite file",
+        )
+        parser.add_argument(
+            "--servers",
+            action="store_true",
+            help="start a private MariaDB and RabbitMQ from Debian's packages for the run",
+        )
+        return parser
+
+    @contextlib.contextmanager
+    def servers(self, arguments: argparse.Namespace) -> Iterator[Servers]:
+        """Yield the servers for the run.
+
+        :raises ConfigurationError: options that exclude each other.
+        """
+        if not arguments.servers:
+            yield Servers(arguments.transport_url, arguments.database_url)
+            return
+        if arguments.transport_url or arguments.database_url:
+            raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
+        programs = server_programs()
+        with programs.MariaDBServer() as mariadb, programs.RabbitMQServer() as rabbitmq:
+            pids = {"mariadb": mariadb.pid, "rabbitmq": rabbitmq.pid}
+            yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids)

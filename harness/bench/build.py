@@ -1,0 +1,92 @@
+"""Benchmark of builds: from the order until the instances are active or in error."""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
+
+from sqlalchemy import select
+
+from conductor.schema import cell_instances, conductor_instances
+from harness.bench.cloud import BenchCloud
+from harness.bench.load import Load, Measured, Operation, measure
+from harness.bench.select import SPEC
+from moorage import ids
+from moorage.bus.bus import Bus
+from moorage.config import options
+from moorage.db.database import Database
+from moorage.messages import BuildInstances
+from placement_store.db import bulk
+
+_TIMEOUT = 60.0
+#: Seconds between two looks at the records.
+_INTERVAL = 0.005
+
+
+class _Watch:
+    """Watches the conductors' records for the ends of builds: one statement for all that a process waits for."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: dict[str, threading.Event] = {}
+        self._ended: dict[str, str] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+        self._thread.join()
+
+    def wait(self, uuids: Collection[str]) -> list[str]:
+        """Wait until builds have ended, and return the instances that are active."""
+        events = {uuid: self._waiting.setdefault(uuid, threading.Event()) for uuid in uuids}
+        for event in events.values():
+            event.wait(_TIMEOUT)
+        return [uuid for uuid in uuids if self._ended.pop(uuid, "") == "active"]
+
+    def _run(self) -> None:
+        while not self._closed.wait(_INTERVAL):
+            for uuid, state in ended(self._database, list(self._waiting)).items():
+                self._ended[uuid] = state
+                self._waiting.pop(uuid).set()
+
+
+def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
+    """Return the states of those instances whose builds have ended, by uuid."""
+    found: dict[str, str] = {}
+    for chunk in bulk.chunks(sorted(uuids)):
+        for table in (conductor_instances, cell_instances):
+            query = select(table.c.uuid, table.c.state).where(table.c.uuid.in_(chunk))
+            query = query.where(table.c.state.in_(("active", "error")))
+            found |= database.read(lambda connection, query=query: dict(connection.execute(query).tuples()))  # type: ignore[misc]
+    return found
+
+
+@contextmanager
+def _clients(transport_url: str, database_url: str, per_order: int) -> Iterator[Callable[[int], Operation]]:
+    bus = Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))
+    conductor = bus.client("conductor", timeout=_TIMEOUT)
+    with closing(Database(database_url, "conductor")) as database, closing(_Watch(database)) as watch:
+
+        def order() -> tuple[str, ...]:
+            uuids = tuple(ids.fresh() for _ in range(per_order))
+            conductor.call(BuildInstances(request_spec=SPEC, instance_uuids=uuids, request_id=ids.fresh()))
+            return tuple(watch.wait(uuids))
+
+        try:
+            yield lambda _number: order
+        finally:
+            bus.close()
+
+
+def build(cloud: BenchCloud, per_order: int, load: Load) -> Measured:
+    """Measure builds ordered by clients that wait for the end of each order."""
+    database_url = cloud.database.url.render_as_string(hide_password=False)
+    return measure(load, _clients, cloud.transport_url, database_url, per_order, cpu=cloud.cpu_seconds)
+
+
+def active(cloud: BenchCloud) -> list[str]:
+    """Return the uuids of all active instances."""
+    query = select(cell_instances.c.uuid).where(cell_instances.c.state == "active")
+    return list(cloud.database.read(lambda connection: connection.scalars(query).all()))

@@ -1,0 +1,84 @@
+"""Benchmark of bare RPC: the library's own server and clients, which exchange payloads of the size of a decision's."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from harness.bench.load import Load, Measured, Operation, measure
+from moorage.config import messaging  # first, because it chooses the threading backend
+
+# isort: split
+import oslo_messaging
+from oslo_config import cfg
+
+_TOPIC = "bench-echo"
+_METHOD = "echo"
+_TIMEOUT = 60
+
+
+class _Echo:
+    """The endpoint; it answers each call with the same document."""
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+
+    def echo(self, _ctxt: dict[str, Any], **_payload: object) -> Any:
+        """Return the reply."""
+        return self._reply
+
+
+def _transport(url: str) -> oslo_messaging.Transport:
+    """Return a transport with the library's own defaults where it has another number of messages at a time."""
+    conf = cfg.ConfigOpts()
+    messaging.register_options(conf)
+    conf([])
+    conf.set_override("rabbit_qos_prefetch_count", 0, "oslo_messaging_rabbit")
+    return oslo_messaging.get_rpc_transport(conf, url=url)
+
+
+def _serve(url: str, reply: Any, pipe: Connection) -> None:
+    """Serve until the other end of the pipe is closed."""
+    transport = _transport(url)
+    target = oslo_messaging.Target(topic=_TOPIC, server="echo")
+    policy = oslo_messaging.DefaultRPCAccessPolicy
+    server = oslo_messaging.get_rpc_server(transport, target, [_Echo(reply)], access_policy=policy)
+    server.start()
+    pipe.send("ready")
+    try:
+        pipe.recv()
+    except EOFError:
+        server.stop()
+        server.wait()
+        transport.cleanup()
+
+
+@contextmanager
+def _clients(url: str, payload: dict[str, Any]) -> Iterator[Callable[[int], Operation]]:
+    transport = _transport(url)
+    client = oslo_messaging.get_rpc_client(transport, oslo_messaging.Target(topic=_TOPIC), timeout=_TIMEOUT)
+
+    def ask() -> tuple[str, ...]:
+        client.call({}, _METHOD, **payload)
+        return ()
+
+    try:
+        yield lambda _number: ask
+    finally:
+        transport.cleanup()
+
+
+def echo(url: str, payload: dict[str, Any], reply: Any, load: Load) -> Measured:
+    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    server = spawn.Process(target=_serve, args=(url, reply, theirs), daemon=True)
+    server.start()
+    theirs.close()
+    try:
+        ours.recv()
+        return measure(load, _clients, url, payload)
+    finally:
+        ours.close()
+        server.join(_TIMEOUT)

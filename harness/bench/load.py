@@ -1,0 +1,183 @@
+"""Load by many clients: threads in processes of their own, which begin together and are counted for a given time."""
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from moorage import errors
+
+#: One operation of a client; it returns the uuids that it has created.
+Operation = Callable[[], tuple[str, ...]]
+#: Opens what the clients of one process share, and yields a function that returns a client's operation by its number.
+#: It is called in the client's process with the arguments of the run, and so is a function of a module.
+Opened = Callable[..., AbstractContextManager[Callable[[int], Operation]]]
+
+#: Seconds for a process of clients to start and connect, and to end.
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """The number of clients, the processes that they are divided among, and the seconds that are counted.
+
+    With no process the clients are threads of this one, as they must be on a bus within it.
+    """
+
+    clients: int
+    processes: int
+    seconds: float
+    warm_up: float = 2.0
+
+
+@dataclass
+class Measured:
+    """The result of a load: the latency of each operation in seconds, refusals by error, and all uuids created.
+
+    The uuids are those of the warm-up too; operations and refusals are those that ended in the counted time.
+    """
+
+    seconds: float
+    latencies: np.ndarray[Any, np.dtype[np.float64]]
+    items: int
+    refused: Mapping[str, int]
+    created: list[str]
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def calls_per_s(self) -> float:
+        """Operations a second."""
+        return len(self.latencies) / self.seconds
+
+    @property
+    def items_per_s(self) -> float:
+        """Created items a second."""
+        return self.items / self.seconds
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the latency in milliseconds; 0 where no operation has ended."""
+        return float(np.percentile(self.latencies, percent)) * 1000 if len(self.latencies) else 0.0
+
+
+@dataclass
+class _Tally:
+    """The operations of one client, as it has counted them."""
+
+    latencies: list[float] = field(default_factory=list)
+    items: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    created: list[str] = field(default_factory=list)
+
+    def run(self, operation: Operation, begin: float, end: float) -> None:
+        """Repeat an operation until ``end``, and count what ends between ``begin`` and ``end``."""
+        while (started := time.monotonic()) < end:
+            refusal, uuids = "", tuple[str, ...]()
+            try:
+                uuids = operation()
+            except errors.MoorageError as fault:
+                refusal = fault.code
+            ended = time.monotonic()
+            self.created.extend(uuids)
+            if not begin <= ended <= end:
+                continue
+            if refusal:
+                self.refused[refusal] += 1
+            else:
+                self.latencies.append(ended - started)
+                self.items += len(uuids)
+
+
+def measure(load: Load, opened: Opened, *arguments: object, cpu: Callable[[], Mapping[str, float]] = dict) -> Measured:
+    """Run a load and count it.
+
+    :param cpu: returns the processor seconds of each process so far; called at both ends of the counted time.
+    :raises RuntimeError: a process of clients has ended before its time.
+    """
+    with _started(load, opened, arguments) as pipes:
+        begin = time.monotonic() + load.warm_up
+        end = begin + load.seconds
+        for pipe in pipes:
+            pipe.send((begin, end))
+        time.sleep(max(0.0, begin - time.monotonic()))
+        before = cpu()
+        time.sleep(max(0.0, end - time.monotonic()))
+        after = cpu()
+        tallies: list[_Tally] = [tally for pipe in pipes for tally in _received(pipe)]
+    return Measured(
+        seconds=load.seconds,
+        latencies=np.array([each for tally in tallies for each in tally.latencies]),
+        items=sum(tally.items for tally in tallies),
+        refused=dict(sum((tally.refused for tally in tallies), Counter())),
+        created=[uuid for tally in tallies for uuid in tally.created],
+        cpu_seconds={name: after[name] - before.get(name, 0.0) for name in after},
+    )
+
+
+@contextmanager
+def _started(load: Load, opened: Opened, arguments: tuple[object, ...]) -> Iterator[list[Connection]]:
+    """Start the clients, and yield a pipe to each of their processes once all are connected."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes, running = [], []
+    for number in range(max(1, load.processes)):
+        ours, theirs = spawn.Pipe()
+        numbers = range(number, load.clients, max(1, load.processes))
+        run = (opened, arguments, numbers, theirs)
+        kind = spawn.Process if load.processes else threading.Thread
+        running.append(kind(target=_run, args=run, daemon=True))
+        running[-1].start()
+        if load.processes:
+            theirs.close()
+        pipes.append(ours)
+    try:
+        for pipe in pipes:
+            _received(pipe)
+        yield pipes
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for each in running:
+            each.join(_PATIENCE)
+
+
+def _received(pipe: Connection) -> Any:
+    """Return what a process of clients has sent.
+
+    :raises RuntimeError: it has failed, or ended without a word.
+    """
+    try:
+        what, value = pipe.recv()
+    except EOFError:
+        raise RuntimeError("a process of clients has ended before its time") from None
+    if what == "failed":
+        raise RuntimeError(f"the clients failed: {value}")
+    return value
+
+
+def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Connection) -> None:
+    """Run the clients of one process: report that they are connected, take the counted time, and send the tallies."""
+    try:
+        with opened(*arguments) as client:
+            operations = [client(number) for number in numbers]
+            pipe.send(("connected", None))
+            begin, end = pipe.recv()
+            tallies = [_Tally() for _ in operations]
+            with ThreadPoolExecutor(len(operations)) as pool:
+                running = [
+                    pool.submit(tally.run, operation, begin, end)
+                    for tally, operation in zip(tallies, operations, strict=True)
+                ]
+            for client in running:
+                client.result()
+        pipe.send(("counted", tallies))
+    except EOFError:
+        pass  # the run was ended elsewhere
+    except Exception as fault:  # noqa: BLE001 - the other process reports it
+        pipe.send(("failed", f"{type(fault).__name__}: {fault}"))
