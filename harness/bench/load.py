@@ -174,8 +174,8 @@ def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Co
                     pool.submit(tally.run, operation, begin, end)
                     for tally, operation in zip(tallies, operations, strict=True)
                 ]
-            for client in running:
-                client.result()
+            for each in running:
+                each.result()
         pipe.send(("counted", tallies))
     except EOFError:
         pass  # the run was ended elsewhere
