@@ -57,6 +57,11 @@ class CloudSpec:
     database_connection: str | None = None
     settings: Settings = field(default_factory=dict)
 
+    @property
+    def cell_names(self) -> list[str]:
+        """The names of the cells."""
+        return [f"cell{number + 1}" for number in range(self.cells)]
+
 
 @functools.cache
 def _empty_schemas() -> bytes:
@@ -79,7 +84,7 @@ class RunningCloud:
         self.services: dict[str, Service] = {}
         #: All services that there have been, in the order of their first starts.
         self._started: dict[str, None] = {}
-        self.cell_names = [f"cell{number + 1}" for number in range(plan.cells)]
+        self.cell_names = plan.cell_names
 
     def __enter__(self) -> Self:
         try:
@@ -177,24 +182,11 @@ class RunningCloud:
 
     def _create_schemas(self) -> None:
         if self.plan.database_connection:
-            self._upgrade_schemas()
-        else:
-            # Nobody has opened it yet.
-            (self.folder / _FILE).write_bytes(_empty_schemas())
-        for name in self.cell_names:
-            cells.create(self.database, name=name, uuid=ids.derived("harness", self.plan.seed, "cell", name))
-
-    def _upgrade_schemas(self) -> None:
-        if self.database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
-            raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
-        self._closing.callback(self._drop_schemas)
-        for schema in _SCHEMAS:
-            schema.upgrade(self.database)
-
-    def _drop_schemas(self) -> None:
-        """Drop the schemas in a given database, so that it is as empty as before."""
-        for schema in _SCHEMAS:
-            schema.drop(self.database)
+            self._closing.enter_context(created_schemas(self.database, self.plan))
+            return
+        # Nobody has opened it yet.
+        (self.folder / _FILE).write_bytes(_empty_schemas())
+        create_cells(self.database, self.plan)
 
     def _services(self) -> Iterator[tuple[str, Service]]:
         apart = self.plan.placement_apart
@@ -224,6 +216,30 @@ class RunningCloud:
             ),
             cell,
         )
+
+
+@contextlib.contextmanager
+def created_schemas(database: Database, spec: CloudSpec) -> Iterator[None]:
+    """Create the schemas and the cells of a cloud in an empty database; it is empty again afterwards.
+
+    :raises ConfigurationError: the database is not empty.
+    """
+    if database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
+        raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
+    try:
+        for schema in _SCHEMAS:
+            schema.upgrade(database)
+        create_cells(database, spec)
+        yield
+    finally:
+        for schema in _SCHEMAS:
+            schema.drop(database)
+
+
+def create_cells(database: Database, spec: CloudSpec) -> None:
+    """Create the cells of a cloud."""
+    for name in spec.cell_names:
+        cells.create(database, name=name, uuid=ids.derived("harness", spec.seed, "cell", name))
 
 
 #: Seconds to wait for something that comes at once on an idle machine. It bounds a wait for something that never comes,

@@ -19,7 +19,7 @@ from placement_store.db import bulk
 
 _TIMEOUT = 60.0
 #: Seconds between two looks at the records.
-_INTERVAL = 0.005
+_INTERVAL = 0.01
 
 
 class _Watch:
@@ -39,10 +39,14 @@ class _Watch:
         self._thread.join()
 
     def wait(self, uuids: Collection[str]) -> list[str]:
-        """Wait until builds have ended, and return the instances that are active."""
+        """Wait until builds have ended, and return the instances that are active.
+
+        :raises TimeoutError: one of them does not end.
+        """
         events = {uuid: self._waiting.setdefault(uuid, threading.Event()) for uuid in uuids}
         for event in events.values():
-            event.wait(_TIMEOUT)
+            if not event.wait(_TIMEOUT):
+                raise TimeoutError(f"a build has not ended for {_TIMEOUT:g} s")
         return [uuid for uuid in uuids if self._ended.pop(uuid, "") == "active"]
 
     def _run(self) -> None:
@@ -59,7 +63,8 @@ def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
         for table in (conductor_instances, cell_instances):
             query = select(table.c.uuid, table.c.state).where(table.c.uuid.in_(chunk))
             query = query.where(table.c.state.in_(("active", "error")))
-            found |= database.read(lambda connection, query=query: dict(connection.execute(query).tuples()))  # type: ignore[misc]
+            rows = database.read(lambda connection, query=query: connection.execute(query).tuples().all())  # type: ignore[misc]
+            found.update(rows)
     return found
 
 

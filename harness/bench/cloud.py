@@ -10,7 +10,7 @@ import psutil
 
 from harness.arguments import Servers
 from harness.audit import Verdict, judge
-from harness.cloud import CloudSpec, RunningCloud, Settings
+from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
 from harness.processes import ProcessCloud
 from moorage import errors
 from moorage.bus.bus import Client
@@ -101,6 +101,7 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
     transport_url, database_url = str(servers.transport_url), str(servers.database_url)
     with (
         contextlib.closing(Database(database_url, "main")) as database,
+        created_schemas(database, spec),
         ProcessCloud(transport_url, database_url, spec.settings) as processes,
     ):
         _start(processes, spec)
@@ -108,13 +109,10 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
 
 
 def _start(cloud: ProcessCloud, spec: CloudSpec) -> None:
-    cloud.run("db", "upgrade")
     for number in range(spec.schedulers):
         cloud.start(f"scheduler{number + 1}", "scheduler", "--name", f"scheduler{number + 1}")
     cloud.start("conductor", "conductor")
-    for index in range(spec.cells):
-        cell = f"cell{index + 1}"
-        cloud.run("cell", "create", cell)
+    for index, cell in enumerate(spec.cell_names):
         cloud.start(f"conductor-{cell}", "conductor", "--cell", cell)
         if hosts := len(range(index, spec.hosts, spec.cells)):
             settings: Settings = {"fake_driver": {"host_prefix": f"{cell}-host"}}

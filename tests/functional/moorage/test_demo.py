@@ -11,6 +11,8 @@ from moorage.cli.shell import main
 
 Done = subprocess.CompletedProcess[str]
 
+import pytest
+
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
@@ -92,15 +94,28 @@ def test_bad_numbers_are_refused_before_anything_starts(here: Callable[..., Done
         assert not done.stdout
 
 
-def test_the_bench_prints_the_promised_figures_and_a_clean_audit() -> None:
-    done = moorage("bench", "select", "--hosts", "20", "--requests", "20", "-f", "json")
+@pytest.mark.parametrize(
+    ("command", "own"), [("select", ["per_request", "claims_per_s"]), ("build", ["per_order", "builds_per_s"])]
+)
+def test_the_bench_prints_the_promised_figures_and_a_clean_audit(command: str, own: list[str]) -> None:
+    done = moorage("bench", command, "--hosts", "20", "--clients", "2", "--seconds", "0.5", "-f", "json")
 
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert list(figures) == [
-        "hosts", "clients", "per_request", "claims_per_s", "p50_ms", "p99_ms", "overcommitted", "leaked",
+        "hosts", "clients", *own, "calls_per_s", "p50_ms", "p99_ms", "refused", "echo_calls_per_s", "echo_p50_ms",
+        "ratio_to_echo", "cpu_ms", "rss_mb", "overcommitted", "leaked",
     ]  # fmt: skip
-    assert (figures["overcommitted"], figures["leaked"]) == (0, 0)
+    assert figures[own[1]] > 0
+    assert 0 < figures["p50_ms"] <= figures["p99_ms"]
+    assert figures["echo_calls_per_s"] is None
+    assert (figures["refused"], figures["overcommitted"], figures["leaked"]) == ({}, 0, 0)
+
+
+def test_the_bench_refuses_a_bus_between_processes_without_such_a_database() -> None:
+    done = moorage("bench", "select", "--transport-url", "rabbit://127.0.0.1:1/")
+    assert done.returncode == 1
+    assert "give --transport-url and --database-url together" in done.stderr
 
 
 def test_a_good_run_says_nothing_but_its_progress_and_its_audit() -> None:
