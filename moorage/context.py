@@ -64,6 +64,16 @@ def bound(
         _CURRENT.reset(token)
 
 
+@contextmanager
+def adopted(other: Context) -> Iterator[None]:
+    """Replace the current thread's context by another thread's until exit: the work is that thread's."""
+    token = _CURRENT.set(other)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
 def seconds_left() -> float | None:
     """Return the seconds until the caller's deadline, negative once it has passed; None without a deadline."""
     deadline = current().deadline

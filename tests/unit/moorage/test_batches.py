@@ -1,0 +1,191 @@
+"""Test natural batches: what comes while one is under way goes with the next, and each item has its own outcome."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage import context, errors
+from moorage.batches import Batches, Item
+
+
+class Doubling:
+    """A carrier-out that doubles numbers, refuses odd ones, and waits at its gate with each batch."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[list[int]] = []
+        self.threads: list[threading.Thread] = []
+        self.begun = threading.Semaphore(0)
+
+    def __call__(self, batch: Sequence[Item[int, int]]) -> None:
+        self.batches.append([item.value for item in batch])
+        self.threads.append(threading.current_thread())
+        self.begun.release()
+        assert self.gate.wait(10)
+        for item in batch:
+            if item.value % 2:
+                item.fail(ValueError(item.value))
+            else:
+                item.succeed(2 * item.value)
+
+
+@pytest.fixture
+def doubling() -> Doubling:
+    return Doubling()
+
+
+def waiting(batches: Batches[int, int], count: int) -> None:
+    """Wait until so many items wait for the batch under way."""
+    end = time.monotonic() + 10
+    while len(batches._waiting) < count:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def asked(pool: ThreadPoolExecutor, batches: Batches[int, int], *numbers: int) -> list[Future[int]]:
+    """Have each number doubled by a thread of its own, which waits for the batch under way."""
+    futures = []
+    for count, number in enumerate(numbers, 1):
+        futures.append(pool.submit(batches.do, number))
+        waiting(batches, count)
+    return futures
+
+
+def test_one_alone_is_carried_out_at_once_in_its_own_thread(doubling: Doubling) -> None:
+    batches = Batches(doubling, most=8)
+    assert [batches.do(2), batches.do(4)] == [4, 8]
+    assert doubling.batches == [[2], [4]]
+    assert set(doubling.threads) == {threading.current_thread()}
+
+
+def test_what_comes_while_one_is_under_way_goes_together_with_the_next(doubling: Doubling) -> None:
+    batches = Batches(doubling, most=3)
+    with ThreadPoolExecutor(8) as pool:
+        doubling.gate.clear()
+        first = pool.submit(batches.do, 0)
+        assert doubling.begun.acquire(timeout=10)
+        others = asked(pool, batches, 2, 4, 6, 8)
+        doubling.gate.set()
+        assert [future.result(10) for future in (first, *others)] == [0, 4, 8, 12, 16]
+    assert doubling.batches == [[0], [2, 4, 6], [8]]
+
+
+def test_an_error_of_one_is_no_error_of_its_neighbours(doubling: Doubling) -> None:
+    batches = Batches(doubling, most=8)
+    with ThreadPoolExecutor(8) as pool:
+        doubling.gate.clear()
+        first = pool.submit(batches.do, 0)
+        assert doubling.begun.acquire(timeout=10)
+        good, bad, other = asked(pool, batches, 2, 3, 4)
+        doubling.gate.set()
+        assert (first.result(10), good.result(10), other.result(10)) == (0, 4, 8)
+        with pytest.raises(ValueError, match="3"):
+            bad.result(10)
+
+
+def test_a_batch_that_fails_as_a_whole_fails_for_all_that_have_no_outcome_and_the_next_is_carried_out() -> None:
+    gate, calls = threading.Event(), []
+
+    def carry_out(batch: Sequence[Item[int, int]]) -> None:
+        calls.append([item.value for item in batch])
+        assert gate.wait(10)
+        batch[0].succeed(1)
+        if len(batch) > 1:
+            raise OSError("gone")
+
+    batches = Batches(carry_out, most=2)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(batches.do, 0)
+        while not calls:
+            time.sleep(0.001)
+        others = asked(pool, batches, 1, 2, 3)
+        gate.set()
+        assert (first.result(10), others[0].result(10), others[2].result(10)) == (1, 1, 1)
+        with pytest.raises(OSError, match="gone"):
+            others[1].result(10)
+    assert batches.do(9) == 1
+
+
+def test_whose_deadline_passes_while_it_waits_is_refused_and_never_carried_out(doubling: Doubling) -> None:
+    batches = Batches(doubling, most=8)
+
+    def hurried() -> int:
+        with context.bound(deadline=time.monotonic() + 0.02):
+            return batches.do(2)
+
+    with ThreadPoolExecutor(2) as pool:
+        doubling.gate.clear()
+        first = pool.submit(batches.do, 0)
+        assert doubling.begun.acquire(timeout=10)
+        with pytest.raises(errors.DeadlineExceeded):
+            pool.submit(hurried).result(10)
+        doubling.gate.set()
+        assert first.result(10) == 0
+    assert doubling.batches == [[0]]
+    assert batches.do(4) == 8
+
+
+def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None:
+    gates = [threading.Event(), threading.Event()]
+    begun: list[threading.Event] = []
+
+    def carry_out(batch: Sequence[Item[int, int]]) -> None:
+        begun.append(gates[len(begun)])
+        assert begun[-1].wait(10)
+        batch[0].succeed(2 * batch[0].value)
+
+    batches = Batches(carry_out, most=8)
+
+    def hurried() -> int:
+        with context.bound(deadline=time.monotonic() + 0.2):
+            return batches.do(2)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(batches.do, 1)
+        while not begun:
+            time.sleep(0.001)
+        late = pool.submit(hurried)
+        waiting(batches, 1)
+        gates[0].set()
+        assert first.result(10) == 2
+        time.sleep(0.25)
+        gates[1].set()
+        assert late.result(10) == 4
+
+
+def test_an_item_done_alone_is_done_in_the_context_of_its_thread() -> None:
+    seen: list[str | None] = []
+
+    def note(_number: int) -> int:
+        seen.append(context.current().request_id)
+        return 0
+
+    with context.bound(request_id="req-1"):
+        item: Item[int, int] = Item(1)
+    with context.bound(request_id="req-2"):
+        item.do(note)
+    assert (seen, item.outcome()) == (["req-1"], 0)
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 5))
+def test_whoever_asks_for_whatever_gets_his_own_outcome_once(numbers: list[int], most: int) -> None:
+    doubling = Doubling()
+    batches = Batches(doubling, most)
+
+    def outcome(ask: Callable[[], int]) -> object:
+        try:
+            return ask()
+        except ValueError as refusal:
+            return str(refusal)
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda number: outcome(lambda: batches.do(number)), numbers))
+    assert found == [str(number) if number % 2 else 2 * number for number in numbers]
+    assert sorted(number for batch in doubling.batches for number in batch) == sorted(numbers)
+    assert all(len(batch) <= most for batch in doubling.batches)
