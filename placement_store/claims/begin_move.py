@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from moorage import errors, ids
+from moorage import errors
 from moorage.messages import Claimed
 from moorage.model import Move
 from placement_store.allocations import consumers, tombstones
@@ -49,14 +49,13 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises ClaimContention: something else has been changed by a concurrent transaction.
     """
-    claim_id = ids.fresh()
     try:
-        return _begin(connection, new, move, names, claim_id)
+        return _begin(connection, new, move, names)
     except StaleRead as fault:
-        raise _explain_stale_read(connection, new, move, claim_id) from fault
+        raise _explain_stale_read(connection, new, move) from fault
 
 
-def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames, claim_id: str) -> Claimed:
+def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
     # Before anything is locked: a group that does not exist yet is created here.
     group_ids = claims.bind_groups(connection, [new])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
@@ -82,7 +81,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             before=instance,
             after=mine + (parts.foreign_on_instance - leaving),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=claims.placement_columns(new, claim_id, root_id, group_ids),
+            columns=claims.placement_columns(new, root_id, group_ids),
             claimed=True,
         ),
         ConsumerChange(
@@ -95,7 +94,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     ]
     relied_on = allocations.generations_named([move.held.allocations], keys)
     allocations.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
-    return Claimed(claim_id=claim_id, consumer_generation=instance.generation + 1)
+    return new.claimed
 
 
 def require_movable(connection: Connection, uuid: str, generation: int | None, move: Move) -> Holding:
@@ -107,6 +106,7 @@ def require_movable(connection: Connection, uuid: str, generation: int | None, m
     :raises InvalidState: no host has accepted the claim, or another move of the instance has not ended.
     :raises ConsumerDeleted: the instance has been deleted for good.
     :raises AlreadyExists: the migration exists already.
+    :raises StaleRead: the instance has changed meanwhile; a new transaction may succeed.
     """
     found = consumers.holdings(connection, [uuid, move.migration_uuid])
     instance = found.get(uuid)
@@ -122,6 +122,8 @@ def require_movable(connection: Connection, uuid: str, generation: int | None, m
     table = consumer_table.c
     query = select(table.uuid).where(table.migration_of == uuid, table.claim_id.is_not(None)).limit(1)
     if (pending := connection.scalar(query)) is not None:
+        if consumers.holdings(connection, [uuid]).get(uuid) != instance:
+            raise StaleRead  # that migration has begun between the two statements
         raise errors.InvalidState(reason=f"migration {pending} of consumer {uuid} has not ended")
     return instance
 
@@ -156,21 +158,20 @@ def _cannot_carry_over(
     return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)
 
 
-def _explain_stale_read(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> errors.MoorageError:
-    """Re-read the instance, the migration and the providers; return the error that explains why the write was stale.
-
-    :param claim_id: the new claim; an instance that bears it has been written by this transaction itself.
-    """
+def _explain_stale_read(connection: Connection, new: NewClaim, move: Move) -> errors.MoorageError:
+    """Re-read the instance, the migration and the providers; return the error that explains why the write was stale."""
     found = consumers.holdings(connection, [new.consumer_uuid, move.migration_uuid])
     instance = found.get(new.consumer_uuid)
     try:
-        if instance is None or instance.claim_id != claim_id:
+        if instance is None or instance.claim_id != new.claim_id:
             require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
         elif move.migration_uuid in found:
             return errors.AlreadyExists(kind="consumer", name=move.migration_uuid)
         providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     except errors.MoorageError as reason:
         return reason
+    except StaleRead:
+        pass  # it goes on changing
     return errors.ClaimContention(tries=1)
 
 

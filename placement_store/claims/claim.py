@@ -49,6 +49,12 @@ class NewClaim:
     group: ServerGroup | None = None
     #: The providers of its suffixed groups, if the request isolates these from each other.
     isolated: isolated_groups.Groups = field(default_factory=dict)
+    claim_id: str = field(default_factory=ids.fresh)
+
+    @property
+    def claimed(self) -> Claimed:
+        """The answer to the claim, once it is written."""
+        return Claimed(claim_id=self.claim_id, consumer_generation=(self.consumer_generation or 0) + 1)
 
 
 def claim(
@@ -85,7 +91,6 @@ def claim(
         if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
             _require_unplaced(connection, new, holding, keys[new.root_provider_uuid].root_id)
     staying = {uuid: Counter(holding.amounts) for uuid, holding in found.items()} if keep_held else {}
-    claim_ids = [ids.fresh() for _ in claims]
     changes = [
         ConsumerChange(
             uuid=new.consumer_uuid,
@@ -93,21 +98,18 @@ def claim(
             after=staying.get(new.consumer_uuid, Counter())
             + Counter(allocations.numbered(new.allocations, keys, names, connection)),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=placement_columns(new, claim_id, keys[new.root_provider_uuid].root_id, group_ids),
+            columns=placement_columns(new, keys[new.root_provider_uuid].root_id, group_ids),
             claimed=True,
             unaccepted=True,
         )
-        for new, claim_id in zip(claims, claim_ids, strict=True)
+        for new in claims
     ]
     # A stale read is not retried here: the decision that claims refreshes its view and plans again.
     try:
         allocations.write(connection, changes, names, roots=dict(keys.values()))
     except StaleRead as fault:
-        raise _explain_stale_read(connection, claims, claim_ids) from fault
-    return [
-        Claimed(claim_id=claim_id, consumer_generation=(new.consumer_generation or 0) + 1)
-        for new, claim_id in zip(claims, claim_ids, strict=True)
-    ]
+        raise _explain_stale_read(connection, claims) from fault
+    return [new.claimed for new in claims]
 
 
 def _log(message: AcceptClaim, _done: Done) -> None:
@@ -180,12 +182,12 @@ def bind_groups(connection: Connection, claims: Sequence[NewClaim]) -> dict[str,
     return {uuid: groups.bind(connection, named[uuid]) for uuid in sorted(named)}
 
 
-def placement_columns(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+def placement_columns(new: NewClaim, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
     """Return the columns of a consumer that a new claim places; without a named group it stays in its present one."""
     group = {} if new.group is None else {"consumer_group_id": group_ids[new.group.uuid]}
     return {
         **UNCLAIMED,
-        "claim_id": claim_id,
+        "claim_id": new.claim_id,
         "root_provider_id": root_id,
         "owner": new.owner,
         "project_id": new.project_id,
@@ -240,13 +242,8 @@ def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, r
         )
 
 
-def _explain_stale_read(
-    connection: Connection, claims: Sequence[NewClaim], claim_ids: Collection[str]
-) -> errors.MoorageError:
-    """Re-read the consumers and providers of a claim and return the error that explains why its write was stale.
-
-    :param claim_ids: the ids of the new claims; consumers that bear one have been written by this transaction itself.
-    """
+def _explain_stale_read(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:
+    """Re-read the consumers and providers of a claim and return the error that explains why its write was stale."""
     uuids = {new.consumer_uuid for new in claims}
     gone = tombstones.buried(connection, uuids)
     found = consumers.holdings(connection, uuids)
@@ -255,7 +252,8 @@ def _explain_stale_read(
             if new.consumer_uuid in gone:
                 return errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
             holding = found.get(new.consumer_uuid)
-            if holding is None or holding.claim_id not in claim_ids:
+            # One that bears its new claim has been written by this transaction itself.
+            if holding is None or holding.claim_id != new.claim_id:
                 _require_claimable(connection, new, holding)
         providers.keys_of(connection, _providers_named(claims))
     except errors.MoorageError as reason:

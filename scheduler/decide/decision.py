@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from moorage import errors
 from moorage.messages import SelectDestinations
+from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
@@ -133,8 +134,10 @@ class Decision(ABC, Generic[T]):
         environment, message = self.environment, self.message
         if not request_context.is_needed(message):
             return NO_CONTEXT
-        return environment.database.read(
-            lambda connection: request_context.read(connection, message, environment.names)
+        return retry_on_stale_read(
+            lambda: environment.database.read(
+                lambda connection: request_context.read(connection, message, environment.names)
+            )
         )
 
     @abstractmethod

@@ -63,6 +63,7 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
     :raises MoorageError: the instance cannot be moved as it is; see
         :func:`placement_store.claims.begin_move.require_movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.
+    :raises StaleRead: the instance has changed meanwhile; a new transaction may succeed.
     """
     neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
     group, members = message.request_spec.server_group, None

@@ -1,6 +1,7 @@
 """Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from support.placement_store.builders import Amounts, CallBetween, Store
@@ -402,5 +403,33 @@ def test_a_message_about_a_move_that_ends_while_it_is_carried_out_is_told_that_i
     reads = list(itertools.takewhile(lambda sql: sql.startswith("SELECT") and not sql.endswith("MODE"), rest))
     assert len(reads) > 1
     for after in range(1, len(reads) + 2):
+        interrupted(after)
+    assert store.is_sound()
+
+
+@pytest.mark.backends("mariadb")
+def test_a_move_beside_which_another_one_of_its_instance_begins_is_told_that_its_claim_is_released(
+    store: Store, request: pytest.FixtureRequest
+) -> None:
+    database = Database(store.database.url.render_as_string(hide_password=False), "main")
+    request.addfinalizer(database.close)
+    other = Store(database)
+    hosts = [store.provider(VCPU=100) for _ in range(3)]
+
+    def interrupted(after: int) -> list[str]:
+        moving = Moving(store, {hosts[0]: {"VCPU": 1}}).build()
+        faster = replace(moving, store=other, migration=ids.fresh())
+        with CallBetween(store.database, after, lambda: faster.begin({hosts[1]: {"VCPU": 1}})) as between:
+            if not after:
+                moving.begin({hosts[2]: {"VCPU": 1}})
+                return between.statements
+            with pytest.raises((errors.ClaimReleased, errors.ClaimContention)):
+                moving.begin({hosts[2]: {"VCPU": 1}})
+        return between.statements
+
+    statements = interrupted(0)
+    reads = list(itertools.takewhile(lambda sql: sql.startswith("SELECT") and not sql.endswith("MODE"), statements))
+    assert len(reads) > 2
+    for after in range(1, len(reads) + 1):
         interrupted(after)
     assert store.is_sound()
