@@ -50,6 +50,7 @@ class Dropped(BaseException):
 
 # A process is killed or stopped as a whole, so the reaction is global to it: the only such variable in Moorage.
 _reaction: Action | None = None
+_is_observed = False
 _place: ContextVar[str] = ContextVar("moorage_failpoints_place", default="")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -64,6 +65,11 @@ def reached(event: str, *words: str) -> None:
     """
     if _reaction is not None:
         _reaction(".".join(filter(None, (_place.get(), event, *words))))
+
+
+def are_observed() -> bool:
+    """Return whether a test of this process looks at each request's way past the failpoints."""
+    return _is_observed
 
 
 def within(*place: str) -> AbstractContextManager[None]:
@@ -104,12 +110,12 @@ def switch_on(specification: str) -> None:
 @contextmanager
 def observed(reaction: Action) -> Iterator[None]:
     """Call ``reaction`` with the name of each failpoint that is passed, until exit; for tests in one process."""
-    global _reaction
-    before, _reaction = _reaction, reaction
+    global _reaction, _is_observed
+    before, _reaction, _is_observed = (_reaction, _is_observed), reaction, True
     try:
         yield
     finally:
-        _reaction = before
+        _reaction, _is_observed = before
 
 
 @dataclass

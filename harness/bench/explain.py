@@ -32,6 +32,7 @@ from placement_store.providers import report as provider_reports
 from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
 from scheduler.decide import destinations
+from scheduler.decide.claim_writer import ClaimWriter
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
@@ -84,7 +85,7 @@ class Bench:
         self._follower = Follower(database, self._names, self._host_cache)
         self._follower.catch_up(self._follower.now())
         self._planner = Planner(Funnel(filters, weighers), 1)
-        self._requests = StoredRequests(database, request_table)
+        self._writer = ClaimWriter(StoredRequests(database, request_table), self._names)
         self._environment = DecisionEnvironment(
             database,
             self._names,
@@ -128,7 +129,7 @@ class Bench:
         return self._figures(what, decisions, plans, explanations)
 
     def _select(self, message: SelectDestinations) -> Selections:
-        return destinations.select(self._environment, self._requests, message)
+        return destinations.select(self._environment, self._writer, message)
 
     def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
         # A new view, as after any claim, without cached results of the former plan.

@@ -5,8 +5,8 @@ Here too: how long they are retained.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Generic, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from oslo_config import cfg
@@ -78,8 +78,8 @@ class StoredAnswer(NamedTuple, Generic[R]):
     replayed: bool
 
 
-class _Duplicate(Exception):
-    """The row of this request exists already."""
+class DuplicateRequest(Exception):
+    """The row of a request exists already."""
 
 
 class StoredRequests:
@@ -90,31 +90,56 @@ class StoredRequests:
         self._table = table
         self._answered: deque[str] = deque()
 
-    def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> StoredAnswer[R]:
+    def once(self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None) -> StoredAnswer[R]:
         """Run ``work`` and store its result, or return the stored result of the same request.
 
         The request's row is inserted first in the transaction, so that a duplicate waits until the first one has ended.
         An error leaves no row: the request may be repeated.
 
+        :param answer: the result, where it is known beforehand: then the row is written once.
         :raises RequestIdReused: the id was used for a request with other content.
         :raises RequestInProgress: the same request is still running elsewhere.
         """
 
         def transaction(connection: Connection) -> R:
-            self._begin(connection, message)
+            with _waiting_for(message):
+                self._insert(connection, **self._row(message, answer))
             result = work(connection)
-            self._store(connection, message, result)
+            if answer is None:
+                self._store(connection, message, result)
             return result
 
         for _ in range(_SUCCESSIONS):
             try:
                 return StoredAnswer(self._database.write(transaction), replayed=False)
-            except _Duplicate:
+            except DuplicateRequest:
                 # The same request was committed before, or by another sending just now; if its row is gone again, that
                 # one was rolled back, and this one takes its place.
                 if stored := self._database.read(lambda connection: self.find(connection, message)):
                     return stored
         raise errors.RequestInProgress(request_id=message.request_id)
+
+    def once_together(self, answers: Sequence[tuple[Mutation[R], R]], work: Callable[[Connection], object]) -> None:
+        """Run the common work of several requests whose answers are known beforehand, and store these: all or nothing.
+
+        :raises DuplicateRequest: one of the requests has been answered already.
+        :raises RequestInProgress: one of them is still running elsewhere.
+        """
+        # In one order everywhere: each insert waits for a duplicate.
+        in_order = sorted(answers, key=lambda each: each[0].request_id)
+
+        def transaction(connection: Connection) -> None:
+            # PyMySQL sends many rows as one statement only if all values are parameters.
+            moment = connection.scalar(select(now()))
+            rows = [{**self._row(message, answer), "created_at": moment} for message, answer in in_order]
+            with _waiting_for(in_order[0][0]):
+                try:
+                    connection.execute(self._table.insert(), rows)
+                except exc.IntegrityError as fault:
+                    raise DuplicateRequest from fault
+            work(connection)
+
+        self._database.write(transaction)
 
     def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.
@@ -140,7 +165,7 @@ class StoredRequests:
 
         try:
             result = self._database.write(transaction)
-        except _Duplicate:
+        except DuplicateRequest:
             # The last try that came to its COMMIT is the one that is stored.
             result = done[0]
         except Exception:
@@ -217,22 +242,32 @@ class StoredRequests:
             forgotten += part
         return forgotten
 
-    def _begin(self, connection: Connection, message: Mutation[R]) -> None:
-        try:
-            self._insert(connection, request_id=message.request_id, method=message.method, digest=message.digest())
-        except exc.OperationalError as fault:
-            if is_lock_wait(fault):
-                raise errors.RequestInProgress(request_id=message.request_id) from fault
-            raise
+    def _row(self, message: Mutation[R], answer: R | None) -> dict[str, object]:
+        result = {} if answer is None else {"result": msgspec.json.encode(answer)}
+        return {"request_id": message.request_id, "method": message.method, "digest": message.digest(), **result}
 
     def _insert(self, connection: Connection, **values: object) -> None:
         try:
             connection.execute(self._table.insert().values(created_at=now(), **values))
         except exc.IntegrityError as fault:
-            raise _Duplicate from fault
+            raise DuplicateRequest from fault
 
     def _store(self, connection: Connection, message: Mutation[R], result: R) -> None:
         table = self._table
         connection.execute(
             table.update().where(table.c.request_id == message.request_id).values(result=msgspec.json.encode(result))
         )
+
+
+@contextlib.contextmanager
+def _waiting_for(message: Mutation[Any]) -> Iterator[None]:
+    """Raise an error of ours where a duplicate of a request does not end in time.
+
+    :raises RequestInProgress: it is still running.
+    """
+    try:
+        yield
+    except exc.OperationalError as fault:
+        if is_lock_wait(fault):
+            raise errors.RequestInProgress(request_id=message.request_id) from fault
+        raise

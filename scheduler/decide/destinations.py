@@ -3,23 +3,20 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 
 from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
-from moorage.service.stored_requests import StoredRequests
-from placement_store.claims import begin_move, isolated_groups
 from placement_store.claims import claim as claims
-from placement_store.claims.claim import NewClaim
 from placement_store.server_groups import rows as groups
+from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest
 from scheduler.decide.decision import ClaimRefused, Decision
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
-from scheduler.decide.selections import Selections, selections_of
+from scheduler.decide.selections import Selections
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +24,7 @@ LOG = logging.getLogger(__name__)
 _NAMED = 5
 
 
-def select(environment: DecisionEnvironment, requests: StoredRequests, message: SelectDestinations) -> Selections:
+def select(environment: DecisionEnvironment, writer: ClaimWriter, message: SelectDestinations) -> Selections:
     """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
     :raises NoValidHost: there is no host for one of them.
@@ -49,15 +46,15 @@ def select(environment: DecisionEnvironment, requests: StoredRequests, message: 
     """
     _check_size(message)
     _check_move(message)
-    return environment.watched(lambda: ClaimingDecision(environment, requests, message).run())
+    return environment.watched(lambda: ClaimingDecision(environment, writer, message).run())
 
 
 class ClaimingDecision(Decision[Selections]):
     """Decide a request and claim its plan; the answer is stored in the transaction of the claims."""
 
-    def __init__(self, environment: DecisionEnvironment, requests: StoredRequests, message: SelectDestinations) -> None:
+    def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter, message: SelectDestinations) -> None:
         super().__init__(environment, message)
-        self._requests = requests
+        self._writer = writer
 
     def claim(self, plan: DestinationPlan, context: RequestContext) -> Selections:
         """Claim all hosts of a plan in one transaction, and note the claims in the host cache.
@@ -74,7 +71,7 @@ class ClaimingDecision(Decision[Selections]):
         # Before the transaction: a provider that is read again meanwhile may show the claim already.
         versions = self.environment.host_cache.versions({uuid for uuid, _ in claimed} | placed.keys())
         try:
-            answer = self._requests.once(self.message, partial(self._write_claims, plan))
+            answer = self._writer.write(PlannedRequest(self.message, plan))
         except errors.CapacityExceeded as refusal:
             raise ClaimRefused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
         except errors.ProviderNotFound as missing:
@@ -116,31 +113,7 @@ class ClaimingDecision(Decision[Selections]):
 
         # Raised where the answer would be stored: this waits there for a duplicate with the same id, which may have
         # taken the last room just now, and then its answer is the answer to this one.
-        return self._replayed(self._requests.once(self.message, fail).result)
-
-    def _write_claims(self, plan: DestinationPlan, connection: Connection) -> Selections:
-        """Claim the hosts of a plan; part of the transaction that stores the result."""
-        message, spec = self.message, self.message.request_spec
-        wanted = [
-            NewClaim(
-                consumer_uuid=instance_uuid,
-                project_id=spec.project_id,
-                user_id=spec.user_id,
-                root_provider_uuid=plan.node(choice),
-                allocations={uuid: part.resources for uuid, part in choice.allocation_request.allocations.items()},
-                owner=message.owner,
-                consumer_generation=message.consumer_generations.get(instance_uuid),
-                group=spec.server_group,
-                isolated=isolated_groups.suffixed(choice.allocation_request.mappings) if plan.is_isolated else {},
-            )
-            for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
-        ]
-        names = self.environment.names
-        if message.move is not None:
-            claimed = [begin_move.begin(connection, wanted[0], message.move, names)]
-        else:
-            claimed = claims.claim(connection, wanted, names, keep_held=message.keep_held)
-        return selections_of(plan, claimed, spec.server_group)
+        return self._replayed(self._writer.requests.once(self.message, fail).result)
 
     def _replayed(self, stored: Selections) -> Selections:
         """Return a stored answer, with each instance whose claim no longer stands marked as released.
