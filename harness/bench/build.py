@@ -63,8 +63,8 @@ def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
         for table in (conductor_instances, cell_instances):
             query = select(table.c.uuid, table.c.state).where(table.c.uuid.in_(chunk))
             query = query.where(table.c.state.in_(("active", "error")))
-            rows = database.read(lambda connection, query=query: connection.execute(query).tuples().all())  # type: ignore[misc]
-            found.update(rows)
+            rows = database.read(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+            found |= {row.uuid: row.state for row in rows}
     return found
 
 

@@ -1,0 +1,261 @@
+"""Claims of concurrent decisions share a transaction, and each request gets the answer that is its own."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, func, select
+from support.scheduler.builders import select as asked
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+
+from moorage import context, errors
+from moorage.messages import SelectDestinations
+from moorage.model import Selection
+from placement_store.schema import allocations, consumers, requests, resource_providers
+
+rig = rig_on_each_store
+
+Answers = list[list[Selection]]
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+@contextmanager
+def held(rig: Rig, pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Hold the rows of all providers, so that every claim waits, until exit."""
+    is_held, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        table = resource_providers
+
+        def work(connection: object) -> None:
+            connection.execute(table.update().values(updated_at=table.c.updated_at))  # type: ignore[attr-defined]
+            is_held.set()
+            assert gate.wait(30)
+
+        rig.database.write(work)
+
+    holding = pool.submit(hold)
+    assert is_held.wait(10)
+    try:
+        yield
+    finally:
+        gate.set()
+        holding.result(30)
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 10.0, *, surely: bool = True) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            assert not surely
+            return
+        time.sleep(0.002)
+
+
+def at_once(
+    rig: Rig,
+    scheduler: OneScheduler,
+    pool: ThreadPoolExecutor,
+    messages: Sequence[SelectDestinations],
+    *,
+    planned: bool = True,
+) -> list[Future[Answers]]:
+    """Have a request wait for the store, and others, planned meanwhile, wait for that one.
+
+    :param planned: whether there is a host for each, as long as no other has one.
+    """
+    batches = scheduler.endpoint._writer._batches
+    with held(rig, pool):
+        first = pool.submit(scheduler.select, messages[0])
+        wait_for(lambda: batches._is_under_way)
+        others = [pool.submit(scheduler.select, message) for message in messages[1:]]
+        # A refusal is not waited for: it may need the rows that are held.
+        wait_for(lambda: len(batches._waiting) == len(others), 10 if planned else 0.3, surely=planned)
+    return [first, *others]
+
+
+def outcome(future: Future[Answers]) -> str:
+    try:
+        future.result(30)
+    except errors.MoorageError as refusal:
+        return type(refusal).__name__
+    return "claimed"
+
+
+@contextmanager
+def counted(scheduler: OneScheduler) -> Iterator[list[str]]:
+    """Note the statements by which a scheduler writes."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not statement.startswith("SELECT"):
+            statements.append(" ".join(statement.split()[:3]))
+
+    event.listen(scheduler.database.engine, "after_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(scheduler.database.engine, "after_cursor_execute", note)
+
+
+def named(count: int, first: int = 0, **changes: object) -> list[SelectDestinations]:
+    """Return requests for one new instance each."""
+    return [asked(f"r{number}", **changes) for number in range(first, first + count)]
+
+
+def test_requests_that_wait_together_are_written_by_one_transaction(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts(range(4))
+    scheduler = rig.scheduler()
+    with counted(scheduler) as statements:
+        answers = [future.result(30) for future in at_once(rig, scheduler, pool, named(8))]
+
+    # One for the first, which was alone, and one for the seven others.
+    assert Counter(statements)["INSERT INTO requests"] == 2
+    assert Counter(statements)["INSERT INTO consumers"] == 2
+    claim_ids = [selections[0].claim_id for [selections] in answers]
+    query = select(consumers.c.uuid, consumers.c.claim_id)
+    rows = rig.database.read(lambda connection: connection.execute(query).all())
+    wanted = {message.instance_uuids[0]: id_ for message, id_ in zip(named(8), claim_ids, strict=True)}
+    assert {row.uuid: row.claim_id for row in rows} == wanted
+    # A repeated request gets its stored answer.
+    assert scheduler.select(named(8)[5]) == answers[5]
+    assert rig.scheduler().select(named(8)[0]) == answers[0]
+
+
+def test_the_view_has_all_that_a_shared_transaction_has_claimed(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts([1], vcpus=64, memory_mb=10**6)
+    scheduler = rig.scheduler()
+    for future in at_once(rig, scheduler, pool, named(6)):
+        future.result(30)
+    assert scheduler.used(1) == 12
+
+
+def test_the_last_room_goes_to_as_many_as_fit_and_the_others_are_refused_alone(
+    rig: Rig, pool: ThreadPoolExecutor
+) -> None:
+    rig.add_hosts([1], vcpus=8)
+    scheduler = rig.scheduler()
+    outcomes = [outcome(future) for future in at_once(rig, scheduler, pool, named(7))]
+    assert Counter(outcomes) == {"claimed": 4, "NoValidHost": 3}
+    assert rig.database.read(lambda connection: connection.scalar(select(func.count()).select_from(requests))) >= 4
+
+
+def test_a_refusal_of_one_is_none_of_its_neighbours(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    messages = named(5)
+    # Its instance holds something already.
+    rig.take(1, 1, consumer=messages[2].instance_uuids[0])
+    outcomes = [outcome(future) for future in at_once(rig, scheduler, pool, messages)]
+    assert outcomes == ["claimed", "claimed", "ConsumerGenerationConflict", "claimed", "claimed"]
+
+
+def test_the_same_request_twice_among_others_has_one_answer(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    messages = [*named(4), named(4)[2]]
+    answers = [future.result(30) for future in at_once(rig, scheduler, pool, messages)]
+    assert answers[2] == answers[4]
+    assert len({answer[0][0].claim_id for answer in answers}) == 4
+
+
+def test_a_request_that_another_scheduler_has_answered_meanwhile_has_that_answer(
+    rig: Rig, pool: ThreadPoolExecutor
+) -> None:
+    rig.add_hosts(range(3))
+    scheduler, other = rig.scheduler(), rig.scheduler()
+    batches = scheduler.endpoint._writer._batches
+    with held(rig, pool):
+        first = pool.submit(scheduler.select, named(1)[0])
+        wait_for(lambda: batches._is_under_way)
+        elsewhere = pool.submit(other.select, named(4)[2])
+        rest = [pool.submit(scheduler.select, message) for message in named(3, 1)]
+        wait_for(lambda: len(batches._waiting) == 3)
+    answers = [future.result(30) for future in (first, *rest)]
+    assert elsewhere.result(30) == answers[2]
+    assert len({answer[0][0].claim_id for answer in answers}) == 4
+
+
+def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    batches = scheduler.endpoint._writer._batches
+    first, hurried, patient = named(3)
+
+    def hurry() -> Answers:
+        with context.bound(deadline=time.monotonic() + 0.3):
+            return scheduler.select(hurried)
+
+    with held(rig, pool):
+        futures = [pool.submit(scheduler.select, first)]
+        wait_for(lambda: batches._is_under_way)
+        futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
+        assert outcome(futures[1]) == "DeadlineExceeded"
+    assert [outcome(futures[0]), outcome(futures[2])] == ["claimed", "claimed"]
+    holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
+    assert holders == {*first.instance_uuids, *patient.instance_uuids}
+
+
+_ROUNDS = itertools.count()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rooms=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    wanted=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=2, max_size=9),
+)
+def test_whatever_comes_at_once_each_has_the_answer_that_some_order_gives(
+    rig: Rig, rooms: list[int], wanted: list[tuple[int, int]]
+) -> None:
+    """Each request wants so many instances of a size, in a zone of new hosts."""
+    number = next(_ROUNDS)
+    zone, hosts = f"zone {number}", [10 * number + each for each in range(len(rooms))]
+    for host, vcpus in zip(hosts, rooms, strict=True):
+        rig.add_hosts([host], vcpus=vcpus, availability_zone=zone)
+    wanted = [(1, 1), *wanted]
+    messages = [
+        asked(rig.fresh(), count, vcpus=size, memory_mb=1, root_gb=0, availability_zone=zone) for count, size in wanted
+    ]
+    with ThreadPoolExecutor(16) as pool:
+        futures = at_once(rig, one_scheduler(rig), pool, messages, planned=False)
+        outcomes = [outcome(future) for future in futures]
+    assert set(outcomes) <= {"claimed", "NoValidHost"}
+    taken = Counter[str]()
+    for future, (count, size), result in zip(futures, wanted, outcomes, strict=True):
+        if result == "claimed":
+            answer = future.result()
+            assert len(answer) == count
+            taken += Counter({node: size * n for node, n in Counter(s.compute_node_uuid for [s] in answer).items()})
+    free = [room - taken[node_uuid(host)] for host, room in zip(hosts, rooms, strict=True)]
+    assert min(free) >= 0
+    for (count, size), result in zip(wanted, outcomes, strict=True):
+        # Room only shrinks: what fits in the end would have fitted whenever it was refused.
+        assert result == "claimed" or sum(room // size for room in free) < count
+    assert taken == stored_amounts(rig, {node_uuid(host) for host in hosts})
+
+
+def one_scheduler(rig: Rig) -> OneScheduler:
+    """Return the scheduler of a rig, the same one in each round."""
+    return rig._schedulers[1] if len(rig._schedulers) > 1 else rig.scheduler()  # noqa: SLF001
+
+
+def stored_amounts(rig: Rig, nodes: set[str]) -> Counter[str]:
+    """Return the VCPU allocated of each of these nodes."""
+    table = resource_providers.join(allocations, allocations.c.resource_provider_id == resource_providers.c.id)
+    vcpu = rig.names.id_of("VCPU")
+    query = select(resource_providers.c.uuid, func.sum(allocations.c.used)).select_from(table)
+    query = query.where(allocations.c.resource_class_id == vcpu).group_by(resource_providers.c.uuid)
+    rows = rig.database.read(lambda connection: connection.execute(query).all())
+    return Counter({uuid: int(used) for uuid, used in rows if uuid in nodes})
