@@ -4,321 +4,153 @@ A message class has its topic, its method, the version that introduced it and, a
 Senders and servers share the class, so that a message has one shape, and there is no separate list of methods.
 """
 
-from moorage.messages.basis import (
-    MAX_INSTANCES,
-    MAX_LISTED,
-    MAX_SELECTIONS,
-    REPORTS_TOPIC,
-    Done,
-    InstanceUuids,
-    reports_topic,
-)
-from moorage.messages.cell import (
-    AcceptInCell,
-    AttemptsGone,
-    BuildFailedInCell,
-    BuildFinished,
-    BuildInCell,
-    DeleteInCell,
-    HostsReported,
-    InstanceBuild,
-    ListEndedAttempts,
-    ListOperationsInCell,
-    ListProviderTreesInCell,
-    ListStrangersInCell,
-    OwnsClaimInCell,
-    ReportHostsInCell,
-    ReportProviderTree,
-    ReshapeProviderTree,
-    ReturnHosts,
-    ShowInCell,
-)
-from moorage.messages.cell_holds import HealInCell, HealsBegun, HoldsInCell, ListHoldsInCell
-from moorage.messages.cell_operations import (
-    AttachResourceInCell,
-    CancelMoveInCell,
-    CancelUnshelveInCell,
-    DetachResourceInCell,
-    EndMoveInCell,
-    ListMigrationsInCell,
-    MoveInCell,
-    PrepareMoveInCell,
-    PrepareUnshelveInCell,
-    RebuildInCell,
-    ShelveInCell,
-    UnshelveInCell,
-)
-from moorage.messages.compute import (
-    BuildOnHost,
-    DestroyOnHost,
-    MovingGuest,
-    RebuildOnHost,
-    StartOnHost,
-    StopOnHost,
-)
-from moorage.messages.conductor import (
-    AbortMigration,
-    AttachResource,
-    BuildInstances,
-    ConfirmMigration,
-    DeleteInstance,
-    DetachResource,
-    EvacuateInstance,
-    ListInstances,
-    ListMigrations,
-    ListOperations,
-    ListStrangers,
-    LiveMigrateInstance,
-    MigrateInstance,
-    OperationBegun,
-    Ordered,
-    Ownership,
-    OwnsClaim,
-    RebuildInstance,
-    ResizeInstance,
-    RevertMigration,
-    ShelveInstance,
-    ShowInstance,
-    ShowMigration,
-    ShowOperation,
-    UnshelveInstance,
-)
-from moorage.messages.operator import (
-    AuditStore,
-    HealConsumers,
-    Healed,
-    ListClaims,
-    ListReconciled,
-    ListServices,
-    Recounted,
-    RecountInventories,
-    ReportService,
-)
-from moorage.messages.placement import (
-    AcceptClaim,
-    AcknowledgeRequests,
-    Claimed,
-    ConsumerWritten,
-    CreateServerGroup,
-    DeleteAllocations,
-    DeleteServerGroup,
-    EndMove,
-    GetAllocations,
-    GetServerGroup,
-    ListCells,
-    ListHostsDeclaredDown,
-    ListServerGroups,
-    LocateCell,
-    MoveEnded,
-    PostAllocations,
-    PutAllocations,
-    Released,
-    ServerGroupState,
-    SwapClaim,
-)
-from moorage.messages.providers import (
-    DEFAULT_SEARCH_STEPS,
-    MAX_CANDIDATES,
-    CreateResourceProvider,
-    DeleteInventories,
-    DeleteInventory,
-    DeleteResourceClass,
-    DeleteResourceProvider,
-    DeleteTrait,
-    Ensured,
-    EnsureResourceClass,
-    EnsureTrait,
-    GetResourceProvider,
-    ListAllocationCandidates,
-    ListProviderAllocations,
-    ListProviderTrees,
-    ListResourceClasses,
-    ListResourceProviders,
-    ListTraits,
-    ListUsages,
-    PlanReshape,
-    ProvidersReported,
-    ReportProviders,
-    Reshape,
-    ReshapeByInstructions,
-    SetAggregates,
-    SetInventories,
-    SetInventory,
-    SetTraits,
-    UpdateResourceProvider,
-)
-from moorage.messages.scheduler import (
-    AddAggregateHost,
-    CatchUpView,
-    CompareView,
-    CreateHostAggregate,
-    DeleteHost,
-    DeleteHostAggregate,
-    ExplainRequest,
-    GetHostAggregate,
-    HostsRegistered,
-    ListHostAggregates,
-    ListHosts,
-    NumberedDescription,
-    RemoveAggregateHost,
-    ReportHosts,
-    SelectDestinations,
-    SetHost,
-    SetHostAggregate,
-    ShowPolicy,
-    SyncHostAggregates,
-    ViewCaughtUp,
-)
-
-__all__ = [
-    "DEFAULT_SEARCH_STEPS",
-    "MAX_CANDIDATES",
-    "MAX_INSTANCES",
-    "MAX_LISTED",
-    "MAX_SELECTIONS",
-    "REPORTS_TOPIC",
-    "AbortMigration",
-    "AcceptClaim",
-    "AcceptInCell",
-    "AcknowledgeRequests",
-    "AddAggregateHost",
-    "AttachResource",
-    "AttachResourceInCell",
-    "AttemptsGone",
-    "AuditStore",
-    "BuildFailedInCell",
-    "BuildFinished",
-    "BuildInCell",
-    "BuildInstances",
-    "BuildOnHost",
-    "CancelMoveInCell",
-    "CancelUnshelveInCell",
-    "CatchUpView",
-    "Claimed",
-    "CompareView",
-    "ConfirmMigration",
-    "ConsumerWritten",
-    "CreateHostAggregate",
-    "CreateResourceProvider",
-    "CreateServerGroup",
-    "DeleteAllocations",
-    "DeleteHost",
-    "DeleteHostAggregate",
-    "DeleteInCell",
-    "DeleteInstance",
-    "DeleteInventories",
-    "DeleteInventory",
-    "DeleteResourceClass",
-    "DeleteResourceProvider",
-    "DeleteServerGroup",
-    "DeleteTrait",
-    "DestroyOnHost",
-    "DetachResource",
-    "DetachResourceInCell",
-    "Done",
-    "EndMove",
-    "EndMoveInCell",
-    "EnsureResourceClass",
-    "EnsureTrait",
-    "Ensured",
-    "EvacuateInstance",
-    "ExplainRequest",
-    "GetAllocations",
-    "GetHostAggregate",
-    "GetResourceProvider",
-    "GetServerGroup",
-    "HealConsumers",
-    "HealInCell",
-    "Healed",
-    "HealsBegun",
-    "HoldsInCell",
-    "HostsRegistered",
-    "HostsReported",
-    "InstanceBuild",
-    "InstanceUuids",
-    "ListAllocationCandidates",
-    "ListCells",
-    "ListClaims",
-    "ListEndedAttempts",
-    "ListHoldsInCell",
-    "ListHostAggregates",
-    "ListHosts",
-    "ListHostsDeclaredDown",
-    "ListInstances",
-    "ListMigrations",
-    "ListMigrationsInCell",
-    "ListOperations",
-    "ListOperationsInCell",
-    "ListProviderAllocations",
-    "ListProviderTrees",
-    "ListProviderTreesInCell",
-    "ListReconciled",
-    "ListResourceClasses",
-    "ListResourceProviders",
-    "ListServerGroups",
-    "ListServices",
-    "ListStrangers",
-    "ListStrangersInCell",
-    "ListTraits",
-    "ListUsages",
-    "LiveMigrateInstance",
-    "LocateCell",
-    "MigrateInstance",
-    "MoveEnded",
-    "MoveInCell",
-    "MovingGuest",
-    "NumberedDescription",
-    "OperationBegun",
-    "Ordered",
-    "Ownership",
-    "OwnsClaim",
-    "OwnsClaimInCell",
-    "PlanReshape",
-    "PostAllocations",
-    "PrepareMoveInCell",
-    "PrepareUnshelveInCell",
-    "ProvidersReported",
-    "PutAllocations",
-    "RebuildInCell",
-    "RebuildInstance",
-    "RebuildOnHost",
-    "RecountInventories",
-    "Recounted",
-    "Released",
-    "RemoveAggregateHost",
-    "ReportHosts",
-    "ReportHostsInCell",
-    "ReportProviderTree",
-    "ReportProviders",
-    "ReportService",
-    "Reshape",
-    "ReshapeByInstructions",
-    "ReshapeProviderTree",
-    "ResizeInstance",
-    "ReturnHosts",
-    "RevertMigration",
-    "SelectDestinations",
-    "ServerGroupState",
-    "SetAggregates",
-    "SetHost",
-    "SetHostAggregate",
-    "SetInventories",
-    "SetInventory",
-    "SetTraits",
-    "ShelveInCell",
-    "ShelveInstance",
-    "ShowInCell",
-    "ShowInstance",
-    "ShowMigration",
-    "ShowOperation",
-    "ShowPolicy",
-    "StartOnHost",
-    "StopOnHost",
-    "SwapClaim",
-    "SyncHostAggregates",
-    "UnshelveInCell",
-    "UnshelveInstance",
-    "UpdateResourceProvider",
-    "ViewCaughtUp",
-    "reports_topic",
-]
+from moorage.messages.basis import MAX_INSTANCES as MAX_INSTANCES
+from moorage.messages.basis import MAX_LISTED as MAX_LISTED
+from moorage.messages.basis import MAX_SELECTIONS as MAX_SELECTIONS
+from moorage.messages.basis import REPORTS_TOPIC as REPORTS_TOPIC
+from moorage.messages.basis import Done as Done
+from moorage.messages.basis import InstanceUuids as InstanceUuids
+from moorage.messages.basis import reports_topic as reports_topic
+from moorage.messages.cell import AcceptInCell as AcceptInCell
+from moorage.messages.cell import AttemptsGone as AttemptsGone
+from moorage.messages.cell import BuildFailedInCell as BuildFailedInCell
+from moorage.messages.cell import BuildFinished as BuildFinished
+from moorage.messages.cell import BuildInCell as BuildInCell
+from moorage.messages.cell import DeleteInCell as DeleteInCell
+from moorage.messages.cell import HostsReported as HostsReported
+from moorage.messages.cell import InstanceBuild as InstanceBuild
+from moorage.messages.cell import ListEndedAttempts as ListEndedAttempts
+from moorage.messages.cell import ListOperationsInCell as ListOperationsInCell
+from moorage.messages.cell import ListProviderTreesInCell as ListProviderTreesInCell
+from moorage.messages.cell import ListStrangersInCell as ListStrangersInCell
+from moorage.messages.cell import OwnsClaimInCell as OwnsClaimInCell
+from moorage.messages.cell import ReportHostsInCell as ReportHostsInCell
+from moorage.messages.cell import ReportProviderTree as ReportProviderTree
+from moorage.messages.cell import ReshapeProviderTree as ReshapeProviderTree
+from moorage.messages.cell import ReturnHosts as ReturnHosts
+from moorage.messages.cell import ShowInCell as ShowInCell
+from moorage.messages.cell_holds import HealInCell as HealInCell
+from moorage.messages.cell_holds import HealsBegun as HealsBegun
+from moorage.messages.cell_holds import HoldsInCell as HoldsInCell
+from moorage.messages.cell_holds import ListHoldsInCell as ListHoldsInCell
+from moorage.messages.cell_operations import AttachResourceInCell as AttachResourceInCell
+from moorage.messages.cell_operations import CancelMoveInCell as CancelMoveInCell
+from moorage.messages.cell_operations import CancelUnshelveInCell as CancelUnshelveInCell
+from moorage.messages.cell_operations import DetachResourceInCell as DetachResourceInCell
+from moorage.messages.cell_operations import EndMoveInCell as EndMoveInCell
+from moorage.messages.cell_operations import ListMigrationsInCell as ListMigrationsInCell
+from moorage.messages.cell_operations import MoveInCell as MoveInCell
+from moorage.messages.cell_operations import PrepareMoveInCell as PrepareMoveInCell
+from moorage.messages.cell_operations import PrepareUnshelveInCell as PrepareUnshelveInCell
+from moorage.messages.cell_operations import RebuildInCell as RebuildInCell
+from moorage.messages.cell_operations import ShelveInCell as ShelveInCell
+from moorage.messages.cell_operations import UnshelveInCell as UnshelveInCell
+from moorage.messages.compute import BuildOnHost as BuildOnHost
+from moorage.messages.compute import DestroyOnHost as DestroyOnHost
+from moorage.messages.compute import MovingGuest as MovingGuest
+from moorage.messages.compute import RebuildOnHost as RebuildOnHost
+from moorage.messages.compute import StartOnHost as StartOnHost
+from moorage.messages.compute import StopOnHost as StopOnHost
+from moorage.messages.conductor import AbortMigration as AbortMigration
+from moorage.messages.conductor import AttachResource as AttachResource
+from moorage.messages.conductor import BuildInstances as BuildInstances
+from moorage.messages.conductor import ConfirmMigration as ConfirmMigration
+from moorage.messages.conductor import DeleteInstance as DeleteInstance
+from moorage.messages.conductor import DetachResource as DetachResource
+from moorage.messages.conductor import EvacuateInstance as EvacuateInstance
+from moorage.messages.conductor import ListInstances as ListInstances
+from moorage.messages.conductor import ListMigrations as ListMigrations
+from moorage.messages.conductor import ListOperations as ListOperations
+from moorage.messages.conductor import ListStrangers as ListStrangers
+from moorage.messages.conductor import LiveMigrateInstance as LiveMigrateInstance
+from moorage.messages.conductor import MigrateInstance as MigrateInstance
+from moorage.messages.conductor import OperationBegun as OperationBegun
+from moorage.messages.conductor import Ordered as Ordered
+from moorage.messages.conductor import Ownership as Ownership
+from moorage.messages.conductor import OwnsClaim as OwnsClaim
+from moorage.messages.conductor import RebuildInstance as RebuildInstance
+from moorage.messages.conductor import ResizeInstance as ResizeInstance
+from moorage.messages.conductor import RevertMigration as RevertMigration
+from moorage.messages.conductor import ShelveInstance as ShelveInstance
+from moorage.messages.conductor import ShowInstance as ShowInstance
+from moorage.messages.conductor import ShowMigration as ShowMigration
+from moorage.messages.conductor import ShowOperation as ShowOperation
+from moorage.messages.conductor import UnshelveInstance as UnshelveInstance
+from moorage.messages.operator import AuditStore as AuditStore
+from moorage.messages.operator import HealConsumers as HealConsumers
+from moorage.messages.operator import Healed as Healed
+from moorage.messages.operator import ListClaims as ListClaims
+from moorage.messages.operator import ListReconciled as ListReconciled
+from moorage.messages.operator import ListServices as ListServices
+from moorage.messages.operator import Recounted as Recounted
+from moorage.messages.operator import RecountInventories as RecountInventories
+from moorage.messages.operator import ReportService as ReportService
+from moorage.messages.placement import AcceptClaim as AcceptClaim
+from moorage.messages.placement import AcknowledgeRequests as AcknowledgeRequests
+from moorage.messages.placement import Claimed as Claimed
+from moorage.messages.placement import ConsumerWritten as ConsumerWritten
+from moorage.messages.placement import CreateServerGroup as CreateServerGroup
+from moorage.messages.placement import DeleteAllocations as DeleteAllocations
+from moorage.messages.placement import DeleteServerGroup as DeleteServerGroup
+from moorage.messages.placement import EndMove as EndMove
+from moorage.messages.placement import GetAllocations as GetAllocations
+from moorage.messages.placement import GetServerGroup as GetServerGroup
+from moorage.messages.placement import ListCells as ListCells
+from moorage.messages.placement import ListHostsDeclaredDown as ListHostsDeclaredDown
+from moorage.messages.placement import ListServerGroups as ListServerGroups
+from moorage.messages.placement import LocateCell as LocateCell
+from moorage.messages.placement import MoveEnded as MoveEnded
+from moorage.messages.placement import PostAllocations as PostAllocations
+from moorage.messages.placement import PutAllocations as PutAllocations
+from moorage.messages.placement import Released as Released
+from moorage.messages.placement import ServerGroupState as ServerGroupState
+from moorage.messages.placement import SwapClaim as SwapClaim
+from moorage.messages.providers import DEFAULT_SEARCH_STEPS as DEFAULT_SEARCH_STEPS
+from moorage.messages.providers import MAX_CANDIDATES as MAX_CANDIDATES
+from moorage.messages.providers import CreateResourceProvider as CreateResourceProvider
+from moorage.messages.providers import DeleteInventories as DeleteInventories
+from moorage.messages.providers import DeleteInventory as DeleteInventory
+from moorage.messages.providers import DeleteResourceClass as DeleteResourceClass
+from moorage.messages.providers import DeleteResourceProvider as DeleteResourceProvider
+from moorage.messages.providers import DeleteTrait as DeleteTrait
+from moorage.messages.providers import Ensured as Ensured
+from moorage.messages.providers import EnsureResourceClass as EnsureResourceClass
+from moorage.messages.providers import EnsureTrait as EnsureTrait
+from moorage.messages.providers import GetResourceProvider as GetResourceProvider
+from moorage.messages.providers import ListAllocationCandidates as ListAllocationCandidates
+from moorage.messages.providers import ListProviderAllocations as ListProviderAllocations
+from moorage.messages.providers import ListProviderTrees as ListProviderTrees
+from moorage.messages.providers import ListResourceClasses as ListResourceClasses
+from moorage.messages.providers import ListResourceProviders as ListResourceProviders
+from moorage.messages.providers import ListTraits as ListTraits
+from moorage.messages.providers import ListUsages as ListUsages
+from moorage.messages.providers import PlanReshape as PlanReshape
+from moorage.messages.providers import ProvidersReported as ProvidersReported
+from moorage.messages.providers import ReportProviders as ReportProviders
+from moorage.messages.providers import Reshape as Reshape
+from moorage.messages.providers import ReshapeByInstructions as ReshapeByInstructions
+from moorage.messages.providers import SetAggregates as SetAggregates
+from moorage.messages.providers import SetInventories as SetInventories
+from moorage.messages.providers import SetInventory as SetInventory
+from moorage.messages.providers import SetTraits as SetTraits
+from moorage.messages.providers import UpdateResourceProvider as UpdateResourceProvider
+from moorage.messages.scheduler import AddAggregateHost as AddAggregateHost
+from moorage.messages.scheduler import CatchUpView as CatchUpView
+from moorage.messages.scheduler import CompareView as CompareView
+from moorage.messages.scheduler import CreateHostAggregate as CreateHostAggregate
+from moorage.messages.scheduler import DeleteHost as DeleteHost
+from moorage.messages.scheduler import DeleteHostAggregate as DeleteHostAggregate
+from moorage.messages.scheduler import ExplainRequest as ExplainRequest
+from moorage.messages.scheduler import GetHostAggregate as GetHostAggregate
+from moorage.messages.scheduler import HostsRegistered as HostsRegistered
+from moorage.messages.scheduler import ListHostAggregates as ListHostAggregates
+from moorage.messages.scheduler import ListHosts as ListHosts
+from moorage.messages.scheduler import NumberedDescription as NumberedDescription
+from moorage.messages.scheduler import RemoveAggregateHost as RemoveAggregateHost
+from moorage.messages.scheduler import ReportHosts as ReportHosts
+from moorage.messages.scheduler import SelectDestinations as SelectDestinations
+from moorage.messages.scheduler import SetHost as SetHost
+from moorage.messages.scheduler import SetHostAggregate as SetHostAggregate
+from moorage.messages.scheduler import ShowPolicy as ShowPolicy
+from moorage.messages.scheduler import SyncHostAggregates as SyncHostAggregates
+from moorage.messages.scheduler import ViewCaughtUp as ViewCaughtUp

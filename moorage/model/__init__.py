@@ -1,170 +1,80 @@
 """The shared data model: frozen, JSON-safe values used by all packages and on the wire."""
 
-from moorage.model.allocations import (
-    Aggregates,
-    AllocationCandidates,
-    AllocationRequest,
-    Allocations,
-    Consumer,
-    ConsumerAllocations,
-    ConsumerHold,
-    Inventories,
-    Inventory,
-    ProviderAllocations,
-    ProviderAmounts,
-    ProviderReport,
-    ProviderSummary,
-    ResourceProvider,
-    Traits,
-    Usage,
-)
-from moorage.model.basis import (
-    DISK_GB,
-    MEMORY_MB,
-    VCPU,
-    Amount,
-    ConsumerType,
-    Count,
-    Generation,
-    Name,
-    NewName,
-    RequestId,
-    ResourceClassName,
-    Resources,
-    Suffix,
-    Text,
-    TraitName,
-    Uuid,
-    Value,
-)
-from moorage.model.explanation import (
-    Explanation,
-    FilterCount,
-    Miss,
-    RankedHost,
-    Shortage,
-    WeigherScore,
-    WhatIf,
-)
-from moorage.model.hosts import (
-    ZONE_KEY,
-    AggregateHost,
-    Cell,
-    HostAggregate,
-    HostLoad,
-    HostMetadata,
-    HostReport,
-    HostState,
-    UnmirroredHost,
-)
-from moorage.model.instances import (
-    AttachedResource,
-    Attempt,
-    EndedAttempt,
-    Guest,
-    Instance,
-    Migration,
-    Placement,
-)
-from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
-from moorage.model.recorded import InstanceHolds, RecordedHold, SeenConsumer
-from moorage.model.request_spec import (
-    UNSUFFIXED,
-    Destination,
-    Flavor,
-    HostNames,
-    Image,
-    RequestSpec,
-    ResourceGroup,
-    ResourceRequest,
-)
-from moorage.model.reshapes import (
-    ChildProvider,
-    Dealt,
-    InventoryFields,
-    MoveInstruction,
-    ReshapedInventories,
-    ReshapePlan,
-)
-from moorage.model.selection import Selection
-
-__all__ = [
-    "DISK_GB",
-    "MEMORY_MB",
-    "UNSUFFIXED",
-    "VCPU",
-    "ZONE_KEY",
-    "AggregateHost",
-    "Aggregates",
-    "AllocationCandidates",
-    "AllocationRequest",
-    "Allocations",
-    "Amount",
-    "AttachedResource",
-    "Attempt",
-    "Cell",
-    "ChildProvider",
-    "Consumer",
-    "ConsumerAllocations",
-    "ConsumerHold",
-    "ConsumerType",
-    "Count",
-    "Dealt",
-    "Destination",
-    "EndedAttempt",
-    "Explanation",
-    "FilterCount",
-    "Flavor",
-    "Generation",
-    "GroupPolicy",
-    "Guest",
-    "HostAggregate",
-    "HostLoad",
-    "HostMetadata",
-    "HostNames",
-    "HostReport",
-    "HostState",
-    "Image",
-    "Instance",
-    "InstanceHolds",
-    "Inventories",
-    "Inventory",
-    "InventoryFields",
-    "Migration",
-    "Miss",
-    "Move",
-    "MoveInstruction",
-    "MoveKind",
-    "Name",
-    "NewName",
-    "Placement",
-    "ProviderAllocations",
-    "ProviderAmounts",
-    "ProviderReport",
-    "ProviderSummary",
-    "RankedHost",
-    "RecordedHold",
-    "RequestId",
-    "RequestSpec",
-    "ReshapePlan",
-    "ReshapedInventories",
-    "ResourceClassName",
-    "ResourceGroup",
-    "ResourceProvider",
-    "ResourceRequest",
-    "Resources",
-    "SeenConsumer",
-    "Selection",
-    "ServerGroup",
-    "Shortage",
-    "Suffix",
-    "Text",
-    "TraitName",
-    "Traits",
-    "UnmirroredHost",
-    "Usage",
-    "Uuid",
-    "Value",
-    "WeigherScore",
-    "WhatIf",
-]
+from moorage.model.allocations import Aggregates as Aggregates
+from moorage.model.allocations import AllocationCandidates as AllocationCandidates
+from moorage.model.allocations import AllocationRequest as AllocationRequest
+from moorage.model.allocations import Allocations as Allocations
+from moorage.model.allocations import Consumer as Consumer
+from moorage.model.allocations import ConsumerAllocations as ConsumerAllocations
+from moorage.model.allocations import ConsumerHold as ConsumerHold
+from moorage.model.allocations import Inventories as Inventories
+from moorage.model.allocations import Inventory as Inventory
+from moorage.model.allocations import ProviderAllocations as ProviderAllocations
+from moorage.model.allocations import ProviderAmounts as ProviderAmounts
+from moorage.model.allocations import ProviderReport as ProviderReport
+from moorage.model.allocations import ProviderSummary as ProviderSummary
+from moorage.model.allocations import ResourceProvider as ResourceProvider
+from moorage.model.allocations import Traits as Traits
+from moorage.model.allocations import Usage as Usage
+from moorage.model.basis import DISK_GB as DISK_GB
+from moorage.model.basis import MEMORY_MB as MEMORY_MB
+from moorage.model.basis import VCPU as VCPU
+from moorage.model.basis import Amount as Amount
+from moorage.model.basis import ConsumerType as ConsumerType
+from moorage.model.basis import Count as Count
+from moorage.model.basis import Generation as Generation
+from moorage.model.basis import Name as Name
+from moorage.model.basis import NewName as NewName
+from moorage.model.basis import RequestId as RequestId
+from moorage.model.basis import ResourceClassName as ResourceClassName
+from moorage.model.basis import Resources as Resources
+from moorage.model.basis import Suffix as Suffix
+from moorage.model.basis import Text as Text
+from moorage.model.basis import TraitName as TraitName
+from moorage.model.basis import Uuid as Uuid
+from moorage.model.basis import Value as Value
+from moorage.model.explanation import Explanation as Explanation
+from moorage.model.explanation import FilterCount as FilterCount
+from moorage.model.explanation import Miss as Miss
+from moorage.model.explanation import RankedHost as RankedHost
+from moorage.model.explanation import Shortage as Shortage
+from moorage.model.explanation import WeigherScore as WeigherScore
+from moorage.model.explanation import WhatIf as WhatIf
+from moorage.model.hosts import ZONE_KEY as ZONE_KEY
+from moorage.model.hosts import AggregateHost as AggregateHost
+from moorage.model.hosts import Cell as Cell
+from moorage.model.hosts import HostAggregate as HostAggregate
+from moorage.model.hosts import HostLoad as HostLoad
+from moorage.model.hosts import HostMetadata as HostMetadata
+from moorage.model.hosts import HostReport as HostReport
+from moorage.model.hosts import HostState as HostState
+from moorage.model.hosts import UnmirroredHost as UnmirroredHost
+from moorage.model.instances import AttachedResource as AttachedResource
+from moorage.model.instances import Attempt as Attempt
+from moorage.model.instances import EndedAttempt as EndedAttempt
+from moorage.model.instances import Guest as Guest
+from moorage.model.instances import Instance as Instance
+from moorage.model.instances import Migration as Migration
+from moorage.model.instances import Placement as Placement
+from moorage.model.moves import GroupPolicy as GroupPolicy
+from moorage.model.moves import Move as Move
+from moorage.model.moves import MoveKind as MoveKind
+from moorage.model.moves import ServerGroup as ServerGroup
+from moorage.model.recorded import InstanceHolds as InstanceHolds
+from moorage.model.recorded import RecordedHold as RecordedHold
+from moorage.model.recorded import SeenConsumer as SeenConsumer
+from moorage.model.request_spec import UNSUFFIXED as UNSUFFIXED
+from moorage.model.request_spec import Destination as Destination
+from moorage.model.request_spec import Flavor as Flavor
+from moorage.model.request_spec import HostNames as HostNames
+from moorage.model.request_spec import Image as Image
+from moorage.model.request_spec import RequestSpec as RequestSpec
+from moorage.model.request_spec import ResourceGroup as ResourceGroup
+from moorage.model.request_spec import ResourceRequest as ResourceRequest
+from moorage.model.reshapes import ChildProvider as ChildProvider
+from moorage.model.reshapes import Dealt as Dealt
+from moorage.model.reshapes import InventoryFields as InventoryFields
+from moorage.model.reshapes import MoveInstruction as MoveInstruction
+from moorage.model.reshapes import ReshapedInventories as ReshapedInventories
+from moorage.model.reshapes import ReshapePlan as ReshapePlan
+from moorage.model.selection import Selection as Selection
