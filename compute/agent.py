@@ -6,7 +6,7 @@ attempt's id, so that each step can be repeated by any process. Orders to existi
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
 from compute import cell_messages
 from compute.attempts import AgentAttempt, Attempts, Ended, Report
@@ -36,32 +36,6 @@ Order = StopOnHost | StartOnHost | RebuildOnHost
 _SPAWN_PATIENCE = 5.0
 
 
-class Lives:
-    """The present life of each host of an agent, as last received from its cell; thread-safe.
-
-    A host's life is a number that grows each time it returns. A cell of the former release sends none.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lives: dict[str, int] = {}
-
-    def note(self, lives: Mapping[str, int]) -> None:
-        """Record the present lives of hosts."""
-        with self._lock:
-            self._lives.update(lives)
-
-    def of_host(self, host: str) -> int | None:
-        """Return the life of a host, or None."""
-        with self._lock:
-            return self._lives.get(host)
-
-    def of_hosts(self, hosts: Collection[str]) -> dict[str, int]:
-        """Return the known lives of these hosts, by host."""
-        with self._lock:
-            return {host: self._lives[host] for host in hosts if host in self._lives}
-
-
 class ComputeAgent:
     """Serves an agent's topic, without a record of requests: the driver keeps attempts and claims by their ids."""
 
@@ -73,8 +47,9 @@ class ComputeAgent:
         self._spawn_patience = spawn_patience
         #: The attempts in progress.
         self.attempts = Attempts()
-        #: The present lives of its hosts.
-        self.lives = Lives()
+        #: The present life of each host, as last received from the cell: a number that grows each time the host
+        #: returns. A cell of the former release sends none. Many threads read it, one adds to it.
+        self.lives: dict[str, int] = {}
         self._workers = Workers("build", workers)
         self._abandoned = threading.Event()
 
@@ -277,7 +252,7 @@ class ComputeAgent:
 
     def _failed(self, guest: Guest, reason: str, fault: Exception | None = None) -> BuildFailedInCell:
         is_final = isinstance(fault, errors.BuildImpossible)
-        return cell_messages.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
+        return cell_messages.failed(guest, reason, self.lives.get(guest.host), no_other_host=is_final)
 
     def _send_report(self, attempt: AgentAttempt, guest: Guest, report: Report) -> None:
         """Send the report until the cell answers: it passes the second gate, or makes the cell try another host."""
@@ -293,10 +268,10 @@ class ComputeAgent:
     def _end(self, attempt: AgentAttempt, guest: Guest) -> None:
         """Destroy a guest that the cell has refused, and report that once; if the report is lost, the cell asks."""
         self.destroy_guest(attempt, guest)
+        life = self.lives.get(guest.host)
+        lives = {} if life is None else {guest.host: life}
         try:
-            self._cell.once(
-                cell_messages.gone(self._driver.agent, [cell_messages.ended(guest)], self.lives.of_hosts([guest.host]))
-            )
+            self._cell.once(cell_messages.gone(self._driver.agent, [cell_messages.ended(guest)], lives))
         except errors.MoorageError as fault:
             LOG.info("The cell has not heard that nothing is left: %s", fault)
 

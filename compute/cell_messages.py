@@ -1,6 +1,9 @@
 """Builders of an agent's messages about an attempt, with request ids derived from the attempt's id."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import convert
 
 from compute.driver import GuestSpec
 from moorage import ids
@@ -12,27 +15,12 @@ _LONGEST_REASON = 1000
 
 def guest(order: BuildOnHost) -> Guest:
     """Return the guest of a build message."""
-    return Guest(
-        instance_uuid=order.instance_uuid,
-        host=order.host,
-        attempt_id=order.attempt_id,
-        claim_id=order.claim_id,
-        resources=order.resources,
-    )
+    return convert(order, Guest, from_attributes=True)
 
 
 def guest_spec(order: BuildOnHost) -> GuestSpec:
     """Return the specification of a build's guest for the driver."""
-    return GuestSpec(
-        instance_uuid=order.instance_uuid,
-        attempt_id=order.attempt_id,
-        claim_id=order.claim_id,
-        request_spec=order.request_spec,
-        resources=order.resources,
-        allocation_request=order.allocation_request,
-        moving=order.moving,
-        node=order.node,
-    )
+    return convert(order, GuestSpec, from_attributes=True)
 
 
 def unexpected(fault: Exception) -> str:
@@ -43,22 +31,13 @@ def unexpected(fault: Exception) -> str:
 def accept(guest: Guest) -> AcceptInCell:
     """Return the message of the first gate: nothing is started before the cell has accepted the claim."""
     return AcceptInCell(
-        request_id=ids.derived(guest.attempt_id, "agent", "accept_claim"),
-        instance_uuid=guest.instance_uuid,
-        claim_id=guest.claim_id,
-        attempt_id=guest.attempt_id,
-        host=guest.host,
+        request_id=ids.derived(guest.attempt_id, "agent", "accept_claim"), host=guest.host, **_attempt(guest)
     )
 
 
 def finished(guest: Guest) -> BuildFinished:
     """Return the message of the second gate: the guest runs."""
-    return BuildFinished(
-        request_id=ids.derived(guest.attempt_id, "agent", "build_finished"),
-        instance_uuid=guest.instance_uuid,
-        attempt_id=guest.attempt_id,
-        claim_id=guest.claim_id,
-    )
+    return BuildFinished(request_id=ids.derived(guest.attempt_id, "agent", "build_finished"), **_attempt(guest))
 
 
 def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool = False) -> BuildFailedInCell:
@@ -70,20 +49,20 @@ def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool =
     shortened = reason[:_LONGEST_REASON]
     return BuildFailedInCell(
         request_id=ids.derived(guest.attempt_id, "agent", "build_failed", shortened),
-        instance_uuid=guest.instance_uuid,
-        attempt_id=guest.attempt_id,
-        claim_id=guest.claim_id,
         reason=shortened,
         life=life,
         no_other_host=no_other_host or None,
+        **_attempt(guest),
     )
 
 
 def ended(guest: Guest) -> EndedAttempt:
     """Return the record of an attempt whose guest was refused by its cell."""
-    return EndedAttempt(
-        host=guest.host, instance_uuid=guest.instance_uuid, attempt_id=guest.attempt_id, claim_id=guest.claim_id
-    )
+    return convert(guest, EndedAttempt, from_attributes=True)
+
+
+def _attempt(guest: Guest) -> dict[str, Any]:
+    return {"instance_uuid": guest.instance_uuid, "attempt_id": guest.attempt_id, "claim_id": guest.claim_id}
 
 
 def gone(agent: str, attempts: Sequence[EndedAttempt], lives: Mapping[str, int]) -> AttemptsGone:

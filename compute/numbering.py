@@ -1,23 +1,19 @@
 """Sequence numbers of an agent's messages to its cell: the cell ignores a message that arrives after its successor."""
 
 import threading
-from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from moorage import ids
+from moorage.messages import ReportHostsInCell, ReportProviderTree, ReshapeProviderTree
 
-
-@dataclass(frozen=True, slots=True)
-class MessageId:
-    """The sequence number of a message within the incarnation of its agent."""
-
-    incarnation: str
-    number: int
+M = TypeVar("M", ReportHostsInCell, ReportProviderTree, ReshapeProviderTree)
 
 
 class Numbering:
     """Numbers the messages of one process of an agent; thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
         self._lock = threading.Lock()
         self._incarnation = ids.fresh()
         self._number = 0
@@ -28,11 +24,12 @@ class Numbering:
         with self._lock:
             return self._incarnation
 
-    def next(self) -> MessageId:
-        """Return the number of the next message."""
+    def message(self, kind: type[M], **content: Any) -> M:
+        """Return the next message of the agent."""
         with self._lock:
             self._number += 1
-            return MessageId(self._incarnation, self._number)
+            incarnation, number = self._incarnation, self._number
+        return kind(request_id=ids.fresh(), agent=self._agent, incarnation=incarnation, number=number, **content)
 
     def begin_anew(self, superseded: str) -> bool:
         """Begin another incarnation, unless ``superseded`` is past already; return whether one was begun."""

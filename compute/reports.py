@@ -9,14 +9,14 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
 from compute.numbering import Numbering
 from compute.returns import Returns
 from compute.tracker import Tracker
-from moorage import context, errors, ids
+from moorage import context, errors
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 
@@ -89,19 +89,9 @@ class Reporter:
     def _introduce(self) -> None:
         """Report this incarnation of the agent, before reading what an earlier one may still change."""
         if self._introduced != self._numbering.incarnation:
-            message = self._message()
+            message = self._numbering.message(ReportHostsInCell)
             self._take(message, self._cell.until_answered(message, self._ended, timeout=_PATIENCE))
             self._introduced = message.incarnation
-
-    def _message(self, **content: Any) -> ReportHostsInCell:
-        number = self._numbering.next()
-        return ReportHostsInCell(
-            request_id=ids.fresh(),
-            agent=self._driver.agent,
-            incarnation=number.incarnation,
-            number=number.number,
-            **content,
-        )
 
     def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
         """Handle the cell's answer to a report: return hosts, and describe again those that it lacks."""
@@ -144,7 +134,7 @@ class Reporter:
         """Describe hosts; a refused batch is halved, so that a bad member does not hold up the others."""
         # A cell that has lost its hosts has also lost their guests' state: for it these hosts are new.
         new = dict.fromkeys(report.service_host for report in batch if _key(report) not in self._hosts)
-        message = self._message(hosts=tuple(batch), started=tuple(new))
+        message = self._numbering.message(ReportHostsInCell, hosts=tuple(batch), started=tuple(new))
         try:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
@@ -167,7 +157,7 @@ class Reporter:
             described = frozenset(host for host, _node in self._hosts)
         alive = sorted(name for name in self._driver.alive() if name in described)
         for batch in _batches(alive, _NAMES_AT_ONCE):
-            message = self._message(alive=tuple(batch))
+            message = self._numbering.message(ReportHostsInCell, alive=tuple(batch))
             try:
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
             except errors.HostNotFound as lost:

@@ -53,7 +53,7 @@ class Returns:
 
         Called with every answer to a report, so that the interval of reports is that of tries.
         """
-        self._lives.note(lives)
+        self._lives.update(lives)
         with self._lock:
             self._returning.update(hosts)
             if self._busy or not self._returning:
@@ -92,7 +92,7 @@ class Returns:
         known = [host for host in hosts if self._driver.has_host(host)]
         living = [host for host in known if self._driver.is_alive(host)]
         # Read before everything else: if a host begins another life meanwhile, the cell ignores this return.
-        lives = self._lives.of_hosts(living)
+        lives = {host: self._lives[host] for host in living if host in self._lives}
         ready = self._clean(living, lives) if living else []
         if ready:
             self._hand_in(ready, lives)

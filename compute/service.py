@@ -69,7 +69,7 @@ class ComputeService:
             begun.callback(returns.stop, farewell)
             returns.start()
             at_any_report: bool = self._conf.compute.reshape_at_any_report
-            numbering = Numbering()
+            numbering = Numbering(self._agent)
             tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
             reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
             interval: float = self._conf.compute.report_interval
@@ -94,7 +94,7 @@ class ComputeService:
         with ExitStack() as begun:
             bus, cell, driver = self._open(begun)
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
-            return Tracker(driver, client, Numbering()).wanted_reshapes()
+            return Tracker(driver, client, Numbering(self._agent)).wanted_reshapes()
 
     def stop(self) -> None:
         """Stop reports, take no new build, and wait for those in progress within bounds; guests stay."""

@@ -17,7 +17,7 @@ from compute.driver import Driver, ReshapeNeeded
 from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
 from compute.tree_changes import TreeChange, compare
-from moorage import context, errors, ids
+from moorage import context, errors
 from moorage.messages import ListProviderTreesInCell, ProvidersReported, ReportProviderTree, ReshapeProviderTree
 from moorage.model import HostReport, MoveInstruction, ResourceProvider
 
@@ -141,12 +141,8 @@ class Tracker:
 
     def _report(self, changes: Sequence[TreeChange], tries: int) -> None:
         """Report a batch; a refused one is halved, so that a bad member does not hold up the others."""
-        number = self._numbering.next()
-        message = ReportProviderTree(
-            request_id=ids.fresh(),
-            agent=self._driver.agent,
-            incarnation=number.incarnation,
-            number=number.number,
+        message = self._numbering.message(
+            ReportProviderTree,
             providers=tuple(report for change in changes for report in change.reports),
             gone=tuple(uuid for change in changes for uuid in change.gone),
         )
@@ -215,12 +211,8 @@ class Tracker:
                 "The driver wants host %s reshaped again and again, and is asked at the next report", _name(change)
             )
             return
-        number = self._numbering.next()
-        message = ReshapeProviderTree(
-            request_id=ids.fresh(),
-            agent=self._driver.agent,
-            incarnation=number.incarnation,
-            number=number.number,
+        message = self._numbering.message(
+            ReshapeProviderTree,
             instructions=change.instructions,
             providers=change.children(),
             dealt=change.dealt,

@@ -43,6 +43,8 @@ LOG = logging.getLogger(__name__)
 class FakeDriver(Driver):
     """A driver of ``[fake_driver] hosts`` hosts, all alike but for their attributes.
 
+    Its methods raise the errors that the contract names.
+
     :raises ConfigurationError: an option is not valid.
     """
 
@@ -59,10 +61,7 @@ class FakeDriver(Driver):
         self._file = GuestFile(Path(options.state_file or quote(f"moorage-fake-{cell_name}-{agent}.sqlite", safe=" ")))
 
     def start(self) -> None:
-        """Open the file of guests, and add the configured unknown guests.
-
-        :raises ConfigurationError: the file cannot be opened.
-        """
+        """Open the file of guests, and add the configured unknown guests."""
         self._file.open()
         for guest in self._unknown_guests():
             try:
@@ -100,10 +99,7 @@ class FakeDriver(Driver):
         return list(self._hosts.values())
 
     def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-        """Set a host's provider tree to the layout of the options.
-
-        :raises ReshapeNeeded: the tree has inventories on other providers.
-        """
+        """Set a host's provider tree to the layout of the options."""
         self._require(host.service_host)
         self._layout.update(host, tree)
 
@@ -120,23 +116,13 @@ class FakeDriver(Driver):
         return host in self._hosts and not self._time.is_dead(host)
 
     def admit(self, host: str, guest: GuestSpec) -> None:
-        """Refuse a guest if the behaviour of the host is to refuse.
-
-        :raises BuildFailed: it is.
-        :raises NoReply: the host is dead.
-        """
+        """Refuse a guest if the behaviour of the host is to refuse."""
         self._reach(host, "admit")
         if (refusal := self.behaviour(host, guest).refusal) is not None:
             raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=refusal)
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Record the guest, wait for the duration of a spawn, and then let it run or fail.
-
-        :raises BuildFailed: the spawn fails by its behaviour, the host is full or died meanwhile, or the attempt has
-            been destroyed.
-        :raises BuildImpossible: its image is broken.
-        :raises NoReply: the host is dead.
-        """
+        """Record the guest, wait for the duration of a spawn, and then let it run or fail."""
         self._reach(host, "spawn")
         made = _guest(host, guest)
         # In progress before it is in the file: a destroy that finds it in the file can also cut it short.
@@ -151,12 +137,7 @@ class FakeDriver(Driver):
         self._file.finish(made)
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:  # noqa: ARG002
-        """Remove the guest of an attempt.
-
-        :raises RequestInProgress: its spawn is in progress and cannot be cut short.
-        :raises InvalidState: the attempt's guest was started under another claim.
-        :raises NoReply: the host is dead.
-        """
+        """Remove the guest of an attempt, and cut its spawn short."""
         self._reach(host, "destroy")
         if self._time.is_stubborn(host, attempt_id):
             raise errors.RequestInProgress(request_id=attempt_id)
@@ -165,30 +146,15 @@ class FakeDriver(Driver):
         self._time.cut_short(host, attempt_id)
 
     def stop_guest(self, host: str, order: GuestOrder) -> None:
-        """Record that a guest does not run; it keeps its amounts.
-
-        :raises InvalidState: there is no such guest, or a later order.
-        :raises GuestActionFailed: the host is stuck.
-        :raises NoReply: it is dead.
-        """
+        """Record that a guest does not run; it keeps its amounts."""
         self._carry_out(host, order, "stop")
 
     def start_guest(self, host: str, order: GuestOrder) -> None:
-        """Record that a guest runs.
-
-        :raises InvalidState: there is no such guest, or a later order.
-        :raises GuestActionFailed: the host is stuck.
-        :raises NoReply: it is dead.
-        """
+        """Record that a guest runs."""
         self._carry_out(host, order, "start")
 
     def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:  # noqa: ARG002
-        """Wait for the duration of a spawn, and then let the guest run or fail; it does not run meanwhile.
-
-        :raises InvalidState: there is no such guest, or a later order.
-        :raises GuestActionFailed: it fails by its behaviour, or it was destroyed or its host died meanwhile.
-        :raises NoReply: the host is dead.
-        """
+        """Wait for the duration of a spawn, and then let the guest run or fail; it does not run meanwhile."""
         self._carry_out(host, order, "rebuild")
 
     def guests(self, host: str) -> Sequence[Guest]:

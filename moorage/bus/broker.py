@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import amqp
 import kombu.exceptions
 from kombu.connection import Connection
-from oslo_config import cfg
 
 from moorage import errors
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
@@ -36,17 +35,12 @@ _LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
 
-def probe(transport_url: str, timeout: float) -> None:
+def probe(url: oslo_messaging.TransportURL, timeout: float) -> None:
     """Connect to the broker once, within ``timeout`` seconds; one of several hosts is enough.
 
     :raises BusRefused: the broker does not admit this user to this virtual host.
     :raises BusUnavailable: the broker cannot be reached.
     """
-    probe_url(oslo_messaging.TransportURL.parse(cfg.ConfigOpts(), transport_url), timeout)
-
-
-def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
-    """Connect as :func:`probe` does, with a URL that the library has parsed, and its configuration."""
     if url.transport not in {"rabbit", "kombu"}:
         return
     deadline = time.monotonic() + timeout
@@ -87,7 +81,7 @@ def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, time
         return None
     except CONNECTION_FAULTS:
         # Another host of the URL may answer.
-        probe_url(url, timeout)
+        probe(url, timeout)
         return None
 
 

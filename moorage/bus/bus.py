@@ -21,7 +21,6 @@ from moorage.bus.broker import (
     let_go,
     mask_url,
     probe,
-    probe_url,
     reason,
     servers_of,
 )
@@ -44,7 +43,6 @@ __all__ = [
     "Client",
     "handlers",
     "mask_url",
-    "probe",
     "serves",
 ]
 
@@ -329,7 +327,7 @@ class Bus:
 
         :raises BusUnavailable: it cannot.
         """
-        probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+        probe(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
         """Return the number of servers of a topic, or of one name on it; None where it is unknown.

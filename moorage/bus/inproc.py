@@ -161,15 +161,6 @@ class Broker:
                 found.put(envelope)
             return found is not None
 
-    def fan_out(self, key: Key, envelope: _Envelope) -> bool:
-        """Give a copy of a message to each present listener of a queue."""
-        with self._lock:
-            found = self._queues.get(key)
-            takers = list(found.takers) if found else []
-            for listener in takers:
-                listener.take(copy.deepcopy(envelope))  # fan-out is for casts: there is no box in it
-            return bool(takers)
-
     def subscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
         """Add a listener to these queues, and give it the messages that wait there."""
         with self._lock:
@@ -272,8 +263,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         envelope = _Envelope(sent["ctxt"], sent["message"], box, expires)
         if box is not None and self._is_lost(key, envelope):
             raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}")
-        deliver = self._broker.fan_out if target.fanout else self._broker.publish
-        arrived = deliver(key, envelope)
+        arrived = self._broker.publish(key, envelope)
         if not arrived and transport_options is not None and transport_options.at_least_once:
             raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
         return None if box is None else self._wait(box, target, timeout)
@@ -301,7 +291,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
     def _keys(self, target: oslo_messaging.Target) -> list[Key]:
         """Return the queue of a target's topic and, if the target names a server, that server's own queue."""
         exchange = str(target.exchange or self._default_exchange)
-        if not target.server or target.fanout:
+        if not target.server:
             return [(exchange, target.topic)]
         return [(exchange, target.topic), (exchange, f"{target.topic}.{target.server}")]  # named as on RabbitMQ
 

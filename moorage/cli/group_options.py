@@ -5,8 +5,9 @@ options before the first belong to the unsuffixed group.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -164,11 +165,15 @@ def _add(
 # --- Values ---------------------------------------------------------------------------------------------------------
 
 
-def _checked(text: Any, kind: Any, what: str) -> Any:
+def _checked(value: Any, kind: Any, what: str) -> Any:
     try:
-        return msgspec.convert(text, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+        raise argparse.ArgumentTypeError(f"{value!r} is no {what}") from None
+
+
+_trait: Callable[[str], str] = partial(_checked, kind=TraitName, what="trait")
+_uuid: Callable[[str], str] = partial(_checked, kind=Uuid, what="uuid")
 
 
 def _amount(text: str) -> tuple[str, int]:
@@ -178,21 +183,11 @@ def _amount(text: str) -> tuple[str, int]:
     return _checked(name, ResourceClassName, "resource class"), _checked(int(amount), Amount, "amount")
 
 
-def _trait(text: str) -> str:
-    trait: str = _checked(text, TraitName, "trait")
-    return trait
-
-
 def _required(text: str) -> tuple[bool, Sequence[str]]:
     """Return the traits, and whether they are alternatives."""
     names = text.removeprefix(_ANY_OF)
     any_of = names != text
     return any_of, tuple(_trait(name) for name in (names.split(",") if any_of else [names]))
-
-
-def _uuid(text: str) -> str:
-    uuid: str = _checked(text, Uuid, "uuid")
-    return uuid
 
 
 def _uuids(text: str) -> Sequence[str]:
@@ -202,8 +197,7 @@ def _uuids(text: str) -> Sequence[str]:
 def _suffix(text: str) -> str:
     if text == UNSUFFIXED:
         raise argparse.ArgumentTypeError("a group's suffix has at least one character")
-    suffix: str = _checked(text, Suffix, "suffix")
-    return suffix
+    return str(_checked(text, Suffix, "suffix"))
 
 
 def _suffixes(text: str) -> Sequence[str]:

@@ -4,36 +4,41 @@ import sqlite3
 
 from sqlalchemy import exc
 
+_Codes = frozenset[tuple[str, int]]
+
+
+def _mysql(*codes: int) -> _Codes:
+    return frozenset(("mysql", code) for code in codes)
+
+
+def _sqlite(*codes: int) -> _Codes:
+    return frozenset(("sqlite", code) for code in codes)
+
+
+_LOCK_WAIT = _mysql(1205)
 #: Deadlock, lock wait, and a row changed since the snapshot (MariaDB with innodb_snapshot_isolation): begin again.
-_MYSQL_COLLISIONS = frozenset({1213, 1205, 1020})
-_MYSQL_LOCK_WAIT = 1205
+_COLLISION = _LOCK_WAIT | _mysql(1213, 1020) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone.
-_MYSQL_REFUSED = frozenset({1044, 1045, 1049, 1698})
+_REFUSED = _mysql(1044, 1045, 1049, 1698)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
-_MYSQL_TOO_LONG = frozenset({1969, 3024})
-
+_TOO_LONG = _mysql(1969, 3024)
 #: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.
-_MYSQL_UNREACHABLE = frozenset({0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031})
-#: It takes no more connections: too many, of this user too many, or this host is blocked.
-_MYSQL_FULL = frozenset({1040, 1129, 1203, 1226})
-#: It is shutting down, starting or off line, or the connection or the statement was killed.
-_MYSQL_ENDING = frozenset({1053, 1077, 1079, 1184, 1317, 1927, 3032, 3169})
-#: It only reads: read_only, a read-only transaction by default, innodb_read_only.
-_MYSQL_READ_ONLY = frozenset({1290, 1792, 1836})
-#: It is not a part of its cluster, or that has refused a COMMIT: Galera (1047, 1180), Group Replication (3100, 3101).
-_MYSQL_CLUSTER = frozenset({1047, 1180, 3100, 3101})
-#: Its disk is full.
-_MYSQL_DISK = frozenset({1021, 1114})
-#: ProxySQL has found no server behind it.
-_MYSQL_PROXY = frozenset({9001})
-
+_UNREACHABLE = _mysql(0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031)
 #: Another server, or the same one later, may do what this one has not done.
-_MYSQL_AWAY = (
-    _MYSQL_UNREACHABLE | _MYSQL_FULL | _MYSQL_ENDING | _MYSQL_READ_ONLY | _MYSQL_CLUSTER | _MYSQL_DISK | _MYSQL_PROXY
+_AWAY = frozenset().union(
+    _UNREACHABLE,
+    # It takes no more connections: too many, of this user too many, or this host is blocked.
+    _mysql(1040, 1129, 1203, 1226),
+    # It is shutting down, starting or off line, or the connection or the statement was killed.
+    _mysql(1053, 1077, 1079, 1184, 1317, 1927, 3032, 3169),
+    # It only reads: read_only, a read-only transaction by default, innodb_read_only.
+    _mysql(1290, 1792, 1836),
+    # It is not a part of its cluster, or that has refused a COMMIT: Galera (1047, 1180), Group Replication.
+    _mysql(1047, 1180, 3100, 3101),
+    # Its disk is full; ProxySQL has found no server behind it.
+    _mysql(1021, 1114, 9001),
+    _sqlite(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY),
 )
-
-_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 
 
 def _code(fault: BaseException) -> tuple[str, int] | None:
@@ -49,25 +54,17 @@ def _code(fault: BaseException) -> tuple[str, int] | None:
 
 def is_collision(fault: BaseException) -> bool:
     """Return whether the transaction collided with another one, and may succeed when run again."""
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_COLLISIONS
-        case ("sqlite", code):
-            return code in _SQLITE_BUSY
-    return False
+    return _code(fault) in _COLLISION
 
 
 def is_lock_wait(fault: BaseException) -> bool:
     """Return whether the wait for a row lock timed out."""
-    return _code(fault) == ("mysql", _MYSQL_LOCK_WAIT)
+    return _code(fault) in _LOCK_WAIT
 
 
 def is_too_long(fault: BaseException) -> bool:
     """Return whether the server ended a statement at its time limit."""
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_TOO_LONG
-    return False
+    return _code(fault) in _TOO_LONG
 
 
 def is_away(fault: BaseException) -> bool:
@@ -80,29 +77,18 @@ def is_away(fault: BaseException) -> bool:
     # The driver has no code for an answer that it cannot parse, as when a server dies in the middle of one.
     if fault.connection_invalidated or (isinstance(fault, exc.InternalError) and _code(fault) is None):
         return True
-    match _code(fault):
-        case ("mysql", code):
-            # COMMIT and ROLLBACK come without a statement. A COMMIT that takes too long may still be carried out.
-            return code in _MYSQL_AWAY or (code in _MYSQL_TOO_LONG and fault.statement is None)
-        case ("sqlite", code):
-            return code in _SQLITE_AWAY
-    return False
+    # COMMIT and ROLLBACK come without a statement. A COMMIT that takes too long may still be carried out.
+    return _code(fault) in _AWAY or (is_too_long(fault) and fault.statement is None)
 
 
 def is_unreachable(fault: BaseException) -> bool:
     """Return whether the server is silent, so that all pooled connections to it may be dead."""
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_UNREACHABLE
-    return False
+    return _code(fault) in _UNREACHABLE
 
 
 def is_refused(fault: BaseException) -> bool:
     """Return whether the server refuses this user or database; a retry would not help."""
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_REFUSED
-    return False
+    return _code(fault) in _REFUSED
 
 
 def plain_reason(fault: exc.DBAPIError) -> str:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from oslo_config.cfg import ConfigOpts
 
 from moorage import errors
 from moorage.bus.broker import probe
 from moorage.db.database import Database
 from moorage.service.process import until_available
+
+# isort: split
+from oslo_messaging import TransportURL
 
 
 def wrong(url: str, *, password: bool) -> str:
@@ -36,7 +40,7 @@ def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password
 
 @pytest.mark.parametrize("password", [True, False], ids=["password", "virtual host"])
 def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
-    url = wrong(rabbitmq_url, password=password)
+    url = TransportURL.parse(ConfigOpts(), wrong(rabbitmq_url, password=password))
     with pytest.raises(errors.BusRefused, match="check the user, the password and the virtual host") as caught:
         until_available(lambda: probe(url, 5.0), "the broker")
     assert ":wrong@" not in str(caught.value)

@@ -98,7 +98,7 @@ def test_hosts_whose_reshape_has_to_wait_have_it_with_a_later_report(stage: Begi
     now.conf.set_override("layout", "nested", group="fake_driver")
     driver = FakeDriver(now.conf, AGENT, CELL.name)
     cell = CellClient(now.around.bus.client(f"conductor.{CELL.uuid}"))
-    tracker = Tracker(driver, cell, Numbering(), reshaping_seconds=0.0)
+    tracker = Tracker(driver, cell, Numbering(driver.agent), reshaping_seconds=0.0)
 
     tracker.track()
     assert [tracker.is_reported(host) for host in driver.hosts()] == [True, False]
