@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Generic
 
 from msgspec import Meta
 
+from moorage.messages.topics import ToCell, ToConductor
 from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Count, Uuid, Value
 
@@ -47,7 +48,7 @@ class ListInParts(Message[R], Generic[R], frozen=True, kw_only=True):
     limit: PartLimit | None = None
 
 
-class OrderAfter(Mutation[R], Generic[R], frozen=True, kw_only=True):
+class OrderAfter(Mutation[R], ToConductor, Generic[R], frozen=True, kw_only=True):
     """An order about an instance that names the instance's last order as read by the caller."""
 
     since: ClassVar = {"last_order": "1.6"}
@@ -57,7 +58,7 @@ class OrderAfter(Mutation[R], Generic[R], frozen=True, kw_only=True):
     last_order: Count | None = None
 
 
-class NumberedOrder(Mutation[R], Generic[R], frozen=True, kw_only=True):
+class NumberedOrder(Mutation[R], ToCell, Generic[R], frozen=True, kw_only=True):
     """An order about an instance, numbered by its super conductor.
 
     The cell carries out orders in the order of their numbers. An order is refused with ``StaleOrder`` if its number is

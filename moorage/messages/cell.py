@@ -7,6 +7,7 @@ from msgspec import Meta
 from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
 from moorage.messages.conductor import Ownership, UnknownGuestKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
+from moorage.messages.topics import ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     EndedAttempt,
@@ -39,26 +40,23 @@ class InstanceBuild(Value, frozen=True, kw_only=True):
     selections: Annotated[tuple[Selection, ...], Meta(min_length=1, max_length=101)]
 
 
-class BuildInCell(Mutation[Done], frozen=True, kw_only=True):
+class BuildInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The cell's half of `build_instances`; answered once the cell has the instances on record."""
 
-    topic = "conductor.cell"
     method = "build_instances"
     builds: Annotated[tuple[InstanceBuild, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
-class DeleteInCell(Mutation[Done], frozen=True, kw_only=True):
+class DeleteInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The cell's half of `delete_instance`."""
 
-    topic = "conductor.cell"
     method = "delete_instance"
     instance_uuid: Uuid
 
 
-class ShowInCell(Message[list[Instance]], frozen=True, kw_only=True):
+class ShowInCell(Message[list[Instance]], ToCell, frozen=True, kw_only=True):
     """The cell's half of `show_instance` and `list_instances`: the named instances that the cell has."""
 
-    topic = "conductor.cell"
     method = "list_instances"
     since: ClassVar = {"with_request": "1.4"}
     instance_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]
@@ -66,10 +64,9 @@ class ShowInCell(Message[list[Instance]], frozen=True, kw_only=True):
     with_request: bool = False
 
 
-class AcceptInCell(Mutation[Done], frozen=True, kw_only=True):
+class AcceptInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The first gate, sent by the host before it starts anything."""
 
-    topic = "conductor.cell"
     method = "accept_claim"
     instance_uuid: Uuid
     claim_id: Uuid
@@ -77,20 +74,18 @@ class AcceptInCell(Mutation[Done], frozen=True, kw_only=True):
     host: Name
 
 
-class BuildFinished(Mutation[Done], frozen=True, kw_only=True):
+class BuildFinished(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The second gate: the guest runs. Refused with ``ClaimReleased``, the host destroys it."""
 
-    topic = "conductor.cell"
     method = "build_finished"
     instance_uuid: Uuid
     attempt_id: Uuid
     claim_id: Uuid
 
 
-class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
+class BuildFailedInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that the attempt has failed on its host, and nothing of the guest is left there."""
 
-    topic = "conductor.cell"
     method = "build_failed"
     since: ClassVar = {"life": "1.6", "no_other_host": "1.6"}
     guards: ClassVar = frozenset({"no_other_host"})
@@ -119,14 +114,13 @@ class HostsReported(Value, frozen=True, kw_only=True):
     superseded: bool = False
 
 
-class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
+class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=True):
     """Report hosts of an agent: new or changed descriptions, or heartbeats of those that are alive.
 
     ``started`` names hosts whose agent has just started and so has lost its attempts in progress. A numbered message
     has either descriptions or heartbeats.
     """
 
-    topic = "conductor.cell"
     method = "report_hosts"
     since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6"}
     agent: Name
@@ -138,10 +132,9 @@ class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
     number: MessageNumber = 1
 
 
-class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True):
+class ReportProviderTree(Mutation[ProvidersReported], ToCell, frozen=True, kw_only=True):
     """Report the provider trees of an agent's hosts; answered once the placement role has them."""
 
-    topic = "conductor.cell"
     method = "report_provider_tree"
     since: ClassVar = {"gone": "1.2", "incarnation": "1.6", "number": "1.6"}
     agent: Name
@@ -152,19 +145,17 @@ class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True)
     number: MessageNumber = 1
 
 
-class ListProviderTreesInCell(Message[list[ResourceProvider]], frozen=True, kw_only=True):
+class ListProviderTreesInCell(Message[list[ResourceProvider]], ToCell, frozen=True, kw_only=True):
     """List all providers of the trees of these providers, as the placement role has them now."""
 
-    topic = "conductor.cell"
     method = "list_provider_trees"
     version = "1.2"
     uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=1000)]
 
 
-class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
+class ReshapeProviderTree(Mutation[ReshapePlan], ToCell, frozen=True, kw_only=True):
     """Move inventories within the tree of one of an agent's hosts; answered once the placement role has done it."""
 
-    topic = "conductor.cell"
     method = "reshape_provider_tree"
     version = "1.2"
     since: ClassVar = {"incarnation": "1.6", "number": "1.6", "dealt": "1.6"}
@@ -178,20 +169,18 @@ class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
     number: MessageNumber = 1
 
 
-class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):
+class ListEndedAttempts(Message[list[EndedAttempt]], ToCell, frozen=True, kw_only=True):
     """List the ended attempts of these hosts whose guests are not known to be gone."""
 
-    topic = "conductor.cell"
     method = "list_ended_attempts"
     version = "1.1"
     agent: Name
     hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
 
 
-class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
+class AttemptsGone(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that nothing is left of these attempts on their hosts, and nothing will be started."""
 
-    topic = "conductor.cell"
     method = "attempts_gone"
     version = "1.1"
     since: ClassVar = {"lives": "1.6"}
@@ -201,7 +190,7 @@ class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
     lives: HostLives = {}
 
 
-class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
+class ReturnHosts(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that hosts have destroyed their ended attempts and have these guests: from now on they count as up.
 
     A guest without a record is recorded as an unknown guest and left running. A current attempt that was ordered in an
@@ -209,7 +198,6 @@ class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
     another life than the message names, is skipped. Without ``lives`` the message is no proof that a guest is gone.
     """
 
-    topic = "conductor.cell"
     method = "return_hosts"
     version = "1.1"
     since: ClassVar = {"lives": "1.6"}
@@ -220,20 +208,18 @@ class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
     lives: HostLives = {}
 
 
-class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):
+class OwnsClaimInCell(Mutation[Ownership], ToCell, frozen=True, kw_only=True):
     """The cell's half of `owns_claim`: only the cell may disown a claim, and then it refuses late messages for it."""
 
-    topic = "conductor.cell"
     method = "owns_claim"
     version = "1.1"
     consumer_uuid: Uuid
     claim_id: Uuid
 
 
-class ListOperationsInCell(ListInParts[list[OperationSummary]], frozen=True, kw_only=True):
+class ListOperationsInCell(ListInParts[list[OperationSummary]], ToCell, frozen=True, kw_only=True):
     """The cell's half of `list_operations` and `show_operation`."""
 
-    topic = "conductor.cell"
     method = "list_operations"
     version = "1.1"
     ended: bool = False
@@ -242,10 +228,9 @@ class ListOperationsInCell(ListInParts[list[OperationSummary]], frozen=True, kw_
     after: Uuid | None = None
 
 
-class ListStrangersInCell(ListInParts[list[UnknownGuest]], frozen=True, kw_only=True):
+class ListStrangersInCell(ListInParts[list[UnknownGuest]], ToCell, frozen=True, kw_only=True):
     """The cell's half of `list_strangers`."""
 
-    topic = "conductor.cell"
     method = "list_strangers"
     version = "1.1"
     after: UnknownGuestKey | None = None

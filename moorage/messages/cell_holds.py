@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED
+from moorage.messages.topics import ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import InstanceHolds, SeenConsumer, Text, Uuid, Value
 
@@ -19,13 +20,12 @@ class HoldsInCell(Value, frozen=True, kw_only=True):
     more_after: Uuid | None = None
 
 
-class ListHoldsInCell(Message[HoldsInCell], frozen=True, kw_only=True):
+class ListHoldsInCell(Message[HoldsInCell], ToCell, frozen=True, kw_only=True):
     """List the amounts that instances of a cell hold by its records, in parts, by uuid.
 
     Deleted instances are left out unless a host may still have a guest of theirs, or they are named.
     """
 
-    topic = "conductor.cell"
     method = "list_holds"
     version = "1.6"
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 1000
@@ -43,14 +43,13 @@ class HealsBegun(Value, frozen=True, kw_only=True):
     refused: dict[Uuid, Text] = {}
 
 
-class HealInCell(Mutation[HealsBegun], frozen=True, kw_only=True):
+class HealInCell(Mutation[HealsBegun], ToCell, frozen=True, kw_only=True):
     """Heal the store's allocations of some instances by the cell's records, with an operation for each.
 
     The consumers are given by instance, as last read from the store. Those without a record, or with an ended one,
     release their allocations.
     """
 
-    topic = "conductor.cell"
     method = "heal_instances"
     version = "1.6"
     instances: Annotated[dict[Uuid, dict[Uuid, SeenConsumer]], Meta(min_length=1, max_length=MAX_INSTANCES)]

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, Done, NumberedOrder
 from moorage.messages.conductor import OperationBegun
+from moorage.messages.topics import ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,
@@ -30,17 +31,15 @@ class PrepareMoveInCell(NumberedOrder[Placement], frozen=True, kw_only=True):
     Refused with ``InvalidState`` if its state does not allow a move.
     """
 
-    topic = "conductor.cell"
     method = "prepare_move"
     version = "1.3"
     migration_uuid: Uuid
     kind: MoveKind
 
 
-class CancelMoveInCell(Mutation[Done], frozen=True, kw_only=True):
+class CancelMoveInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Cancel a prepared move without a claim: the instance returns to its former state."""
 
-    topic = "conductor.cell"
     method = "cancel_move"
     version = "1.3"
     instance_uuid: Uuid
@@ -48,10 +47,9 @@ class CancelMoveInCell(Mutation[Done], frozen=True, kw_only=True):
     reason: Text
 
 
-class MoveInCell(Mutation[Done], frozen=True, kw_only=True):
+class MoveInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Move an instance to the first of these selections, which is claimed, or to one of its alternates."""
 
-    topic = "conductor.cell"
     method = "move_instance"
     version = "1.3"
     instance_uuid: Uuid
@@ -69,7 +67,6 @@ class EndMoveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     An abort has no order number: it is ordered while the order to move is carried out.
     """
 
-    topic = "conductor.cell"
     method = "end_move"
     version = "1.3"
     since: ClassVar = {"order_number": "1.6", "migration_uuid": "1.6"}
@@ -82,7 +79,6 @@ class EndMoveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 class ShelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """The cell's half of `shelve_instance`."""
 
-    topic = "conductor.cell"
     method = "shelve_instance"
     version = "1.3"
 
@@ -90,7 +86,6 @@ class ShelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 class PrepareUnshelveInCell(NumberedOrder[RequestSpec], frozen=True, kw_only=True):
     """Prepare a shelved instance to be placed again; answered with its request."""
 
-    topic = "conductor.cell"
     method = "prepare_unshelve"
     version = "1.3"
 
@@ -98,7 +93,6 @@ class PrepareUnshelveInCell(NumberedOrder[RequestSpec], frozen=True, kw_only=Tru
 class CancelUnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """Cancel a prepared unshelving without a claim: the instance stays shelved."""
 
-    topic = "conductor.cell"
     method = "cancel_unshelve"
     version = "1.3"
     reason: Text
@@ -107,7 +101,6 @@ class CancelUnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 class UnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """Start a shelved instance on the first of these selections, which is claimed, or on one of its alternates."""
 
-    topic = "conductor.cell"
     method = "unshelve_instance"
     version = "1.3"
     selections: Selections
@@ -116,7 +109,6 @@ class UnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 class RebuildInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """The cell's half of `rebuild_instance`."""
 
-    topic = "conductor.cell"
     method = "rebuild_instance"
     version = "1.3"
     image: Image
@@ -125,7 +117,6 @@ class RebuildInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 class AttachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=True):
     """The cell's half of `attach_resource`."""
 
-    topic = "conductor.cell"
     method = "attach_resource"
     version = "1.4"
     suffix: Suffix
@@ -135,16 +126,14 @@ class AttachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=T
 class DetachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=True):
     """The cell's half of `detach_resource`."""
 
-    topic = "conductor.cell"
     method = "detach_resource"
     version = "1.4"
     suffix: Suffix
 
 
-class ListMigrationsInCell(Message[list[Migration]], frozen=True, kw_only=True):
+class ListMigrationsInCell(Message[list[Migration]], ToCell, frozen=True, kw_only=True):
     """List the named migrations that the cell has."""
 
-    topic = "conductor.cell"
     method = "list_migrations"
     version = "1.3"
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from moorage.messages.basis import Done
+from moorage.messages.topics import ToAgent
 from moorage.messages.wire import Mutation
 from moorage.model import AllocationRequest, Count, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
 
@@ -17,10 +18,9 @@ class MovingGuest(Value, frozen=True, kw_only=True):
     source_attempt_id: Uuid
 
 
-class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
+class BuildOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     """Start an attempt on a host; answered as soon as the agent has queued it."""
 
-    topic = "compute"
     method = "build_instance"
     since: ClassVar = {"allocation_request": "1.1", "moving": "1.3", "node": "1.6"}
     #: An agent of a former release chooses the node itself.
@@ -40,10 +40,9 @@ class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
     node: Name | None = None
 
 
-class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):
+class DestroyOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     """Destroy the guest of an attempt on a host, and never start it later; answered when nothing is left."""
 
-    topic = "compute"
     method = "destroy_instance"
     host: Name
     instance_uuid: Uuid
@@ -51,7 +50,7 @@ class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class OrderOnHost(Mutation[Done], frozen=True, kw_only=True):
+class OrderOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     """An order to an existing guest."""
 
     since: ClassVar = {"order_number": "1.6"}
@@ -68,7 +67,6 @@ class OrderOnHost(Mutation[Done], frozen=True, kw_only=True):
 class StopOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Stop a guest, and keep all of it; a stopped one is left as it is. Answered when it has stopped."""
 
-    topic = "compute"
     method = "stop_instance"
     version = "1.3"
 
@@ -76,7 +74,6 @@ class StopOnHost(OrderOnHost, frozen=True, kw_only=True):
 class StartOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Start a stopped guest; one that runs is left as it is. Answered when it runs."""
 
-    topic = "compute"
     method = "start_instance"
     version = "1.3"
 
@@ -87,7 +84,6 @@ class RebuildOnHost(OrderOnHost, frozen=True, kw_only=True):
     A repeated message with the same ``rebuild_id`` does not rebuild it again.
     """
 
-    topic = "compute"
     method = "rebuild_instance"
     version = "1.3"
     rebuild_id: Uuid

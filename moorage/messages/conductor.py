@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter
+from moorage.messages.topics import ToConductor
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Flavor,
@@ -22,27 +23,24 @@ from moorage.model import (
 from moorage.model.inspection import OperationSummary, UnknownGuest
 
 
-class BuildInstances(Mutation[list[Uuid]], frozen=True, kw_only=True):
+class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=True):
     """Build instances, all placed in one decision; answered as soon as the order is on record."""
 
-    topic = "conductor"
     method = "build_instances"
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
 
 
-class DeleteInstance(Mutation[Done], frozen=True, kw_only=True):
+class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
     """Delete an instance; answered as soon as the order is on record."""
 
-    topic = "conductor"
     method = "delete_instance"
     instance_uuid: Uuid
 
 
-class ShowInstance(Message[Instance], frozen=True, kw_only=True):
+class ShowInstance(Message[Instance], ToConductor, frozen=True, kw_only=True):
     """Return one instance with all its attempts."""
 
-    topic = "conductor"
     method = "show_instance"
     since: ClassVar = {"with_request": "1.4"}
     instance_uuid: Uuid
@@ -50,13 +48,12 @@ class ShowInstance(Message[Instance], frozen=True, kw_only=True):
     with_request: bool = False
 
 
-class ListInstances(ListInParts[list[Instance]], frozen=True, kw_only=True):
+class ListInstances(ListInParts[list[Instance]], ToConductor, frozen=True, kw_only=True):
     """List the instances in the order of their requests; deleted ones only on request.
 
     In parts by ``number``; a part may contain an instance that its cell has just deleted.
     """
 
-    topic = "conductor"
     method = "list_instances"
     since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     project_id: Name | None = None
@@ -72,23 +69,21 @@ class Ownership(Value, frozen=True, kw_only=True):
     owned: bool
 
 
-class OwnsClaim(Mutation[Ownership], frozen=True, kw_only=True):
+class OwnsClaim(Mutation[Ownership], ToConductor, frozen=True, kw_only=True):
     """Ask whether a claim is still wanted. If that is unknown, the answer is an error, and the claim is kept."""
 
-    topic = "conductor"
     method = "owns_claim"
     version = "1.1"
     consumer_uuid: Uuid
     claim_id: Uuid
 
 
-class ListOperations(ListInParts[list[OperationSummary]], frozen=True, kw_only=True):
+class ListOperations(ListInParts[list[OperationSummary]], ToConductor, frozen=True, kw_only=True):
     """List the recorded operations, the oldest first, with those of the cells that answer.
 
     One message has the newest 5,000 of the super conductor and of each cell; parts by ``uuid`` have all of them.
     """
 
-    topic = "conductor"
     method = "list_operations"
     version = "1.1"
     #: Include ended operations.
@@ -98,10 +93,9 @@ class ListOperations(ListInParts[list[OperationSummary]], frozen=True, kw_only=T
     after: Uuid | None = None
 
 
-class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
+class ShowOperation(Message[OperationSummary], ToConductor, frozen=True, kw_only=True):
     """Return one operation, of the super conductor or of a cell."""
 
-    topic = "conductor"
     method = "show_operation"
     version = "1.1"
     uuid: Uuid
@@ -111,10 +105,9 @@ class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
 UnknownGuestKey = tuple[Name, Uuid, Uuid]
 
 
-class ListStrangers(ListInParts[list[UnknownGuest]], frozen=True, kw_only=True):
+class ListStrangers(ListInParts[list[UnknownGuest]], ToConductor, frozen=True, kw_only=True):
     """Guests without a record, of all cells that answer; in parts by their key."""
 
-    topic = "conductor"
     method = "list_strangers"
     version = "1.1"
     after: UnknownGuestKey | None = None
@@ -132,7 +125,6 @@ class Ordered(Value, frozen=True, kw_only=True):
 class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host, stopped meanwhile; then the move waits to be confirmed or reverted."""
 
-    topic = "conductor"
     method = "migrate_instance"
     version = "1.3"
     #: The host to move to; null leaves the choice to the scheduler.
@@ -143,7 +135,6 @@ class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Resize a server, on its own or another host; then the resize waits to be confirmed or reverted."""
 
-    topic = "conductor"
     method = "resize_instance"
     version = "1.3"
     flavor: Flavor
@@ -154,7 +145,6 @@ class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host while it runs."""
 
-    topic = "conductor"
     method = "live_migrate_instance"
     version = "1.3"
     host: Name | None = None
@@ -164,14 +154,13 @@ class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 class EvacuateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Rebuild a server on another host after its host was forced down."""
 
-    topic = "conductor"
     method = "evacuate_instance"
     version = "1.3"
     host: Name | None = None
     drop_extras: bool = False
 
 
-class EndOfMigration(Mutation[Done], frozen=True, kw_only=True):
+class EndOfMigration(Mutation[Done], ToConductor, frozen=True, kw_only=True):
     """An order about the move of an instance."""
 
     since: ClassVar = {"migration_uuid": "1.6"}
@@ -185,7 +174,6 @@ class EndOfMigration(Mutation[Done], frozen=True, kw_only=True):
 class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
     """Confirm a move: the guest on the source is destroyed, and its allocations are released."""
 
-    topic = "conductor"
     method = "confirm_migration"
     version = "1.3"
 
@@ -193,7 +181,6 @@ class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
 class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
     """Revert a move: the server returns to its source."""
 
-    topic = "conductor"
     method = "revert_migration"
     version = "1.3"
 
@@ -201,7 +188,6 @@ class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
 class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
     """Abort a live migration in progress."""
 
-    topic = "conductor"
     method = "abort_migration"
     version = "1.3"
 
@@ -209,7 +195,6 @@ class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
 class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Shelve a server: its guest is destroyed and its allocations are released; its record stays."""
 
-    topic = "conductor"
     method = "shelve_instance"
     version = "1.3"
 
@@ -217,7 +202,6 @@ class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
 class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Place a shelved server again, in its cell."""
 
-    topic = "conductor"
     method = "unshelve_instance"
     version = "1.3"
     host: Name | None = None
@@ -226,7 +210,6 @@ class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
 class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Rebuild a server in place from another image; its allocations stay."""
 
-    topic = "conductor"
     method = "rebuild_instance"
     version = "1.3"
     image: Image
@@ -244,7 +227,6 @@ class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     From then on the group is part of the server's request, also for moves. Answered as soon as the order is recorded.
     """
 
-    topic = "conductor"
     method = "attach_resource"
     version = "1.4"
     #: The suffix of the group, by which it is detached.
@@ -255,28 +237,25 @@ class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
 class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     """Release an attached resource group; answered as soon as the order is recorded."""
 
-    topic = "conductor"
     method = "detach_resource"
     version = "1.4"
     suffix: Suffix
 
 
-class ShowMigration(Message[Migration], frozen=True, kw_only=True):
+class ShowMigration(Message[Migration], ToConductor, frozen=True, kw_only=True):
     """Return one migration."""
 
-    topic = "conductor"
     method = "show_migration"
     version = "1.3"
     uuid: Uuid
 
 
-class ListMigrations(ListInParts[list[Migration]], frozen=True, kw_only=True):
+class ListMigrations(ListInParts[list[Migration]], ToConductor, frozen=True, kw_only=True):
     """List the migrations, the oldest first; ended ones only on request.
 
     In parts by ``number``; a part may contain a migration that has just ended.
     """
 
-    topic = "conductor"
     method = "list_migrations"
     version = "1.3"
     since: ClassVar = {**IN_PARTS, "request_id": "1.4"}

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done
+from moorage.messages.topics import ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Allocations,
@@ -17,14 +18,13 @@ from moorage.model import (
 from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
 
 
-class ListClaims(Message[list[ClaimState]], frozen=True, kw_only=True):
+class ListClaims(Message[list[ClaimState]], ToPlacement, frozen=True, kw_only=True):
     """List the consumers with a claim, and on request residues, the oldest first.
 
     A list may be longer than a message: then in parts by the consumers' uuids, each after the greatest uuid of the
     part before it. A part that is shorter than its limit is the last one.
     """
 
-    topic = "placement"
     method = "list_claims"
     version = "1.1"
     since: ClassVar = {"limit": "1.5", "after": "1.5"}
@@ -39,22 +39,20 @@ class ListClaims(Message[list[ClaimState]], frozen=True, kw_only=True):
     after: Uuid | None = None
 
 
-class ListReconciled(Message[list[ReconcilerAction]], frozen=True, kw_only=True):
+class ListReconciled(Message[list[ReconcilerAction]], ToPlacement, frozen=True, kw_only=True):
     """List the reconciler's findings, the newest first."""
 
-    topic = "placement"
     method = "list_reconciled"
     version = "1.1"
 
 
-class AuditStore(Message[StoreAudit], frozen=True, kw_only=True):
+class AuditStore(Message[StoreAudit], ToPlacement, frozen=True, kw_only=True):
     """Audit the store: read-only, and safe on a live cloud.
 
     The list of holders may be longer than a message: then in parts, each after ``more_after`` of the part before it.
     Each holder is read whole and at one moment. The inventories come with the first part.
     """
 
-    topic = "placement"
     method = "audit_store"
     version = "1.1"
     since: ClassVar = {"limit": "1.5", "after": "1.5", "amounts": "1.6"}
@@ -74,7 +72,7 @@ class Healed(Value, frozen=True, kw_only=True):
     released: Allocations = {}
 
 
-class HealConsumers(Mutation[Healed], frozen=True, kw_only=True):
+class HealConsumers(Mutation[Healed], ToPlacement, frozen=True, kw_only=True):
     """Set the allocations of some consumers to their owner's records, in one transaction.
 
     Each consumer is compared with the ``seen`` one (``ConsumerGenerationConflict`` if it differs). Missing amounts are
@@ -82,7 +80,6 @@ class HealConsumers(Mutation[Healed], frozen=True, kw_only=True):
     is not the recorded one. A consumer that was deleted for good is not revived.
     """
 
-    topic = "placement"
     method = "heal_consumers"
     version = "1.6"
     seen: Annotated[dict[Uuid, SeenConsumer], Meta(min_length=1, max_length=MAX_INSTANCES)]
@@ -100,19 +97,17 @@ class Recounted(Value, frozen=True, kw_only=True):
     orphans: int = 0
 
 
-class RecountInventories(Mutation[Recounted], frozen=True, kw_only=True):
+class RecountInventories(Mutation[Recounted], ToPlacement, frozen=True, kw_only=True):
     """Set ``used`` of some providers' inventories to the sum of their allocations; remove those without consumer."""
 
-    topic = "placement"
     method = "recount_inventories"
     version = "1.6"
     provider_uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
-class ReportService(Mutation[Done], frozen=True, kw_only=True):
+class ReportService(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Report a running service with its version, or that it is being stopped in order."""
 
-    topic = "placement"
     method = "report_service"
     version = "1.1"
     since: ClassVar = {"stopped": "1.6"}
@@ -121,9 +116,8 @@ class ReportService(Mutation[Done], frozen=True, kw_only=True):
     stopped: bool = False
 
 
-class ListServices(Message[list[ServiceState]], frozen=True, kw_only=True):
+class ListServices(Message[list[ServiceState]], ToPlacement, frozen=True, kw_only=True):
     """List the services that have reported, by kind and name."""
 
-    topic = "placement"
     method = "list_services"
     version = "1.1"

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
+from moorage.messages.topics import ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,
@@ -23,10 +24,9 @@ from moorage.model import (
 )
 
 
-class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
+class ListCells(Message[list[Cell]], ToPlacement, frozen=True, kw_only=True):
     """List the cells of the cloud, by name."""
 
-    topic = "placement"
     method = "list_cells"
     since: ClassVar = {"without_databases": "1.6"}
     guards: ClassVar = frozenset({"without_databases"})
@@ -35,10 +35,9 @@ class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
     without_databases: bool | None = None
 
 
-class LocateCell(Message[Cell], frozen=True, kw_only=True):
+class LocateCell(Message[Cell], ToPlacement, frozen=True, kw_only=True):
     """Return one cell by its name, with the URL of its bus."""
 
-    topic = "placement"
     method = "locate_cell"
     version = "1.6"
     name: Name
@@ -46,13 +45,12 @@ class LocateCell(Message[Cell], frozen=True, kw_only=True):
     with_database: bool = False
 
 
-class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
+class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_only=True):
     """Return the hosts, of those named, whose nodes are all forced down or deleted: nothing need wait for them."""
 
     since: ClassVar = {"or_disabled": "1.6"}
     guards: ClassVar = frozenset({"or_disabled"})
 
-    topic = "placement"
     method = "list_hosts_declared_down"
     version = "1.4"
     cell_uuid: Uuid
@@ -61,10 +59,9 @@ class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
     or_disabled: bool | None = None
 
 
-class GetAllocations(Message[Consumer], frozen=True, kw_only=True):
+class GetAllocations(Message[Consumer], ToPlacement, frozen=True, kw_only=True):
     """Return one consumer with its allocations."""
 
-    topic = "placement"
     method = "get_allocations"
     consumer_uuid: Uuid
 
@@ -75,19 +72,17 @@ class ConsumerWritten(Value, frozen=True, kw_only=True):
     consumer_generation: Generation
 
 
-class PutAllocations(Mutation[ConsumerWritten], frozen=True, kw_only=True):
+class PutAllocations(Mutation[ConsumerWritten], ToPlacement, frozen=True, kw_only=True):
     """Replace all allocations of one consumer."""
 
-    topic = "placement"
     method = "put_allocations"
     consumer_uuid: Uuid
     wanted: ConsumerAllocations
 
 
-class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], frozen=True, kw_only=True):
+class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], ToPlacement, frozen=True, kw_only=True):
     """Replace all allocations of several consumers in one transaction."""
 
-    topic = "placement"
     method = "post_allocations"
     consumers: Annotated[dict[Uuid, ConsumerAllocations], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
@@ -103,7 +98,7 @@ class Released(Value, frozen=True, kw_only=True):
     extras: dict[Uuid, ProviderAmounts] = {}
 
 
-class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
+class DeleteAllocations(Mutation[Released], ToPlacement, frozen=True, kw_only=True):
     """Release all allocations of a consumer.
 
     With ``claim_id``, only if that claim still stands (``ClaimReleased`` otherwise). ``for_good`` sets the tombstone:
@@ -115,7 +110,6 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     requests named there. Without ``for_good``, extras are reported only if ``claimed_with`` is not empty.
     """
 
-    topic = "placement"
     method = "delete_allocations"
     since: ClassVar = {
         "leave_residue": "1.1",
@@ -162,7 +156,7 @@ class Claimed(Value, frozen=True, kw_only=True):
     extras: Allocations = {}
 
 
-class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
+class SwapClaim(Mutation[Claimed], ToPlacement, frozen=True, kw_only=True):
     """Release a claim on its host and claim the next host, in one transaction.
 
     ``leave_residue`` releases an accepted claim all the same: its allocations on the host are then kept by a residue,
@@ -175,7 +169,6 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     use of a pool by both sides counted once: the migration's allocations of pools change in the same write.
     """
 
-    topic = "placement"
     method = "swap_claim"
     since: ClassVar = {"leave_residue": "1.1", "migration_uuid": "1.3", "held": "1.3"}
     consumer_uuid: Uuid
@@ -201,13 +194,12 @@ class MoveEnded(Value, frozen=True, kw_only=True):
     extras: Allocations = {}
 
 
-class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
+class EndMove(Mutation[MoveEnded], ToPlacement, frozen=True, kw_only=True):
     """End a move in one write: confirm it (release the migration's allocations), or revert it (return them).
 
     A revert needs no further resources. Both set the migration's tombstone, unless it remains as a residue.
     """
 
-    topic = "placement"
     method = "end_move"
     version = "1.3"
     since: ClassVar = {"migration_generation": "1.6", "keep_extras": "1.6"}
@@ -242,10 +234,9 @@ class ServerGroupState(Value, frozen=True, kw_only=True):
     members: dict[Uuid, Uuid | None] = {}
 
 
-class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
+class CreateServerGroup(Mutation[ServerGroupState], ToPlacement, frozen=True, kw_only=True):
     """Create a server group. A claim that names a missing group creates it, without a name."""
 
-    topic = "placement"
     method = "create_server_group"
     version = "1.3"
     group: ServerGroup
@@ -253,38 +244,34 @@ class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
     project_id: Name
 
 
-class ListServerGroups(ListInParts[list[ServerGroupState]], frozen=True, kw_only=True):
+class ListServerGroups(ListInParts[list[ServerGroupState]], ToPlacement, frozen=True, kw_only=True):
     """List the server groups by name and uuid, of all projects or of one; in parts by uuid."""
 
-    topic = "placement"
     method = "list_server_groups"
     version = "1.3"
     project_id: Name | None = None
     after: Uuid | None = None
 
 
-class GetServerGroup(Message[ServerGroupState], frozen=True, kw_only=True):
+class GetServerGroup(Message[ServerGroupState], ToPlacement, frozen=True, kw_only=True):
     """Return one server group."""
 
-    topic = "placement"
     method = "get_server_group"
     version = "1.3"
     uuid: Uuid
 
 
-class DeleteServerGroup(Mutation[Done], frozen=True, kw_only=True):
+class DeleteServerGroup(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a server group; refused while it has members."""
 
-    topic = "placement"
     method = "delete_server_group"
     version = "1.3"
     uuid: Uuid
 
 
-class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
+class AcceptClaim(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """The first gate: accept a claim for an attempt, unless it was released or another attempt has it."""
 
-    topic = "placement"
     method = "accept_claim"
     consumer_uuid: Uuid
     claim_id: Uuid
@@ -292,10 +279,9 @@ class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
     host: Name
 
 
-class AcknowledgeRequests(Mutation[Done], frozen=True, kw_only=True):
+class AcknowledgeRequests(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Acknowledge that the owner has recorded the answers of these requests: the stored ones may be pruned."""
 
-    topic = "placement"
     method = "acknowledge_requests"
     version = "1.1"
     request_ids: Annotated[tuple[RequestId, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from moorage.messages.basis import IN_PARTS, Done, ListInParts
+from moorage.messages.topics import ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Aggregates,
@@ -40,10 +41,9 @@ MAX_CANDIDATES = 1000
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class CreateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Create a provider without inventory: a root, or a child of the given parent."""
 
-    topic = "placement"
     method = "create_resource_provider"
     since: ClassVar = {"parent_provider_uuid": "1.2"}
     uuid: Uuid
@@ -51,10 +51,9 @@ class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
     parent_provider_uuid: Uuid | None = None
 
 
-class UpdateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class UpdateResourceProvider(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Change the name or the parent of a provider; a null parent makes it a root. Fields not given stay."""
 
-    topic = "placement"
     method = "update_resource_provider"
     version = "1.2"
     uuid: Uuid
@@ -62,29 +61,26 @@ class UpdateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
     parent_provider_uuid: Uuid | UnsetType | None = UNSET
 
 
-class DeleteResourceProvider(Mutation[Done], frozen=True, kw_only=True):
+class DeleteResourceProvider(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a provider that has no children and no allocations, with its inventories."""
 
-    topic = "placement"
     method = "delete_resource_provider"
     uuid: Uuid
 
 
-class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
+class GetResourceProvider(Message[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Return one provider with its inventories and their use."""
 
-    topic = "placement"
     method = "get_resource_provider"
     uuid: Uuid
 
 
-class ListResourceProviders(ListInParts[list[ResourceProvider]], frozen=True, kw_only=True):
+class ListResourceProviders(ListInParts[list[ResourceProvider]], ToPlacement, frozen=True, kw_only=True):
     """List the providers by name: all, or those that meet all given conditions; in parts by ``uuid``.
 
     ``matching`` applies to each provider by itself: its free resources, traits, aggregates and tree.
     """
 
-    topic = "placement"
     method = "list_resource_providers"
     since: ClassVar = {**IN_PARTS, "uuid": "1.2", "matching": "1.2"}
     name: Name | None = None
@@ -93,10 +89,9 @@ class ListResourceProviders(ListInParts[list[ResourceProvider]], frozen=True, kw
     after: Uuid | None = None
 
 
-class ListProviderTrees(Message[list[ResourceProvider]], frozen=True, kw_only=True):
+class ListProviderTrees(Message[list[ResourceProvider]], ToPlacement, frozen=True, kw_only=True):
     """List all providers of the trees of these providers, parents before their children; missing ones are skipped."""
 
-    topic = "placement"
     method = "list_provider_trees"
     version = "1.2"
     uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=1000)]
@@ -105,20 +100,18 @@ class ListProviderTrees(Message[list[ResourceProvider]], frozen=True, kw_only=Tr
 # --- What they have -------------------------------------------------------------------------------------------------
 
 
-class SetInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class SetInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Replace all inventories of a provider; ``generation`` is compared and bumped."""
 
-    topic = "placement"
     method = "set_inventories"
     uuid: Uuid
     generation: Generation
     inventories: Inventories
 
 
-class SetInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class SetInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Create or replace the inventory of one class; ``generation`` is compared where given, and bumped."""
 
-    topic = "placement"
     method = "set_inventory"
     version = "1.2"
     uuid: Uuid
@@ -129,10 +122,9 @@ class SetInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
     expected: Literal["present", "absent", "any"] = "any"
 
 
-class DeleteInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class DeleteInventory(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Delete the inventory of one class, which must have no allocations."""
 
-    topic = "placement"
     method = "delete_inventory"
     version = "1.2"
     uuid: Uuid
@@ -140,20 +132,18 @@ class DeleteInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
     generation: Generation | None = None
 
 
-class DeleteInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class DeleteInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Delete all inventories of a provider, which must have no allocations."""
 
-    topic = "placement"
     method = "delete_inventories"
     version = "1.2"
     uuid: Uuid
     generation: Generation | None = None
 
 
-class SetTraits(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class SetTraits(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Replace all traits of a provider; ``generation`` is compared where given, and bumped if anything changes."""
 
-    topic = "placement"
     method = "set_traits"
     version = "1.2"
     uuid: Uuid
@@ -161,13 +151,12 @@ class SetTraits(Mutation[ResourceProvider], frozen=True, kw_only=True):
     generation: Generation | None = None
 
 
-class SetAggregates(Mutation[ResourceProvider], frozen=True, kw_only=True):
+class SetAggregates(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
     """Replace all aggregates of a provider; ``generation`` is compared where given, and bumped.
 
     New aggregates are created.
     """
 
-    topic = "placement"
     method = "set_aggregates"
     version = "1.2"
     uuid: Uuid
@@ -184,13 +173,12 @@ class ProvidersReported(Value, frozen=True, kw_only=True):
 ProviderReports = Annotated[tuple[ProviderReport, ...], Meta(max_length=1000)]
 
 
-class ReportProviders(Mutation[ProvidersReported], frozen=True, kw_only=True):
+class ReportProviders(Mutation[ProvidersReported], ToPlacement, frozen=True, kw_only=True):
     """Create and change providers by their hosts' reports, in one transaction.
 
     Parents stand before their children. ``gone`` are deleted, children before their parents.
     """
 
-    topic = "placement"
     method = "report_providers"
     since: ClassVar = {"gone": "1.2"}
     providers: ProviderReports
@@ -206,36 +194,32 @@ class Ensured(Value, frozen=True, kw_only=True):
     created: bool
 
 
-class ListResourceClasses(Message[list[ResourceClassName]], frozen=True, kw_only=True):
+class ListResourceClasses(Message[list[ResourceClassName]], ToPlacement, frozen=True, kw_only=True):
     """List all resource classes, standard and custom, by name."""
 
-    topic = "placement"
     method = "list_resource_classes"
     version = "1.2"
 
 
-class EnsureResourceClass(Mutation[Ensured], frozen=True, kw_only=True):
+class EnsureResourceClass(Mutation[Ensured], ToPlacement, frozen=True, kw_only=True):
     """Create a custom resource class, unless it exists."""
 
-    topic = "placement"
     method = "ensure_resource_class"
     version = "1.2"
     name: ResourceClassName
 
 
-class DeleteResourceClass(Mutation[Done], frozen=True, kw_only=True):
+class DeleteResourceClass(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a custom resource class that no provider has an inventory of."""
 
-    topic = "placement"
     method = "delete_resource_class"
     version = "1.2"
     name: ResourceClassName
 
 
-class ListTraits(Message[list[TraitName]], frozen=True, kw_only=True):
+class ListTraits(Message[list[TraitName]], ToPlacement, frozen=True, kw_only=True):
     """List the traits by name: all, or those that meet all given conditions."""
 
-    topic = "placement"
     method = "list_traits"
     version = "1.2"
     names: Annotated[tuple[TraitName, ...], Meta(max_length=1000)] | None = None
@@ -244,19 +228,17 @@ class ListTraits(Message[list[TraitName]], frozen=True, kw_only=True):
     associated: bool | None = None
 
 
-class EnsureTrait(Mutation[Ensured], frozen=True, kw_only=True):
+class EnsureTrait(Mutation[Ensured], ToPlacement, frozen=True, kw_only=True):
     """Create a custom trait, unless it exists."""
 
-    topic = "placement"
     method = "ensure_trait"
     version = "1.2"
     name: TraitName
 
 
-class DeleteTrait(Mutation[Done], frozen=True, kw_only=True):
+class DeleteTrait(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Delete a custom trait that no provider has."""
 
-    topic = "placement"
     method = "delete_trait"
     version = "1.2"
     name: TraitName
@@ -265,20 +247,18 @@ class DeleteTrait(Mutation[Done], frozen=True, kw_only=True):
 # --- Who uses how much, and what is left ----------------------------------------------------------------------------
 
 
-class ListProviderAllocations(ListInParts[ProviderAllocations], frozen=True, kw_only=True):
+class ListProviderAllocations(ListInParts[ProviderAllocations], ToPlacement, frozen=True, kw_only=True):
     """List the consumers with allocations of one provider, with their amounts; in parts by uuid."""
 
-    topic = "placement"
     method = "list_provider_allocations"
     version = "1.2"
     uuid: Uuid
     after: Uuid | None = None
 
 
-class ListUsages(Message[list[Usage]], frozen=True, kw_only=True):
+class ListUsages(Message[list[Usage]], ToPlacement, frozen=True, kw_only=True):
     """Sum the allocations of a project's consumers by consumer type; of one user or one type, where given."""
 
-    topic = "placement"
     method = "list_usages"
     version = "1.2"
     project_id: Name
@@ -286,13 +266,12 @@ class ListUsages(Message[list[Usage]], frozen=True, kw_only=True):
     consumer_type: ConsumerType | None = None
 
 
-class ListAllocationCandidates(Message[AllocationCandidates], frozen=True, kw_only=True):
+class ListAllocationCandidates(Message[AllocationCandidates], ToPlacement, frozen=True, kw_only=True):
     """List allocation candidates of a request, from all trees. Nothing is claimed.
 
     A trait or class that does not exist is refused; an unused aggregate or tree gives no candidates.
     """
 
-    topic = "placement"
     method = "list_allocation_candidates"
     version = "1.2"
     since: ClassVar = {"request.apart": "1.4", "request.root_member_of": "1.4", "request.root_not_member_of": "1.4"}
@@ -303,13 +282,12 @@ class ListAllocationCandidates(Message[AllocationCandidates], frozen=True, kw_on
 # --- Reshapes -------------------------------------------------------------------------------------------------------
 
 
-class Reshape(Mutation[Done], frozen=True, kw_only=True):
+class Reshape(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """Replace all inventories of some providers and all allocations of some consumers, in one transaction.
 
     Other providers and consumers stay as they are (Placement's `POST /reshaper`).
     """
 
-    topic = "placement"
     method = "reshape"
     version = "1.2"
     inventories: Annotated[dict[Uuid, ReshapedInventories], Meta(min_length=1, max_length=1000)]
@@ -325,14 +303,13 @@ SearchSteps = Annotated[int, Meta(ge=1, le=10_000_000)]
 DEFAULT_SEARCH_STEPS = 100_000
 
 
-class ReshapeByInstructions(Mutation[ReshapePlan], frozen=True, kw_only=True):
+class ReshapeByInstructions(Mutation[ReshapePlan], ToPlacement, frozen=True, kw_only=True):
     """Move inventories between providers of one tree, with their allocations, in one transaction.
 
     Missing providers are created by ``providers``. Allocations of moved inventories go to the places in ``dealt``; the
     others are distributed so that each fits its new place whole. No generation is compared.
     """
 
-    topic = "placement"
     method = "reshape_by_instructions"
     version = "1.2"
     instructions: MoveInstructions
@@ -341,10 +318,9 @@ class ReshapeByInstructions(Mutation[ReshapePlan], frozen=True, kw_only=True):
     search_steps: SearchSteps = DEFAULT_SEARCH_STEPS
 
 
-class PlanReshape(Message[ReshapePlan], frozen=True, kw_only=True):
+class PlanReshape(Message[ReshapePlan], ToPlacement, frozen=True, kw_only=True):
     """Return the plan of a :class:`ReshapeByInstructions` without carrying it out."""
 
-    topic = "placement"
     method = "plan_reshape"
     version = "1.2"
     instructions: MoveInstructions

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts
+from moorage.messages.topics import ToScheduler
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Explanation,
@@ -28,14 +29,13 @@ from moorage.model import (
 from moorage.model.inspection import PolicyState, ViewDrift
 
 
-class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=True):
+class SelectDestinations(Mutation[list[list[Selection]]], ToScheduler, frozen=True, kw_only=True):
     """Select and claim a host for each instance, in order, each with its alternates, in one transaction.
 
     With ``move``, which is for one instance, its source goes to the migration in the same write. Each existing instance
     is given with the generation that the caller relies on.
     """
 
-    topic = "scheduler"
     method = "select_destinations"
     since: ClassVar = {
         "consumer_generations": "1.1",
@@ -62,14 +62,13 @@ class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=T
     explain: bool = False
 
 
-class ExplainRequest(Message[Explanation], frozen=True, kw_only=True):
+class ExplainRequest(Message[Explanation], ToScheduler, frozen=True, kw_only=True):
     """Explain the decision on a request as it would be now; nothing is claimed or stored.
 
     An existing instance is decided as if it were placed now: its allocations count as free for it. With ``moving`` as
     if it were to move: it leaves its host, unless it is resized, and its allocations there stay.
     """
 
-    topic = "scheduler"
     method = "explain"
     version = "1.4"
     request_spec: RequestSpec
@@ -101,13 +100,12 @@ class HostsRegistered(Value, frozen=True, kw_only=True):
     newer: tuple[NumberedDescription, ...] = ()
 
 
-class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
+class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=True):
     """Report hosts of a cell: new or changed descriptions, heartbeats and loads.
 
     The load of a host that is not in ``loads`` has not changed.
     """
 
-    topic = "scheduler"
     method = "report_hosts"
     since: ClassVar = {"loads": "1.4", "loads_at": "1.4", "numbers": "1.6", "alive_at": "1.6"}
     cell_uuid: Uuid
@@ -123,10 +121,9 @@ class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
     loads_at: Annotated[float, Meta(ge=0.0)] = 0.0
 
 
-class ListHosts(ListInParts[list[HostState]], frozen=True, kw_only=True):
+class ListHosts(ListInParts[list[HostState]], ToScheduler, frozen=True, kw_only=True):
     """List the hosts of the cloud, of one cell or of one name, by name; in parts by ``compute_node_uuid``."""
 
-    topic = "scheduler"
     method = "list_hosts"
     since: ClassVar = {**IN_PARTS, "service_host": "1.3"}
     cell_uuid: Uuid | None = None
@@ -134,10 +131,9 @@ class ListHosts(ListInParts[list[HostState]], frozen=True, kw_only=True):
     after: Uuid | None = None
 
 
-class SetHost(Mutation[HostState], frozen=True, kw_only=True):
+class SetHost(Mutation[HostState], ToScheduler, frozen=True, kw_only=True):
     """Disable or enable a host, or force it down or no longer; null fields stay as they are."""
 
-    topic = "scheduler"
     method = "set_host"
     service_host: Name
     cell_uuid: Uuid | None = None
@@ -146,14 +142,13 @@ class SetHost(Mutation[HostState], frozen=True, kw_only=True):
     forced_down: bool | None = None
 
 
-class DeleteHost(Mutation[Done], frozen=True, kw_only=True):
+class DeleteHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Delete a host that will not return, with its providers and the allocations of residues there.
 
     Refused while it may be up (it must be forced down, or have been missed) and while other consumers than residues
     have allocations there. ``dry_run`` only checks for a refusal.
     """
 
-    topic = "scheduler"
     method = "delete_host"
     version = "1.3"
     service_host: Name
@@ -161,10 +156,9 @@ class DeleteHost(Mutation[Done], frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class CompareView(Message[ViewDrift], frozen=True, kw_only=True):
+class CompareView(Message[ViewDrift], ToScheduler, frozen=True, kw_only=True):
     """Compare the host view with the store, without repairing it."""
 
-    topic = "scheduler"
     method = "compare_view"
     version = "1.1"
 
@@ -176,23 +170,21 @@ class ViewCaughtUp(Value, frozen=True, kw_only=True):
     undecided: int = 0
 
 
-class CatchUpView(Message[ViewCaughtUp], frozen=True, kw_only=True):
+class CatchUpView(Message[ViewCaughtUp], ToScheduler, frozen=True, kw_only=True):
     """Make the host view catch up with the store, and wait for the decisions that began before.
 
     If none of them is left in the answer, the scheduler uses no older state any more.
     """
 
-    topic = "scheduler"
     method = "catch_up_view"
     version = "1.4"
     #: Seconds to wait for the decisions in progress.
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0
 
 
-class ShowPolicy(Message[PolicyState], frozen=True, kw_only=True):
+class ShowPolicy(Message[PolicyState], ToScheduler, frozen=True, kw_only=True):
     """Return the policy of the answering scheduler: its plug-ins with their options, its age, and a refused reload."""
 
-    topic = "scheduler"
     method = "show_policy"
     version = "1.4"
 
@@ -202,10 +194,9 @@ class ShowPolicy(Message[PolicyState], frozen=True, kw_only=True):
 # Each of these names an aggregate by its uuid or its name.
 
 
-class CreateHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
+class CreateHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_only=True):
     """Create a host aggregate with a name and metadata, for a provider aggregate or, without a uuid, a new one."""
 
-    topic = "scheduler"
     method = "create_host_aggregate"
     version = "1.4"
     name: NewName
@@ -213,10 +204,9 @@ class CreateHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
     uuid: Uuid | None = None
 
 
-class SetHostAggregate(Mutation[Done], frozen=True, kw_only=True):
+class SetHostAggregate(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Change the name of a host aggregate, or some of its metadata; fields and keys not given stay."""
 
-    topic = "scheduler"
     method = "set_host_aggregate"
     version = "1.4"
     aggregate: Name
@@ -225,10 +215,9 @@ class SetHostAggregate(Mutation[Done], frozen=True, kw_only=True):
     metadata: Annotated[dict[Name, Text | None], Meta(max_length=256)] = {}
 
 
-class AddAggregateHost(Mutation[Done], frozen=True, kw_only=True):
+class AddAggregateHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Add a host to a host aggregate. Idempotent."""
 
-    topic = "scheduler"
     method = "add_aggregate_host"
     version = "1.4"
     aggregate: Name
@@ -236,10 +225,9 @@ class AddAggregateHost(Mutation[Done], frozen=True, kw_only=True):
     cell_uuid: Uuid | None = None
 
 
-class RemoveAggregateHost(Mutation[Done], frozen=True, kw_only=True):
+class RemoveAggregateHost(Mutation[Done], ToScheduler, frozen=True, kw_only=True):
     """Remove a host from a host aggregate."""
 
-    topic = "scheduler"
     method = "remove_aggregate_host"
     version = "1.4"
     aggregate: Name
@@ -247,13 +235,12 @@ class RemoveAggregateHost(Mutation[Done], frozen=True, kw_only=True):
     cell_uuid: Uuid | None = None
 
 
-class DeleteHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
+class DeleteHostAggregate(Mutation[HostAggregate], ToScheduler, frozen=True, kw_only=True):
     """Delete a host aggregate, and return its last state; one with hosts only with ``force``.
 
     ``dry_run`` only checks for a refusal.
     """
 
-    topic = "scheduler"
     method = "delete_host_aggregate"
     version = "1.4"
     aggregate: Name
@@ -261,29 +248,26 @@ class DeleteHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class GetHostAggregate(Message[HostAggregate], frozen=True, kw_only=True):
+class GetHostAggregate(Message[HostAggregate], ToScheduler, frozen=True, kw_only=True):
     """Return one host aggregate."""
 
-    topic = "scheduler"
     method = "get_host_aggregate"
     version = "1.4"
     aggregate: Name
 
 
-class ListHostAggregates(ListInParts[list[HostAggregate]], frozen=True, kw_only=True):
+class ListHostAggregates(ListInParts[list[HostAggregate]], ToScheduler, frozen=True, kw_only=True):
     """List the host aggregates by name, all or those of a host; in parts by ``uuid``."""
 
-    topic = "scheduler"
     method = "list_host_aggregates"
     version = "1.4"
     service_host: Name | None = None
     after: Uuid | None = None
 
 
-class SyncHostAggregates(Mutation[list[UnmirroredHost]], frozen=True, kw_only=True):
+class SyncHostAggregates(Mutation[list[UnmirroredHost]], ToScheduler, frozen=True, kw_only=True):
     """Add missing nodes of hosts to their aggregates, or only list them (``dry_run``)."""
 
-    topic = "scheduler"
     method = "sync_host_aggregates"
     version = "1.4"
     dry_run: bool = False
