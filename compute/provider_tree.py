@@ -1,7 +1,7 @@
 """The resource provider tree of a host, which a driver reads and changes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from moorage import errors, ids
@@ -18,18 +18,18 @@ class DriverProvider:
     name: str
     parent_uuid: str | None
     #: By resource class.
-    inventories: Mapping[str, Inventory]
-    traits: frozenset[str]
-    aggregates: frozenset[str]
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
     #: As last read from the store; null for a provider that the store does not have.
-    generation: int | None
+    generation: int | None = None
 
 
 class ProviderTree:
     """The resource providers of a host: a root, which is its node, and the providers under it.
 
-    Every method takes a provider by its uuid or its name. A method changes only what it names, so that traits and
-    aggregates that others have set on these providers stay.
+    Every method takes a provider by its uuid or its name, and raises ``ProviderNotFound`` if the tree has none. A
+    method changes only what it names, so that traits and aggregates that others have set on these providers stay.
 
     :param providers: parents before their children.
     """
@@ -83,10 +83,7 @@ class ProviderTree:
         return found
 
     def children(self, parent: str) -> list[DriverProvider]:
-        """Return the children of a provider.
-
-        :raises ProviderNotFound: the tree has no such parent.
-        """
+        """Return the children of a provider."""
         parent_uuid = self.get(parent).uuid
         return [provider for provider in self if provider.parent_uuid == parent_uuid]
 
@@ -106,7 +103,6 @@ class ProviderTree:
 
         :param uuid: by default derived from the root and the name, so that a rebuilt tree has the same.
         :raises AlreadyExists: the tree has a provider of this name or uuid.
-        :raises ProviderNotFound: it has no such parent.
         """
         parent_uuid = self.get(parent).uuid
         root = next(iter(self)).uuid
@@ -117,10 +113,7 @@ class ProviderTree:
         return self._add(name, chosen, parent_uuid)
 
     def remove(self, provider: str) -> None:
-        """Remove a provider with all its descendants.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Remove a provider with all its descendants."""
         for child in self.children(provider):
             self.remove(child.uuid)
         del self._providers[self.get(provider).uuid]
@@ -128,62 +121,38 @@ class ProviderTree:
     # --- What they have ---------------------------------------------------------------------------------------------
 
     def set_inventory(self, provider: str, resource_class: str, inventory: Inventory) -> None:
-        """Set a provider's inventory of one class.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Set a provider's inventory of one class."""
         found = self.get(provider)
         self._change(found, inventories={**found.inventories, resource_class: inventory})
 
     def remove_inventory(self, provider: str, resource_class: str) -> None:
-        """Remove a provider's inventory of one class, if it has one.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Remove a provider's inventory of one class, if it has one."""
         found = self.get(provider)
         kept = {name: inventory for name, inventory in found.inventories.items() if name != resource_class}
         self._change(found, inventories=kept)
 
     def set_inventories(self, provider: str, inventories: Mapping[str, Inventory]) -> None:
-        """Replace all inventories of a provider.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Replace all inventories of a provider."""
         self._change(self.get(provider), inventories=dict(inventories))
 
     def set_traits(self, provider: str, traits: Iterable[str]) -> None:
-        """Replace all traits of a provider.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Replace all traits of a provider."""
         self._change(self.get(provider), traits=frozenset(traits))
 
     def add_traits(self, provider: str, traits: Collection[str]) -> None:
-        """Add traits to a provider.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Add traits to a provider."""
         self.set_traits(provider, self.get(provider).traits.union(traits))
 
     def remove_traits(self, provider: str, traits: Collection[str]) -> None:
-        """Remove traits from a provider.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Remove traits from a provider."""
         self.set_traits(provider, self.get(provider).traits.difference(traits))
 
     def set_aggregates(self, provider: str, aggregates: Iterable[str]) -> None:
-        """Replace all aggregates of a provider, given by uuid.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Replace all aggregates of a provider, given by uuid."""
         self._change(self.get(provider), aggregates=frozenset(aggregates))
 
     def add_aggregates(self, provider: str, aggregates: Collection[str]) -> None:
-        """Add a provider to aggregates, given by uuid.
-
-        :raises ProviderNotFound: the tree has no such provider.
-        """
+        """Add a provider to aggregates, given by uuid."""
         self.set_aggregates(provider, self.get(provider).aggregates.union(aggregates))
 
     def set_generations(self, generations: Mapping[str, int]) -> None:
@@ -193,16 +162,8 @@ class ProviderTree:
                 self._change(provider, generation=generations[provider.uuid])
 
     def _add(self, name: str, uuid: str, parent_uuid: str | None) -> DriverProvider:
-        self._providers[uuid] = DriverProvider(
-            uuid=uuid,
-            name=name,
-            parent_uuid=parent_uuid,
-            inventories={},
-            traits=frozenset(),
-            aggregates=frozenset(),
-            generation=None,
-        )
-        return self._providers[uuid]
+        added = self._providers[uuid] = DriverProvider(uuid, name, parent_uuid)
+        return added
 
     def _change(self, provider: DriverProvider, **changes: Any) -> None:
         # Mostly a report finds no change on any of thousands of hosts: an unchanged object compares at once.

@@ -15,15 +15,8 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
-from moorage.bus.broker import (
-    CONNECTION_FAULTS,
-    farewell,
-    let_go,
-    mask_url,
-    probe,
-    reason,
-    servers_of,
-)
+from moorage.bus.broker import CONNECTION_FAULTS, farewell, let_go, probe, reason, servers_of
+from moorage.bus.broker import mask_url as mask_url
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -31,20 +24,13 @@ import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs
-from moorage.bus.handlers import SECONDS_LEFT, Endpoint, handlers, plain_type, request_id_of, serves
+from moorage.bus.handlers import SECONDS_LEFT, Endpoint, plain_type, request_id_of
+from moorage.bus.handlers import handlers as handlers
+from moorage.bus.handlers import serves as serves
 from moorage.bus.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
 from moorage.bus.rpc_server import ThreadedServer
 from moorage.config import options
 from moorage.messages.wire import Message, R, decode, encode, prepare
-
-__all__ = [
-    "Bus",
-    "BusServer",
-    "Client",
-    "handlers",
-    "mask_url",
-    "serves",
-]
 
 LOG = logging.getLogger(__name__)
 

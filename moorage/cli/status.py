@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from moorage import errors
 from moorage.bus.broker import mask_url
+from moorage.bus.bus import Client
 from moorage.cli import lists, services
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, positive, shown
@@ -85,11 +86,7 @@ class Status:
         return bus.url
 
     def _role(self, topic: str) -> Check:
-        def ask() -> str:
-            self._clients.topic(topic).ping()
-            return "answers"
-
-        return Check(f"role {topic}", ask)
+        return Check(f"role {topic}", lambda: _answers(self._clients.topic(topic)))
 
     def _schema(self, name: str, url: str | None, cell: str | None = None) -> Check:
         """Return the check of a schema; without a URL of its own it is in the main database."""
@@ -107,13 +104,9 @@ class Status:
         return ", ".join(cell.name for cell in cells) or "there are none yet"
 
     def _of_cell(self, cell: Cell) -> Iterator[Check]:
-        def answers() -> str:
-            self._clients.cell(cell).ping()
-            return "answers"
-
         if cell.transport_url is not None:
             yield Check(f"bus of {cell.name}", lambda: self._bus(cell.transport_url))
-        yield Check(f"role conductor of {cell.name}", answers)
+        yield Check(f"role conductor of {cell.name}", lambda: _answers(self._clients.cell(cell)))
         yield self._schema("cell", cell.database_connection, cell.name)
 
     def _services(self, cells: Mapping[str, str]) -> list[Line]:
@@ -146,6 +139,11 @@ class Status:
             yield Line(f"policy of {scheduler}", "wrong", refused)
         if policy.broken or policy.slow:
             yield _plugins(scheduler, policy)
+
+
+def _answers(client: Client) -> str:
+    client.ping()
+    return "answers"
 
 
 def _plugins(scheduler: str, policy: PolicyState) -> Line:

@@ -41,7 +41,8 @@ def compatibility_table(schema: str) -> Table:
 class Schema:
     """A set of tables that is migrated as one.
 
-    ``versions`` is the package that holds its migrations.
+    ``versions`` is the package that holds its migrations. Each method that takes a database raises
+    ``StoreUnavailable`` if it cannot be reached.
     """
 
     name: str
@@ -67,7 +68,6 @@ class Schema:
         :param patience: seconds to wait for a table that is in use.
         :raises SchemaInUse: a table was in use for so long; a repeated upgrade goes on where this one has ended.
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
-        :raises StoreUnavailable: the database cannot be reached.
         """
         before, after = self.planned(database)
         if before == after:
@@ -104,7 +104,6 @@ class Schema:
         """Return the revisions before and after an upgrade.
 
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
-        :raises StoreUnavailable: the database cannot be reached.
         """
         before = self.revision(database)
         if before is None or before in self._known_revisions():
@@ -114,10 +113,7 @@ class Schema:
         return before, before
 
     def drop(self, database: Database) -> None:
-        """Drop the tables and those that record their revision.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Drop the tables and those that record their revision."""
 
         def work(connection: Connection) -> None:
             self.metadata.drop_all(connection)
@@ -127,10 +123,7 @@ class Schema:
         database.write(work)
 
     def revision(self, database: Database) -> str | None:
-        """Return the revision of the tables; None where there are none.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Return the revision of the tables; None where there are none."""
         from alembic.migration import MigrationContext
 
         return database.read(
