@@ -92,7 +92,6 @@ def _leaves(provider: DriverProvider, resource_class: str, after: ProviderTree) 
 
 
 def _growth(before: ProviderTree, after: ProviderTree, resource_class: str) -> dict[str, int]:
-    """Return the growth of a class on each provider where it grows."""
     growth = {
         provider.uuid: _total(after, provider.uuid, resource_class) - _total(before, provider.uuid, resource_class)
         for provider in after

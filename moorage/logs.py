@@ -33,8 +33,6 @@ _SERVICE_NAME = cfg.StrOpt(
 
 
 class _ContextFilter(logging.Filter):
-    """Adds the context of the current thread to each log record."""
-
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service

@@ -57,7 +57,6 @@ def _said(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
 
 
 def _metrics(texts: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Parse each metric with its smallest and largest value."""
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         low, to, high = value.partition(_TO)

@@ -124,7 +124,6 @@ def _is_ours(name: str, host: HostReport) -> bool:
 
 
 def _whole(options: cfg.ConfigOpts.GroupAttr, devices: Sequence[_Part]) -> dict[str, int]:
-    """Return the totals of a host by resource class."""
     disk_gb = 0 if options.shared_disk_aggregate else options.disk_gb
     whole = Counter({VCPU: options.vcpus, PCPU: options.pcpus, MEMORY_MB: options.memory_mb, DISK_GB: disk_gb})
     for device in devices:

@@ -133,8 +133,6 @@ def _capacity(hosts: int) -> Floats:
 
 
 class _SimulatedHosts:
-    """Hosts on which servers come and go."""
-
     def __init__(self, capacity: Floats, seed: int) -> None:
         self._capacity = capacity
         self._used = np.zeros_like(capacity)

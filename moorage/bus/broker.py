@@ -91,7 +91,6 @@ def _has_tls(url: oslo_messaging.TransportURL) -> bool:
 
 
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
-    """Connect to one host of a broker and disconnect."""
     if _has_tls(url):
         # Only the library has the TLS settings; here it is enough that the port accepts a connection.
         socket.create_connection((host.hostname, host.port or _PORT), timeout=timeout).close()
@@ -101,7 +100,6 @@ def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHos
 
 
 def _opened(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> Connection:
-    """Return a lazy connection to one host of a broker."""
     return Connection(  # type: ignore[no-untyped-call]
         hostname=host.hostname or "localhost",
         port=host.port or _PORT,

@@ -51,8 +51,6 @@ class _Wake(Message[None], frozen=True, kw_only=True):
 
 
 class _Housekeeping:
-    """The endpoint of every server that answers :class:`_Wake`."""
-
     target = oslo_messaging.Target(namespace=_HOUSEKEEPING, version="1.0")
 
     @oslo_messaging.expose  # type: ignore[untyped-decorator]

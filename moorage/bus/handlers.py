@@ -100,7 +100,6 @@ class Endpoint:
                 return self._handle(message)
 
     def _handle(self, message: Message[Any]) -> Any:
-        """Handle the message between its two failpoints."""
         with failpoints.within("serve", message.topic, message.method):
             failpoints.reached("begin")
             try:

@@ -258,7 +258,6 @@ def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> I
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:
-    """Yield the differences between a consumer's row and its record, as text."""
     yield _difference("is placed by claim", holder.claim_id, hold.claim_id)
     yield _difference("is placed on provider", holder.placed_on, hold.root_provider_uuid)
     if hold.accepted_by is not None:

@@ -99,8 +99,6 @@ def between(given: argparse.Namespace) -> dict[str, Any]:
 
 @dataclass
 class _GroupOptions:
-    """The parsed options of one group."""
-
     words: dict[str, list[Any]] = field(default_factory=dict)
 
     def group(self) -> ResourceGroup:
@@ -124,8 +122,6 @@ def _typed(given: argparse.Namespace) -> dict[str, _GroupOptions]:
 
 
 class _GroupAction(argparse.Action):
-    """Begins a group."""
-
     def __call__(
         self,
         parser: argparse.ArgumentParser,  # noqa: ARG002
@@ -138,8 +134,6 @@ class _GroupAction(argparse.Action):
 
 
 class _OptionAction(argparse.Action):
-    """Adds an option to the group that was begun last."""
-
     def __call__(
         self,
         parser: argparse.ArgumentParser,  # noqa: ARG002

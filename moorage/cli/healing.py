@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors, ids
@@ -55,20 +55,10 @@ class HealPlan:
 
 
 class Healer:
-    """Plans and carries out remedies; a finding that cannot be healed stays, with the reason.
+    """Plans and carries out remedies; a finding that cannot be healed stays, with the reason."""
 
-    :param clock: returns seconds, by which the wait for a cell is measured.
-    """
-
-    def __init__(
-        self,
-        clients: Clients,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, clients: Clients) -> None:
         self._clients = clients
-        self._clock = clock
-        self._sleep = sleep
 
     # --- Planning -----------------------------------------------------------------------------------------------------
 
@@ -200,20 +190,20 @@ class Healer:
     def _ended(self, cell: Cell, operations: Mapping[str, str]) -> dict[str, str]:
         """Wait until these operations have ended; return the reasons of those that failed, by instance."""
         reasons: dict[str, str] = {}
-        left, until = dict(operations), self._clock() + _PATIENCE
+        left, until = dict(operations), time.monotonic() + _PATIENCE
         while left:
             for instance_uuid, uuid in list(left.items()):
                 found = self._clients.cell(cell).call(ListOperationsInCell(uuid=uuid, ended=True))
                 if any(state.state == "pending" for state in found):
                     continue
                 del left[instance_uuid]
-                until = self._clock() + _PATIENCE
+                until = time.monotonic() + _PATIENCE
                 if found and found[0].reason is not None:
                     reasons[instance_uuid] = found[0].reason
-            if left and self._clock() > until:
+            if left and time.monotonic() > until:
                 return reasons | dict.fromkeys(left, f"cell {cell.name} is still at it: `moorage operation list`")
             if left:
-                self._sleep(_INTERVAL)
+                time.sleep(_INTERVAL)
         return reasons
 
     def _cells(self) -> list[Cell]:

@@ -147,7 +147,6 @@ def _answers(client: Client) -> str:
 
 
 def _plugins(scheduler: str, policy: PolicyState) -> Line:
-    """Return the line of a scheduler with broken or slow plug-ins."""
     details = []
     if policy.breaking:
         details.append(f"no request has been decided since it broke: {', '.join(policy.breaking)}")
@@ -161,7 +160,6 @@ def _plugins(scheduler: str, policy: PolicyState) -> Line:
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
-    """Return the lines of a query, or one with its error."""
     found: list[Line] = []
 
     def learn() -> str:
@@ -193,7 +191,6 @@ def _service(line: services.ServiceLine) -> Line:
 
 
 def _agents(lines: Sequence[services.ServiceLine]) -> list[Line]:
-    """Return a line for each cell, with its silent agents."""
     by_cell: dict[str, list[services.ServiceLine]] = {}
     for line in lines:
         by_cell.setdefault(line.cell or "", []).append(line)

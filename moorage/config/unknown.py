@@ -74,7 +74,6 @@ def _written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]
 
 
 def _registered(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
-    """Return the names of each group's registered options, including deprecated ones."""
     known: dict[str, set[str]] = {"DEFAULT": set()}
     for group, options in _options(conf):
         for option in options:

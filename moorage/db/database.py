@@ -261,8 +261,6 @@ def _parsed(url: str, schema: str) -> URL:
 
 
 class _Late(tenacity.stop.stop_base):
-    """Stops the retries once the caller's deadline has passed."""
-
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         return context.is_late()
 

@@ -42,7 +42,6 @@ _AWAY = frozenset().union(
 
 
 def _code(fault: BaseException) -> tuple[str, int] | None:
-    """Return the driver's name and error code of an exception, or None."""
     if not isinstance(fault, exc.DBAPIError) or fault.orig is None:
         return None
     if isinstance(fault.orig, sqlite3.Error):

@@ -167,7 +167,6 @@ class Schema:
         return oldest
 
     def _known_revisions(self) -> frozenset[str]:
-        """Return all revisions that this version contains."""
         from alembic.script import ScriptDirectory
 
         return frozenset(script.revision for script in ScriptDirectory.from_config(self._config()).walk_revisions())
@@ -183,7 +182,6 @@ class Schema:
 
 
 def _statement(fault: BaseException | None) -> str:
-    """Return the SQL statement of an exception, in one line."""
     return " ".join(str(getattr(fault, "statement", fault)).split())
 
 

@@ -107,7 +107,6 @@ def _versions_within(value: object, data: object) -> Iterator[str]:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return a version as a tuple of numbers, for comparison."""
     return tuple(int(part) for part in version.split("."))
 
 

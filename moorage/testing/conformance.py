@@ -332,7 +332,6 @@ def _concerned(plugin: Filter | Weigher, request: RequestSpec) -> bool:
 
 
 def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> RequestSpec | str:
-    """Return the narrowed request, or the reason of its refusal."""
     name = type(plugin).__name__
     try:
         narrowed = plugin.narrow(request, here)

@@ -56,8 +56,6 @@ def samples(words: Words, count: int, seed: int = 0) -> Iterator[Sample]:
 
 
 class _Draw:
-    """Draws a random sample."""
-
     def __init__(self, words: Words, chance: random.Random) -> None:
         self._words = words
         self._chance = chance
@@ -138,7 +136,6 @@ class _Draw:
 
 
 def _nested(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted names as nested dictionaries."""
     found: dict[str, Any] = {}
     for path, value in chosen.items():
         *above, last = path.split(".")
