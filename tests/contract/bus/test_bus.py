@@ -612,7 +612,7 @@ def test_without_a_broker_everything_fails_soon_and_hides_the_password() -> None
         lambda: cloud.serve(Hall()),
         lambda: cloud.client().call(Sing()),
         lambda: cloud.client().cast(Sing()),
-        lambda: bus.probe(NOBODY, 1),
+        cloud.caller.probe,
     ]
     for attempt in attempts:
         begin = time.monotonic()
@@ -625,7 +625,9 @@ def test_without_a_broker_everything_fails_soon_and_hides_the_password() -> None
 
 
 def test_a_bus_in_this_process_is_always_there() -> None:
-    bus.probe("inproc://anywhere/", 0.1)
+    cloud = Cloud("inproc://anywhere/")
+    cloud.caller.probe()
+    cloud.close()
 
 
 @pytest.mark.servers
@@ -642,7 +644,7 @@ def test_after_a_crash_of_the_broker_everything_resumes(rabbitmq: RabbitMQServer
 
 def _crash(broker: RabbitMQServer) -> None:
     cloud = Cloud(broker.url)
-    bus.probe(broker.url, 5)
+    cloud.caller.probe()
     server = cloud.serve(Hall())
     client = cloud.client()
     client.call(Greet(name="Ada"))

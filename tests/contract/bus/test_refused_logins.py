@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from oslo_config.cfg import ConfigOpts
 
 from moorage import errors
-from moorage.bus.broker import probe
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.db.database import Database
 from moorage.service.process import until_available
-
-# isort: split
-from oslo_messaging import TransportURL
 
 
 def wrong(url: str, *, password: bool) -> str:
@@ -40,9 +37,10 @@ def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password
 
 @pytest.mark.parametrize("password", [True, False], ids=["password", "virtual host"])
 def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
-    url = TransportURL.parse(ConfigOpts(), wrong(rabbitmq_url, password=password))
+    bus = Bus(options.new({"DEFAULT": {"transport_url": wrong(rabbitmq_url, password=password)}}))
     with pytest.raises(errors.BusRefused, match="check the user, the password and the virtual host") as caught:
-        until_available(lambda: probe(url, 5.0), "the broker")
+        until_available(bus.probe, "the broker")
+    bus.close()
     assert ":wrong@" not in str(caught.value)
 
 
