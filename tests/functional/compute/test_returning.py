@@ -176,7 +176,7 @@ def test_a_host_whose_heartbeats_the_cell_has_missed_returns_and_its_own_builds_
     now.start()
     build = build_on("host-0002")
     now.build(build)
-    wait_until(lambda: now.cell.said(BuildFinished) and not now.cell.returning)
+    wait_until(lambda: now.cell.said(BuildFinished) and returned(now.cell) and not now.cell.returning)
 
     with now.cell.lock:
         now.cell.returning = {"host-0002"}
