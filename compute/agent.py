@@ -15,15 +15,7 @@ from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
 from moorage import context, errors, failpoints
 from moorage.bus.bus import serves
-from moorage.messages import (
-    BuildFailedInCell,
-    BuildOnHost,
-    DestroyOnHost,
-    Done,
-    RebuildOnHost,
-    StartOnHost,
-    StopOnHost,
-)
+from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done, RebuildOnHost, StartOnHost, StopOnHost
 from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +75,7 @@ class ComputeAgent:
             LOG.info("The attempt is in hand already, or was destroyed")
             return Done()
         LOG.info("Host %s takes up instance %s", message.host, message.instance_uuid)
-        self._submit(attempt, guest, lambda: self._carry_out(attempt, guest, message))
+        self._workers.submit(lambda: self._run(attempt, lambda: self._carry_out(attempt, guest, message)))
         return Done()
 
     @serves(DestroyOnHost)
@@ -125,7 +117,7 @@ class ComputeAgent:
             return
         if runs:  # set before a worker takes it: an attempt without a report refuses orders to its guest
             attempt.report = cell_messages.finished(guest)
-        self._submit(attempt, guest, lambda: self._settle(attempt, guest))
+        self._workers.submit(lambda: self._run(attempt, lambda: self._settle(attempt, guest)))
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
@@ -140,12 +132,8 @@ class ComputeAgent:
         if not self._driver.is_alive(message.host):
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
 
-    def _submit(self, attempt: AgentAttempt, guest: Guest, work: Callable[[], None]) -> None:
-        caller = context.current()
-        self._workers.submit(lambda: self._run(attempt, guest, caller, work))
-
-    def _run(self, attempt: AgentAttempt, guest: Guest, caller: context.Context, work: Callable[[], None]) -> None:
-        with context.bound(request_id=caller.request_id, attempt_id=guest.attempt_id, service=caller.service):
+    def _run(self, attempt: AgentAttempt, work: Callable[[], None]) -> None:
+        with context.bound(attempt_id=attempt.attempt_id):
             try:
                 work()
             except Interrupted:

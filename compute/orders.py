@@ -117,21 +117,13 @@ class GuestOrders:
             attempt = self._agent.attempts.take_order(order.attempt_id, message.request_id)
             self._pending[pending.key] = pending
             pending.waiting = 1
-        caller = context.current()
-        self._workers.submit(lambda: self._run(pending, attempt, message, caller, act))
+        self._workers.submit(lambda: self._run(pending, attempt, message, act))
         return pending
 
-    def _run(
-        self,
-        taken: _PendingOrder,
-        attempt: AgentAttempt,
-        message: Order,
-        caller: context.Context,
-        act: Callable[[], None],
-    ) -> None:
+    def _run(self, taken: _PendingOrder, attempt: AgentAttempt, message: Order, act: Callable[[], None]) -> None:
         fault: errors.MoorageError | None = None
         try:
-            with context.bound(request_id=caller.request_id, attempt_id=message.attempt_id, service=caller.service):
+            with context.bound(attempt_id=message.attempt_id):
                 self._carry_out(attempt, taken.action, act)
         except errors.MoorageError as refusal:
             LOG.warning("The guest's %s is refused, or has failed: %s", taken.action, refusal)

@@ -13,7 +13,7 @@ from compute.agent import ComputeAgent
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
 from compute.workers import Workers
-from moorage import context, errors, ids
+from moorage import errors, ids
 from moorage.messages import MAX_INSTANCES, ListEndedAttempts, ReturnHosts
 from moorage.messages.wire import Message, R
 from moorage.model import EndedAttempt
@@ -27,12 +27,11 @@ _HOSTS_AT_ONCE = 100
 class Returns:
     """Returns the hosts that the cell names, in a thread of its own: reports do not wait for it."""
 
-    def __init__(self, driver: Driver, cell: CellClient, agent: ComputeAgent, service: str | None = None) -> None:
+    def __init__(self, driver: Driver, cell: CellClient, agent: ComputeAgent) -> None:
         self._driver = driver
         self._lives = agent.lives
         self._cell = cell
         self._agent = agent
-        self._service = service
         self._ended = threading.Event()
         self._workers = Workers("return", 1)
         self._lock = threading.Lock()
@@ -65,9 +64,8 @@ class Returns:
         with self._lock:
             hosts = sorted(self._returning)
         try:
-            with context.bound(service=self._service):
-                for first in range(0, len(hosts), _HOSTS_AT_ONCE):
-                    self._try(hosts[first : first + _HOSTS_AT_ONCE])
+            for first in range(0, len(hosts), _HOSTS_AT_ONCE):
+                self._try(hosts[first : first + _HOSTS_AT_ONCE])
         except Interrupted:
             LOG.info("The agent stops before all its hosts have returned")
         finally:

@@ -63,14 +63,14 @@ class ComputeService:
             begun.callback(orders.stop, farewell)
             orders.start()
             server.start()
-            name = logs.service_name(self._conf)
             # Reports and returns have a topic of their own: they do not wait behind builds.
-            returns = Returns(driver, reports_client, agent, name)
+            returns = Returns(driver, reports_client, agent)
             begun.callback(returns.stop, farewell)
             returns.start()
             at_any_report: bool = self._conf.compute.reshape_at_any_report
             numbering = Numbering(self._agent)
             tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
+            name = logs.service_name(self._conf)
             reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
             interval: float = self._conf.compute.report_interval
             for periodic in (

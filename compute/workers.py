@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from moorage import context
+
 LOG = logging.getLogger(__name__)
 
 
@@ -17,7 +19,7 @@ class Workers:
     """
 
     def __init__(self, name: str, count: int) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[context.Context, Callable[[], object]] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
@@ -29,8 +31,8 @@ class Workers:
             thread.start()
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Queue ``task``; after a stop it is never carried out."""
-        self._tasks.put(task)
+        """Queue ``task``, under the ids of the caller's context; after a stop it is never carried out."""
+        self._tasks.put((context.current(), task))
 
     def stop(self, seconds: float) -> bool:
         """Begin no other task, and wait for those in progress; return whether all have ended within ``seconds``."""
@@ -44,8 +46,11 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
-        while (task := self._tasks.get()) is not None and not self._stopping.is_set():
+        while (queued := self._tasks.get()) is not None and not self._stopping.is_set():
+            caller, task = queued
             try:
-                task()
+                # Without the deadline: the caller does not wait for the task.
+                with context.bound(request_id=caller.request_id, attempt_id=caller.attempt_id, service=caller.service):
+                    task()
             except Exception:  # the thread must outlive any fault of one task
                 LOG.exception("A task has failed")

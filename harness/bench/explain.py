@@ -15,16 +15,7 @@ from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import ReportHosts, ReportProviders, SelectDestinations
-from moorage.model import (
-    DISK_GB,
-    MEMORY_MB,
-    VCPU,
-    Flavor,
-    HostReport,
-    Inventory,
-    ProviderReport,
-    RequestSpec,
-)
+from moorage.model import DISK_GB, MEMORY_MB, VCPU, Flavor, HostReport, Inventory, ProviderReport, RequestSpec
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells
 from placement_store.db.names import ResourceClassNames

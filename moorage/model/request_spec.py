@@ -6,19 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from moorage.model.basis import (
-    DISK_GB,
-    MEMORY_MB,
-    VCPU,
-    Count,
-    Name,
-    Resources,
-    Suffix,
-    Text,
-    TraitName,
-    Uuid,
-    Value,
-)
+from moorage.model.basis import DISK_GB, MEMORY_MB, VCPU, Count, Name, Resources, Suffix, Text, TraitName, Uuid, Value
 from moorage.model.moves import ServerGroup
 
 #: The group whose resources may come from several providers of a host's tree, and from pools that share with it.
