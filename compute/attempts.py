@@ -104,15 +104,13 @@ class Attempts:
     def drop_order(self, attempt: AgentAttempt) -> None:
         """Note that an order to ``attempt``'s guest has ended."""
         with self._changed:
-            attempt.users -= 1
-            self._forget_oldest()
+            self._leave(attempt)
 
     def let_go(self, attempt: AgentAttempt) -> None:
         """Note that ``attempt`` is no longer in progress."""
         with self._changed:
             attempt.building = False
-            attempt.users -= 1
-            self._forget_oldest()
+            self._leave(attempt)
 
     @contextmanager
     def destroying(self, ended: Ended) -> Iterator[AgentAttempt]:
@@ -127,8 +125,7 @@ class Attempts:
             yield attempt
         finally:
             with self._changed:
-                attempt.users -= 1
-                self._forget_oldest()
+                self._leave(attempt)
 
     @contextmanager
     def counting(self, hosts: Collection[str]) -> Iterator[list[Guest]]:
@@ -178,7 +175,9 @@ class Attempts:
         self._attempts.move_to_end(attempt_id)
         return attempt
 
-    def _forget_oldest(self) -> None:
+    def _leave(self, attempt: AgentAttempt) -> None:
+        """End one use of an attempt, and forget the oldest ones beyond those to be remembered."""
+        attempt.users -= 1
         # Attempts in use are skipped; they are few, and near the end.
         surplus = len(self._attempts) - _REMEMBERED
         if surplus > 0:

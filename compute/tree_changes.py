@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import convert
+
 from compute.provider_tree import DriverProvider, ProviderTree
-from moorage.model import ChildProvider, Dealt, HostReport, Inventory, InventoryFields, MoveInstruction, ProviderReport
+from moorage.model import ChildProvider, Dealt, HostReport, InventoryFields, MoveInstruction, ProviderReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +134,9 @@ def _child(report: ProviderReport, arriving: Sequence[str]) -> ChildProvider:
         name=report.name,
         parent=str(report.parent_provider_uuid),
         uuid=report.uuid,
-        inventories={name: _fields(report.inventories[name]) for name in arriving},
+        inventories={
+            name: convert(report.inventories[name], InventoryFields, from_attributes=True) for name in arriving
+        },
         traits=report.traits or (),
         aggregates=report.aggregates or (),
-    )
-
-
-def _fields(inventory: Inventory) -> InventoryFields:
-    return InventoryFields(
-        reserved=inventory.reserved,
-        min_unit=inventory.min_unit,
-        max_unit=inventory.max_unit,
-        step_size=inventory.step_size,
-        allocation_ratio=inventory.allocation_ratio,
     )
