@@ -5,8 +5,8 @@ options before the first belong to the unsuffixed group.
 """
 
 import argparse
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,7 @@ def group(given: argparse.Namespace) -> ResourceGroup:
 
 def groups(given: argparse.Namespace) -> Mapping[str, ResourceGroup]:
     """Return the groups with options by suffix, also those of `--group SUFFIX` alone."""
-    return {suffix: options.group() for suffix, options in _typed(given).items()}
+    return {suffix: _group(words) for suffix, words in _typed(given).items()}
 
 
 def request(given: argparse.Namespace) -> ResourceRequest:
@@ -97,54 +97,35 @@ def between(given: argparse.Namespace) -> dict[str, Any]:
 # --- Collecting -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _GroupOptions:
-    words: dict[str, list[Any]] = field(default_factory=dict)
-
-    def group(self) -> ResourceGroup:
-        required = self.words.get("required", [])
-        return ResourceGroup(
-            resources=dict(self.words.get("resource", [])),
-            required=tuple(traits[0] for any_of, traits in required if not any_of),
-            any_of=tuple(traits for any_of, traits in required if any_of),
-            forbidden=tuple(self.words.get("forbidden", [])),
-            member_of=tuple(self.words.get("member_of", [])),
-            not_member_of=tuple(uuid for uuids in self.words.get("not_member_of", []) for uuid in uuids),
-            in_tree=next(iter(self.words.get("in_tree", [])), None),
-        )
+def _typed(given: argparse.Namespace) -> defaultdict[str, defaultdict[str, list[Any]]]:
+    """Return the values of the parsed options, by group and option."""
+    return vars(given).setdefault("groups", defaultdict(lambda: defaultdict(list)))  # type: ignore[no-any-return]
 
 
-def _typed(given: argparse.Namespace) -> dict[str, _GroupOptions]:
-    typed: dict[str, _GroupOptions] | None = getattr(given, "groups", None)
-    if typed is None:
-        typed = given.groups = {}
-    return typed
+def _group(words: defaultdict[str, list[Any]]) -> ResourceGroup:
+    return ResourceGroup(
+        resources=dict(words["resource"]),
+        required=tuple(traits[0] for any_of, traits in words["required"] if not any_of),
+        any_of=tuple(traits for any_of, traits in words["required"] if any_of),
+        forbidden=tuple(words["forbidden"]),
+        member_of=tuple(words["member_of"]),
+        not_member_of=tuple(uuid for uuids in words["not_member_of"] for uuid in uuids),
+        in_tree=next(iter(words["in_tree"]), None),
+    )
 
 
 class _GroupAction(argparse.Action):
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002
-    ) -> None:
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         namespace.group = values
-        _typed(namespace).setdefault(values, _GroupOptions())
+        _typed(namespace)[values]  # the group is there, with or without options
 
 
 class _OptionAction(argparse.Action):
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        suffix = getattr(namespace, "group", None) or UNSUFFIXED
-        words = _typed(namespace).setdefault(suffix, _GroupOptions()).words.setdefault(self.dest, [])
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        # An option belongs to the group that was begun last.
+        words = _typed(namespace)[getattr(namespace, "group", None) or UNSUFFIXED][self.dest]
         if words and (self.dest == "in_tree" or (self.dest == "resource" and values[0] in dict(words))):
-            raise argparse.ArgumentError(self, f"{option_string} says the same of one group twice")
+            raise argparse.ArgumentError(self, f"{option} says the same of one group twice")
         words.append(values)
 
 
