@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
@@ -38,11 +38,10 @@ def chance(seed: int, instance_uuid: str, host: str) -> float:
 
 def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Behaviour:
     """Return the behaviour with an attempt at ``guest`` on ``host``, by the options of ``[fake_driver]``."""
-    return Behaviour(
+    is_live = guest.moving is not None and guest.moving.kind == "live-migration"
+    return replace(
+        _lasting(options, host, options.live_migration_seconds if is_live else options.spawn_seconds),
         refusal=_refusal(options, host, guest),
-        seconds=_seconds(options, host, live=guest.moving is not None and guest.moving.kind == "live-migration"),
-        stubborn=_stubborn(options, host),
-        dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
         fault=_fault(options, host, guest),
         is_final=_is_broken(options, guest),
     )
@@ -53,11 +52,17 @@ def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: b
     fault = "its guests neither stop nor start" if host in options.stuck_hosts else None
     if not rebuild:
         return Behaviour(fault=fault)
+    fault = _EVERY_SPAWN_FAILS if host in options.failing_hosts else fault
+    return replace(_lasting(options, host, options.spawn_seconds), fault=fault)
+
+
+def _lasting(options: cfg.ConfigOpts.GroupAttr, host: str, seconds: float) -> Behaviour:
+    """Return the behaviour with work that takes so many seconds where no option makes it longer."""
+    hangs, is_late = host in options.hanging_hosts, host in options.late_hosts
     return Behaviour(
-        seconds=_seconds(options, host, live=False),
-        stubborn=_stubborn(options, host),
+        seconds=math.inf if hangs else options.late_seconds if is_late else seconds,
+        stubborn=is_late and not hangs,
         dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
-        fault=_EVERY_SPAWN_FAILS if host in options.failing_hosts else fault,
     )
 
 
@@ -71,18 +76,6 @@ def _refusal(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> 
     if guest.moving is not None and host in options.refusing_moves_hosts:
         return "this host takes no guests from other hosts"
     return None
-
-
-def _stubborn(options: cfg.ConfigOpts.GroupAttr, host: str) -> bool:
-    return host in options.late_hosts and host not in options.hanging_hosts
-
-
-def _seconds(options: cfg.ConfigOpts.GroupAttr, host: str, *, live: bool) -> float:
-    if host in options.hanging_hosts:
-        return math.inf
-    if host in options.late_hosts:
-        return float(options.late_seconds)
-    return float(options.live_migration_seconds if live else options.spawn_seconds)
 
 
 def _fault(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> str | None:

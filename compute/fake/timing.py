@@ -5,20 +5,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 # The longest wait of the standard library.
 _LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
+@dataclass
 class Work:
     """Work on the guest of one attempt: its spawn, or an order."""
 
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.stubborn = False
-        self.cut = False
-        self.host_died = False
-        self.is_over = False
+    host: str
+    stubborn: bool = False
+    cut: bool = False
+    host_died: bool = False
+    is_over: bool = False
 
 
 class Timeline:

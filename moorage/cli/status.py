@@ -37,24 +37,21 @@ class Line:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A check of a part: the result of ``ask`` is the detail, its error the reason."""
+#: A part, and a function that returns the detail of its line, or raises the reason why it is wrong.
+Check = tuple[str, Callable[[], str]]
 
-    part: str
-    ask: Callable[[], str]
 
-    def line(self) -> Line:
-        """Run the check, and return its line."""
-        try:
-            return Line(self.part, "ok", self.ask())
-        except errors.MoorageError as fault:
-            return Line(self.part, "wrong", f"{fault} ({fault.code})")
-        except ArgumentError:
-            # Without the error's text, which contains the URL and so the password.
-            return Line(self.part, "wrong", "its database's URL is none")
-        except SQLAlchemyError as fault:
-            return Line(self.part, "wrong", str(getattr(fault, "orig", None) or type(fault).__name__))
+def _line(check: Check) -> Line:
+    part, ask = check
+    try:
+        return Line(part, "ok", ask())
+    except errors.MoorageError as fault:
+        return Line(part, "wrong", f"{fault} ({fault.code})")
+    except ArgumentError:
+        # Without the error's text, which contains the URL and so the password.
+        return Line(part, "wrong", "its database's URL is none")
+    except SQLAlchemyError as fault:
+        return Line(part, "wrong", str(getattr(fault, "orig", None) or type(fault).__name__))
 
 
 class Status:
@@ -66,18 +63,17 @@ class Status:
 
     def lines(self) -> list[Line]:
         """Run all checks, first those on which others depend."""
-        first = [
-            Check("bus", lambda: self._bus(None)),
+        first: list[Check] = [
+            ("bus", lambda: self._bus(None)),
             *(self._role(topic) for topic in ("placement", "scheduler", "conductor")),
             self._schema("main", None),
             self._schema("conductor", self._conf.conductor.connection),
-            Check("distributions", _no_intruders),
+            ("distributions", _no_intruders),
         ]
         cells: list[Cell] = []
-        learnt = Check("cells", lambda: self._learn(cells))
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            lines = list(threads.map(Check.line, [*first, learnt]))
-            lines += threads.map(Check.line, [check for cell in cells for check in self._of_cell(cell)])
+            lines = list(threads.map(_line, [*first, ("cells", lambda: self._learn(cells))]))
+            lines += threads.map(_line, [check for cell in cells for check in self._of_cell(cell)])
         return [*lines, *self._services({cell.uuid: cell.name for cell in cells})]
 
     def _bus(self, transport_url: str | None) -> str:
@@ -86,17 +82,13 @@ class Status:
         return bus.url
 
     def _role(self, topic: str) -> Check:
-        return Check(f"role {topic}", lambda: _answers(self._clients.topic(topic)))
+        return f"role {topic}", lambda: _answers(self._clients.topic(topic))
 
     def _schema(self, name: str, url: str | None, cell: str | None = None) -> Check:
         """Return the check of a schema; without a URL of its own it is in the main database."""
         part = f"schema {name}" if cell is None else f"schema {name} of {cell}"
-
-        def ask() -> str:
-            place = url or main_database(self._conf)
-            return _revision(known_schemas()[name], place, name if cell is None else f"cell {cell}")
-
-        return Check(part, ask)
+        named = name if cell is None else f"cell {cell}"
+        return part, lambda: _revision(known_schemas()[name], url or main_database(self._conf), named)
 
     def _learn(self, cells: list[Cell]) -> str:
         known = self._clients.topic("placement").call(ListCells())
@@ -105,8 +97,8 @@ class Status:
 
     def _of_cell(self, cell: Cell) -> Iterator[Check]:
         if cell.transport_url is not None:
-            yield Check(f"bus of {cell.name}", lambda: self._bus(cell.transport_url))
-        yield Check(f"role conductor of {cell.name}", lambda: _answers(self._clients.cell(cell)))
+            yield f"bus of {cell.name}", lambda: self._bus(cell.transport_url)
+        yield f"role conductor of {cell.name}", lambda: _answers(self._clients.cell(cell))
         yield self._schema("cell", cell.database_connection, cell.name)
 
     def _services(self, cells: Mapping[str, str]) -> list[Line]:
@@ -166,7 +158,7 @@ def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
         found.extend(ask())
         return "none is known"
 
-    fallback = Check(part, learn).line()
+    fallback = _line((part, learn))
     return found or [fallback]
 
 
