@@ -2,7 +2,8 @@
 
 import argparse
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, cast
 
 from cliff.columns import FormattableColumn
@@ -17,13 +18,43 @@ if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
 
+#: The columns and the rows that a command lists, and the columns and the values of one thing that it shows.
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+Record = tuple[tuple[str, ...], tuple[Any, ...]]
+#: Adds one argument or several to a parser.
+Argument = Callable[[Any], object]
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """Declare an argument of a command, with the parameters of ``add_argument``."""
+    return methodcaller("add_argument", *names, **options)
+
+
+def one_of(*alternatives: Argument) -> Argument:
+    """Declare arguments of which at most one may be given."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for alternative in alternatives:
+            alternative(group)
+
+    return add
+
+
 class Configured(Command):
     """A command with a configuration file; mixed in before a cliff command class."""
+
+    #: The arguments that a class adds to those of its bases.
+    arguments: Sequence[Argument] = ()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser, without abbreviated options: a new option must not change the meaning of an old script."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
+        # Those of the bases first: an option that all commands of a kind have stands before their own.
+        for kind in reversed(type(self).__mro__):
+            for add in vars(kind).get("arguments", ()):
+                add(parser)
         return parser
 
     def get_epilog(self) -> str:

@@ -10,12 +10,11 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
-from moorage.cli.command import ShownValue, shown
+from moorage.cli.command import Argument, ShownValue, Table, argument, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from placement_store.commands import argument_types
 from placement_store.commands.argument_types import TypedAllocation
-from placement_store.commands.named_providers import uuid_of
 from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +22,6 @@ LOG = logging.getLogger(__name__)
 _COLUMNS = ("resource_provider", "generation", "resources", "project_id", "user_id", "consumer_type")
 
 Amounts = Mapping[str, Resources]
-Rows = list[tuple[Any, ...]]
 
 
 class _Resources(ShownValue):
@@ -37,11 +35,7 @@ class _Resources(ShownValue):
 class _ConsumerCommand(PlacementCommand):
     """A command about the allocations of one consumer."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("consumer", type=argument_types.uuid, help="the uuid of the consumer")
-        return parser
+    arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="the uuid of the consumer"),)
 
     def consumer(self, uuid: str) -> Consumer | None:
         """Return a consumer; null where there is none."""
@@ -68,7 +62,7 @@ class _ConsumerCommand(PlacementCommand):
         )
         self.change(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
-    def rows(self, uuid: str) -> tuple[tuple[str, ...], Rows]:
+    def rows(self, uuid: str) -> Table:
         """Return one row per provider of a consumer's allocations; none where there is no such consumer."""
         consumer = self.consumer(uuid)
         return _COLUMNS, [] if consumer is None else _rows(consumer)
@@ -81,30 +75,25 @@ class AllocationSet(_ConsumerCommand, Lister):
     are needed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add(
+    arguments = (
+        argument(
             "--allocation",
             type=argument_types.allocation,
             action="append",
             required=True,
             metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
             help="what it shall hold of one provider, by uuid or name; may be repeated",
-        )
-        add("--project-id", metavar="PROJECT", help="whose it is")
-        add("--user-id", metavar="USER", help="by whom")
-        add("--consumer-type", metavar="TYPE", help="what it is; default for a new one: INSTANCE")
-        add("--generation", type=int, metavar="N", help="only if the consumer is still at this generation")
-        return parser
+        ),
+        argument("--project-id", metavar="PROJECT", help="whose it is"),
+        argument("--user-id", metavar="USER", help="by whom"),
+        argument("--consumer-type", metavar="TYPE", help="what it is; default for a new one: INSTANCE"),
+        argument("--generation", type=int, metavar="N", help="only if the consumer is still at this generation"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Set the allocations and show them.
 
         :raises ConsumerGenerationConflict: the consumer has changed meanwhile, or is not at the generation named.
-        :raises ProviderNotFound: there is no such provider.
-        :raises CapacityExceeded: it does not fit.
         """
         uuid = parsed_args.consumer
         before = self.consumer(uuid)
@@ -122,7 +111,7 @@ class AllocationSet(_ConsumerCommand, Lister):
         """Return the amounts by the uuid of the provider; several arguments for one provider are merged."""
         amounts: dict[str, Resources] = {}
         for allocation in arguments:
-            held = amounts.setdefault(uuid_of(self.placement, allocation.provider), {})
+            held = amounts.setdefault(self.uuid_of(allocation.provider), {})
             for name, amount in allocation.resources.items():
                 if name in held:
                     reason = f"it says twice how much {name} of {allocation.provider} the consumer shall hold"
@@ -137,29 +126,24 @@ class AllocationUnset(_ConsumerCommand, Lister):
     Project, user and type of the consumer stay, and what is left is shown.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--provider", action="append", metavar="PROVIDER", help="of this provider alone; may be repeated")
-        add(
+    arguments = (
+        argument("--provider", action="append", metavar="PROVIDER", help="of this provider alone; may be repeated"),
+        argument(
             "--resource-class",
             type=argument_types.resource_class,
             action="append",
             metavar="CLASS",
             help="of this class alone; may be repeated",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Take the part away and show the rest.
 
-        :raises ConsumerNotFound: there is no such consumer.
-        :raises ProviderNotFound: there is no such provider.
         :raises InvalidRequest: it holds nothing of that part.
         """
         named = parsed_args.provider
-        of = None if named is None else {uuid_of(self.placement, provider) for provider in named}
+        of = None if named is None else {self.uuid_of(provider) for provider in named}
         uuid = parsed_args.consumer
         retry_on_stale_view(partial(self._take_away, uuid, of, parsed_args.resource_class))
         return self.rows(uuid)
@@ -176,7 +160,7 @@ class AllocationUnset(_ConsumerCommand, Lister):
 class AllocationShow(_ConsumerCommand, Lister):
     """Show what a consumer holds of which providers."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider; none for a consumer that does not exist."""
         return self.rows(parsed_args.consumer)
 
@@ -185,10 +169,7 @@ class AllocationDelete(_ConsumerCommand, Command):
     """Release all that a consumer holds, whoever has put it there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Release it.
-
-        :raises ConsumerNotFound: there is no such consumer.
-        """
+        """Release it."""
         self.change(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=parsed_args.consumer))
 
 
@@ -227,7 +208,7 @@ def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | N
     return {provider: resources for provider, resources in left.items() if resources}
 
 
-def _rows(consumer: Consumer) -> Rows:
+def _rows(consumer: Consumer) -> list[tuple[Any, ...]]:
     described: tuple[ShownValue, ...] = shown((consumer.project_id, consumer.user_id, consumer.consumer_type))
     return [
         (provider, ShownValue(part.generation), _Resources(part.resources), *described)

@@ -2,15 +2,15 @@
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from cliff.lister import Lister
 
 from moorage.cli import group_options
-from moorage.cli.command import ShownValue
+from moorage.cli.command import ShownValue, Table, argument
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
 from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
-from placement_store.commands.named_providers import in_named_tree
 from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
@@ -31,29 +31,22 @@ class CandidateList(PlacementCommand, Lister):
     together; what follows --group SUFFIX is asked of one provider.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        group_options.add_request_options(parser, trees_by_name=True)
-        parser.add_argument(
+    arguments = (
+        partial(group_options.add_request_options, trees_by_name=True),
+        argument(
             "--limit",
             type=int,
             default=MAX_CANDIDATES,
             metavar="N",
             help="the most candidates to show; default: %(default)s",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row for each provider of each candidate, the candidates numbered from 1.
-
-        :raises TraitNotFound: there is no such trait.
-        :raises ResourceClassNotFound: there is no such class.
-        :raises InvalidRequest: the groups do not go together.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return a row for each provider of each candidate, the candidates numbered from 1."""
         groups = group_options.groups(parsed_args)
         request = ResourceRequest(
-            groups={suffix: in_named_tree(self.placement, group) for suffix, group in groups.items()},
+            groups={suffix: self.in_named_tree(group) for suffix, group in groups.items()},
             **group_options.between(parsed_args),
         )
         found = self.placement.call(ListAllocationCandidates(request=request, limit=parsed_args.limit))

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from moorage import errors, ids
 from moorage.bus.bus import mask_url
 from moorage.cli.clients import Clients
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Record, Table, argument, shown
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
@@ -71,18 +71,14 @@ def _database_url_or_none(text: str) -> str:
 class CellCreate(Configured, ShowOne):
     """Write down a new cell, with its own message bus and records or with those of the main configuration."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=_name, help="how the cell is called")
-        parser.add_argument("--uuid", type=_uuid, help="its uuid; default: a new one")
-        parser.add_argument("--transport-url", help="its message bus; default: that of whoever asks")
-        parser.add_argument(
-            "--database-connection", type=_database_url, help="its records; default: [database] connection"
-        )
-        return parser
+    arguments = (
+        argument("name", type=_name, help="how the cell is called"),
+        argument("--uuid", type=_uuid, help="its uuid; default: a new one"),
+        argument("--transport-url", help="its message bus; default: that of whoever asks"),
+        argument("--database-connection", type=_database_url, help="its records; default: [database] connection"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Create the cell and show it."""
         database = _database(self)
         # First the tables, which may exist already: a listed cell must be able to serve.
@@ -100,7 +96,7 @@ class CellCreate(Configured, ShowOne):
 class CellList(Configured, Lister):
     """Show all cells, and which of them can be reached from here: the bus, and behind it a conductor."""
 
-    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """List the cells by name."""
         known = cells.list_cells(_database(self))
         with closing(Clients(self.conf, _PATIENCE)) as clients, ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
@@ -131,24 +127,20 @@ class CellSet(Configured, ShowOne):
     anew.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("cell", metavar="NAME", help="the cell")
-        parser.add_argument("--name", type=_name, help="its new name")
-        parser.add_argument("--transport-url", help="its message bus; an empty one stands for that of whoever asks")
-        parser.add_argument(
+    arguments = (
+        argument("cell", metavar="NAME", help="the cell"),
+        argument("--name", type=_name, help="its new name"),
+        argument("--transport-url", help="its message bus; an empty one stands for that of whoever asks"),
+        argument(
             "--database-connection",
             type=_database_url_or_none,
             help="its records; an empty one stands for [database] connection",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Change the cell and show it.
 
-        :raises CellNotFound: there is no such cell.
-        :raises AlreadyExists: the new name is taken.
         :raises ConfigurationError: nothing is to be changed.
         """
         given = {name: getattr(parsed_args, name) for name in ("name", "transport_url", "database_connection")}
@@ -168,19 +160,13 @@ class CellDelete(Configured, ShowOne):
     The cell's message bus and its records are left as they are.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("cell", metavar="NAME", help="the cell")
-        parser.add_argument("--dry-run", action="store_true", help="only say whether it would be done")
-        return parser
+    arguments = (
+        argument("cell", metavar="NAME", help="the cell"),
+        argument("--dry-run", action="store_true", help="only say whether it would be done"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        """Delete the cell and show what it was.
-
-        :raises CellNotFound: there is no such cell.
-        :raises InvalidState: it has hosts.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
+        """Delete the cell and show what it was."""
         cell = cells.delete(_database(self), parsed_args.cell, dry_run=parsed_args.dry_run)
         return (*_COLUMNS, "deleted"), (*_row(cell), not parsed_args.dry_run)
 

@@ -9,7 +9,7 @@ from cliff.lister import Lister
 
 from moorage import logs
 from moorage.cli import lists
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, Table, argument, shown
 from moorage.messages import ListClaims, ListReconciled
 from moorage.model.inspection import ClaimState
 from moorage.service import process
@@ -18,16 +18,19 @@ from placement_store.service import PlacementService
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError("a number of seconds is not negative")
+    return seconds
+
+
 class ServePlacement(Configured, Command):
     """Serve the placement role, apart from the schedulers, until a signal ends it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--name", default=socket.gethostname(), help="its own name among its kind; default: the machine's"
-        )
-        return parser
+    arguments = (
+        argument("--name", default=socket.gethostname(), help="its own name among its kind; default: the machine's"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""
@@ -42,17 +45,13 @@ class ClaimList(Configured, Lister):
     goes on holding until its host has answered; it is named after the attempt.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--unaccepted", action="store_true", help="only claims that no host has accepted")
-        parser.add_argument(
-            "--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="only those made so long ago"
-        )
-        parser.add_argument("--residues", action="store_true", help="residues too")
-        return parser
+    arguments = (
+        argument("--unaccepted", action="store_true", help="only claims that no host has accepted"),
+        argument("--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="only those made so long ago"),
+        argument("--residues", action="store_true", help="residues too"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per consumer."""
         message = ListClaims(
             unaccepted=parsed_args.unaccepted,
@@ -69,7 +68,7 @@ class ClaimReconciled(Configured, Lister):
     again and again; unknown means that the owner could not tell, for the reason that is given.
     """
 
-    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """Return one row per claim."""
         columns = ("consumer", "claim", "owner", "outcome", "reason", "age")
         return columns, [
@@ -85,13 +84,6 @@ class ClaimReconciled(Configured, Lister):
             )
             for action in self.client("placement").call(ListReconciled())
         ]
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("a number of seconds is not negative")
-    return seconds
 
 
 def _row(claim: ClaimState) -> tuple[Any, ...]:

@@ -1,14 +1,13 @@
 """The sub-commands `moorage resource class list`, `create`, `set`, `show` and `delete`."""
 
 import argparse
-from typing import Any
 
 from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
-from moorage.cli.command import shown
+from moorage.cli.command import Record, Table, argument, shown
 from moorage.messages import DeleteResourceClass, EnsureResourceClass, ListResourceClasses
 from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand
@@ -17,7 +16,7 @@ from placement_store.commands.placement_command import PlacementCommand
 class ClassList(PlacementCommand, Lister):
     """List the resource classes there are, standard and custom, by name."""
 
-    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
         return ("name",), [(name,) for name in self.placement.call(ListResourceClasses())]
 
@@ -25,11 +24,7 @@ class ClassList(PlacementCommand, Lister):
 class _ClassCommand(PlacementCommand):
     """A command about one resource class."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=argument_types.resource_class, help="the class")
-        return parser
+    arguments = (argument("name", type=argument_types.resource_class, help="the class"),)
 
 
 class ClassCreate(_ClassCommand, Command):
@@ -39,7 +34,6 @@ class ClassCreate(_ClassCommand, Command):
         """Create the class.
 
         :raises AlreadyExists: there is one of that name.
-        :raises InvalidRequest: it is not named as a custom one is.
         """
         if not self.change(EnsureResourceClass(request_id=ids.fresh(), name=parsed_args.name)).created:
             raise errors.AlreadyExists(kind="resource class", name=parsed_args.name)
@@ -49,17 +43,14 @@ class ClassSet(_ClassCommand, Command):
     """Create a custom resource class, unless it is there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Create the class.
-
-        :raises InvalidRequest: it is not named as a custom one is.
-        """
+        """Create the class."""
         self.change(EnsureResourceClass(request_id=ids.fresh(), name=parsed_args.name))
 
 
 class ClassShow(_ClassCommand, ShowOne):
     """Show a resource class, if there is one of that name."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the class.
 
         :raises ResourceClassNotFound: there is none of that name.
@@ -73,9 +64,5 @@ class ClassDelete(_ClassCommand, Command):
     """Delete a custom resource class that no provider has an inventory of."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete the class.
-
-        :raises ResourceClassNotFound: there is none of that name.
-        :raises NameInUse: some provider has an inventory of it.
-        """
+        """Delete the class."""
         self.change(DeleteResourceClass(request_id=ids.fresh(), name=parsed_args.name))

@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.bus.bus import mask_url
-from moorage.cli.command import Configured, positive
+from moorage.cli.command import Configured, Table, argument, positive
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.db.schemas import known_schemas
@@ -64,34 +64,33 @@ class DbUpgrade(Configured, Lister):
     tables; on newer ones they start if the newer release has recorded that they can.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone")
-        parser.add_argument("--cell", metavar="NAME", help="the records of this cell alone")
-        parser.add_argument(
+    arguments = (
+        # Looked up where the parser is built: importing this module must not load every schema.
+        lambda parser: parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone"),
+        argument("--cell", metavar="NAME", help="the records of this cell alone"),
+        argument(
             "--patience",
             type=positive,
             default=600.0,
             metavar="SECONDS",
             help="how long to wait for each schema's tables while others use them (600); services go on meanwhile",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-        parser.add_argument(
+        ),
+        argument("--dry-run", action="store_true", help="only say what would be done"),
+        argument(
             "--restored",
             action="store_true",
             help="the main schema was restored from a backup: begin a new history of it, in which no generation of the "
             "lost one comes again and which running schedulers notice; see the chapter on restoring",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Upgrade, and return one row per place."""
         if parsed_args.cell and parsed_args.schema not in (None, "cell"):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
         if parsed_args.restored and (parsed_args.cell or parsed_args.schema not in (None, "main")):
             raise errors.ConfigurationError(reason="--restored is about the main schema")
-        rows: list[Sequence[Any]] = []
+        rows: list[tuple[Any, ...]] = []
         for place in self._places(parsed_args):
             before, after = upgrade(place, dry_run=parsed_args.dry_run, patience=parsed_args.patience)
             if place.schema == "main" and parsed_args.restored and not parsed_args.dry_run:

@@ -13,7 +13,7 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import shown
+from moorage.cli.command import Record, Table, argument, shown
 from moorage.messages import (
     DeleteInventories,
     DeleteInventory,
@@ -24,12 +24,26 @@ from moorage.messages import (
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import argument_types
 from placement_store.commands.argument_types import INVENTORY_FIELDS, Setting
-from placement_store.commands.named_providers import ProviderCommand, as_uuid, find, uuid_of
-from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
+from placement_store.commands.placement_command import (
+    GENERATION,
+    PlacementCommand,
+    ProviderCommand,
+    as_uuid,
+    find,
+    retry_on_stale_view,
+)
 
 LOG = logging.getLogger(__name__)
 
-Rows = list[tuple[Any, ...]]
+_MEANINGS = {
+    "allocation_ratio": "how often each unit may be allocated; default: 1.0",
+    "min_unit": "the least that one consumer may hold; default: 1",
+    "max_unit": "the most that one consumer may hold; default: 2147483647",
+    "reserved": "how much of it is not to be allocated; default: 0",
+    "step_size": "what an amount must be a multiple of; default: 1",
+    "total": "how much there is",
+}
+_CLASS = argument("resource_class", type=argument_types.resource_class, help="the class")
 
 
 def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dict[str, Inventory]:
@@ -53,33 +67,30 @@ class InventorySet(PlacementCommand, Lister):
     more than 4 at once. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("provider", help="the provider, by uuid or name; with --aggregate the uuid of an aggregate")
-        add(
+    arguments = (
+        argument("provider", help="the provider, by uuid or name; with --aggregate the uuid of an aggregate"),
+        argument(
             "--resource",
             type=argument_types.setting,
             action="append",
             default=[],
             metavar="CLASS[:FIELD]=VALUE",
             help="a total, or another field of an inventory; may be repeated",
-        )
-        add("--aggregate", action="store_true", help="for every provider of an aggregate")
-        add("--amend", action="store_true", help="keep what is not named as it is")
-        add("--dry-run", action="store_true", help="only show what there would be")
-        add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
-        return parser
+        ),
+        argument("--aggregate", action="store_true", help="for every provider of an aggregate"),
+        argument("--amend", action="store_true", help="keep what is not named as it is"),
+        argument("--dry-run", action="store_true", help="only show what there would be"),
+        GENERATION,
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Set the inventories and show them.
 
-        :raises ProviderNotFound: there is no such provider, or none in the aggregate.
         :raises MoorageError: an inventory is refused; with --aggregate, the first of the refusals.
         """
         if not parsed_args.aggregate:
-            return ("resource_class", *INVENTORY_FIELDS), self._rows(self._set(parsed_args, parsed_args.provider))
+            provider = self._set(parsed_args, parsed_args.provider)
+            return ("resource_class", *INVENTORY_FIELDS), [shown(cells) for cells in _described(provider.inventories)]
         rows, refusals = [], []
         for uuid in self._members(parsed_args.provider):
             try:
@@ -119,20 +130,14 @@ class InventorySet(PlacementCommand, Lister):
             SetInventories(request_id=ids.fresh(), uuid=provider.uuid, generation=generation, inventories=after)
         )
 
-    @staticmethod
-    def _rows(provider: ResourceProvider) -> Rows:
-        return [shown(cells) for cells in _described(provider.inventories)]
-
 
 class InventoryClassSet(ProviderCommand, ShowOne):
     """Create or replace the inventory of one resource class; a field that is not named has its default."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("resource_class", type=argument_types.resource_class, help="the class")
-        for field in INVENTORY_FIELDS:
-            parser.add_argument(
+    arguments = (
+        _CLASS,
+        *(
+            argument(
                 # Both spellings: with hyphens as all of Moorage's options, and with underscores as in osc-placement.
                 *dict.fromkeys((f"--{field.replace('_', '-')}", f"--{field}")),
                 type=partial(argument_types.field_value, field),
@@ -140,21 +145,18 @@ class InventoryClassSet(ProviderCommand, ShowOne):
                 metavar="VALUE",
                 help=_MEANINGS[field],
             )
-        parser.add_argument("--generation", type=int, metavar="N", help="only if the provider is still at this one")
-        return parser
+            for field in INVENTORY_FIELDS
+        ),
+        argument("--generation", type=int, metavar="N", help="only if the provider is still at this one"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        """Set the inventory and show it.
-
-        :raises ProviderNotFound: there is no such provider.
-        :raises ResourceClassNotFound: there is no such class.
-        :raises InvalidInventory: the fields do not go together.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
+        """Set the inventory and show it."""
         fields = {name: getattr(parsed_args, name) for name in INVENTORY_FIELDS}
         provider = self.change(
             SetInventory(
                 request_id=ids.fresh(),
-                uuid=uuid_of(self.placement, parsed_args.provider),
+                uuid=self.uuid_of(parsed_args.provider),
                 resource_class=parsed_args.resource_class,
                 inventory=Inventory(**{name: value for name, value in fields.items() if value is not None}),
                 generation=parsed_args.generation,
@@ -166,16 +168,11 @@ class InventoryClassSet(ProviderCommand, ShowOne):
 class InventoryShow(ProviderCommand, ShowOne):
     """Show the inventory of one resource class, and what is used of it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("resource_class", type=argument_types.resource_class, help="the class")
-        return parser
+    arguments = (_CLASS,)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the inventory.
 
-        :raises ProviderNotFound: there is no such provider.
         :raises InventoryNotFound: it has no inventory of that class.
         """
         provider = find(self.placement, parsed_args.provider)
@@ -189,11 +186,8 @@ class InventoryShow(ProviderCommand, ShowOne):
 class InventoryList(ProviderCommand, Lister):
     """List the inventories of a resource provider, and what is used of them."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return one row per class.
-
-        :raises ProviderNotFound: there is no such provider.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return one row per class."""
         provider = find(self.placement, parsed_args.provider)
         rows = [shown((*cells, provider.used.get(cells[0], 0))) for cells in _described(provider.inventories)]
         return ("resource_class", *INVENTORY_FIELDS, "used"), rows
@@ -202,36 +196,19 @@ class InventoryList(ProviderCommand, Lister):
 class InventoryDelete(ProviderCommand, Command):
     """Take away the inventory of one resource class, or all, of a provider; nobody may hold anything of them."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--resource-class", type=argument_types.resource_class, metavar="CLASS", help="this one alone; default: all"
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete the inventories.
-
-        :raises ProviderNotFound: there is no such provider.
-        :raises InventoryNotFound: it has no inventory of that class.
-        :raises InventoryInUse: a consumer has allocations of them.
-        """
-        uuid = uuid_of(self.placement, parsed_args.provider)
+        """Delete the inventories."""
+        uuid = self.uuid_of(parsed_args.provider)
         if parsed_args.resource_class is None:
             self.change(DeleteInventories(request_id=ids.fresh(), uuid=uuid))
         else:
             self.change(DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=parsed_args.resource_class))
-
-
-_MEANINGS = {
-    "allocation_ratio": "how often each unit may be allocated; default: 1.0",
-    "min_unit": "the least that one consumer may hold; default: 1",
-    "max_unit": "the most that one consumer may hold; default: 2147483647",
-    "reserved": "how much of it is not to be allocated; default: 0",
-    "step_size": "what an amount must be a multiple of; default: 1",
-    "total": "how much there is",
-}
 
 
 def _fields(inventory: Inventory) -> tuple[Any, ...]:

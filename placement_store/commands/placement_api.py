@@ -11,7 +11,7 @@ from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 
 from moorage import errors, logs
-from moorage.cli.command import Configured
+from moorage.cli.command import Configured, argument
 from placement_store.http import wsgi
 
 if TYPE_CHECKING:
@@ -28,16 +28,14 @@ class PlacementApi(Configured, Command):
     What is not said here the configuration says, in group [placement_api].
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--host", help="the address to listen on")
-        parser.add_argument("--port", type=int, help="the port to listen on")
-        parser.add_argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks")
-        parser.add_argument("--database-url", metavar="URL", help="instead of [database] connection")
-        parser.add_argument("--workers", type=int, help="how many processes")
-        parser.add_argument("--threads", type=int, help="how many threads each of them has")
-        return parser
+    arguments = (
+        argument("--host", help="the address to listen on"),
+        argument("--port", type=int, help="the port to listen on"),
+        argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks"),
+        argument("--database-url", metavar="URL", help="instead of [database] connection"),
+        argument("--workers", type=int, help="how many processes"),
+        argument("--threads", type=int, help="how many threads each of them has"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the servers.

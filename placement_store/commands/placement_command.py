@@ -1,15 +1,20 @@
-"""The base of commands that call topic `placement`, and the retry of a command whose read was stale."""
+"""The bases of commands that call topic `placement`: the client, providers by uuid or by name, retries."""
 
 import argparse
 import functools
 import logging
-from collections.abc import Callable
+import uuid as uuids
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from msgspec.structs import replace
+
 from moorage import errors
-from moorage.cli.command import Configured
+from moorage.cli.command import Argument, Configured, argument
 from moorage.config.options import main_database
+from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.messages.wire import Mutation, R
+from moorage.model import ResourceGroup, ResourceProvider
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
@@ -25,21 +30,35 @@ CONFIGURED = "configured"
 #: meets one conflict, and more of them mean that somebody else keeps writing.
 _TRIES = 3
 
+GENERATION = argument("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
+
+
+def _database_url(text: str) -> str:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    if text == CONFIGURED:
+        return text
+    try:
+        make_url(text).get_dialect().import_dbapi()
+    except (ArgumentError, ImportError):
+        # Without the text itself: it may contain a password.
+        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
+    return text
+
 
 class PlacementCommand(Configured):
     """A command that calls topic `placement`, by the bus or in this process; mixed in before a cliff command class."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments: Sequence[Argument] = (
+        argument(
             "--database-url",
             type=_database_url,
             metavar="URL",
             help="open the store directly, without any service or bus; "
             f"`{CONFIGURED}` stands for [database] connection of the configuration file",
-        )
-        return parser
+        ),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command."""
@@ -74,6 +93,47 @@ class PlacementCommand(Configured):
             LOG.warning("%s Asking once more.", fault)
             return self.placement.call(message)
 
+    def uuid_of(self, named: str) -> str:
+        """Return the uuid of a provider; a uuid is returned without a call.
+
+        :raises ProviderNotFound: there is none of that name.
+        """
+        return as_uuid(named) or find(self.placement, named).uuid
+
+    def in_named_tree(self, group: ResourceGroup) -> ResourceGroup:
+        """Resolve the ``in_tree`` of a group, a uuid or a name, to the uuid.
+
+        :raises ProviderNotFound: there is no provider of that name.
+        """
+        return group if group.in_tree is None else replace(group, in_tree=self.uuid_of(group.in_tree))
+
+
+class ProviderCommand(PlacementCommand):
+    """A command about one provider, which is its first argument."""
+
+    arguments: Sequence[Argument] = (argument("provider", help="the provider, by uuid or name"),)
+
+
+def as_uuid(named: str) -> str | None:
+    """Return a uuid in its canonical form; null where the text is a name."""
+    try:
+        return str(uuids.UUID(named))
+    except ValueError:
+        return None
+
+
+def find(placement: "PlacementClient", named: str) -> ResourceProvider:
+    """Find a provider by its uuid or its name.
+
+    :raises ProviderNotFound: there is none.
+    """
+    uuid = as_uuid(named)
+    if uuid is not None:
+        return placement.call(GetResourceProvider(uuid=uuid))
+    for provider in placement.call(ListResourceProviders(name=named)) if named else []:
+        return provider
+    raise errors.ProviderNotFound(name=named)
+
 
 def retry_on_stale_view(read_and_write: Callable[[], T]) -> T:
     """Run a read and a conditional write, and run both again if the generation has changed in between.
@@ -90,17 +150,3 @@ def retry_on_stale_view(read_and_write: Callable[[], T]) -> T:
     except errors.StaleView:
         LOG.error("Somebody else keeps changing this: nothing was done. Repeat the command when that has ended")
         raise
-
-
-def _database_url(text: str) -> str:
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    if text == CONFIGURED:
-        return text
-    try:
-        make_url(text).get_dialect().import_dbapi()
-    except (ArgumentError, ImportError):
-        # Without the text itself: it may contain a password.
-        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
-    return text

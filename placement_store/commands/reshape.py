@@ -10,7 +10,7 @@ from cliff.lister import Lister
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from moorage.cli.command import shown
+from moorage.cli.command import Table, argument, shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from placement_store.commands import reshape_file, reshape_fleet
 from placement_store.commands.placement_command import PlacementCommand
@@ -30,8 +30,6 @@ LOG = logging.getLogger(__name__)
 
 ALL_DONE, NOTHING_DONE, SOME_DONE = 0, 1, 2
 
-Rows = list[tuple[Any, ...]]
-
 
 class ProviderReshape(PlacementCommand, Lister):
     """Move inventories between the providers of hosts' trees, with all that is allocated of them, as a file says.
@@ -42,22 +40,19 @@ class ProviderReshape(PlacementCommand, Lister):
     Exit status: 0 all is done, 1 nothing was done, 2 some was done. With --dry-run: 0 all can be done, else 1.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("file", type=Path, metavar="FILE", help="what is to be moved, in YAML or JSON; see etc/moorage")
-        add("--dry-run", action="store_true", help="only show what would be done")
-        add("--skip-refused", action="store_true", help="do what can be done, and leave the others as they are")
-        add("--again", action="store_true", help="move it even where it looks as if it had been moved before")
-        add(
+    arguments = (
+        argument("file", type=Path, metavar="FILE", help="what is to be moved, in YAML or JSON; see etc/moorage"),
+        argument("--dry-run", action="store_true", help="only show what would be done"),
+        argument("--skip-refused", action="store_true", help="do what can be done, and leave the others as they are"),
+        argument("--again", action="store_true", help="move it even where it looks as if it had been moved before"),
+        argument(
             "--search-steps",
             type=int,
             default=DEFAULT_SEARCH_STEPS,
             metavar="N",
             help="how long to search for each host where allocations can go; default: %(default)s",
-        )
-        return parser
+        ),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the outcome of each entry, and return the exit status."""
@@ -69,7 +64,7 @@ class ProviderReshape(PlacementCommand, Lister):
                 LOG.error("%s", fault)
         return self._status
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Plan all entries, then carry them out; return one row per entry, or with --dry-run one per change.
 
         :raises MalformedFile: with all faults of the file; nothing was called.

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import ReshapePlan, ResourceProvider
-from placement_store.commands.named_providers import find_if_there
+from placement_store.commands.placement_command import find
 from placement_store.commands.reshape_file import Entry, HostReshape
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *,
     :param again: plan it even where it seems to have been carried out before.
     :raises Unavailable: the call failed.
     """
-    before = {named: find_if_there(placement, named) for named in entry.reshape.named}
+    before = {named: _find_if_there(placement, named) for named in entry.reshape.named}
     # Repeating the same file must not move the same amounts twice.
     if not again:
         change = _NetChange(entry.reshape, before)
@@ -66,6 +67,12 @@ def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *,
     except errors.MoorageError as refusal:
         return EntryOutcome(entry, REFUSED, before, reason=str(refusal))
     return EntryOutcome(entry, PLANNED, before, plan)
+
+
+def _find_if_there(placement: "PlacementClient", named: str) -> ResourceProvider | None:
+    with suppress(errors.ProviderNotFound):
+        return find(placement, named)
+    return None
 
 
 class _NetChange:

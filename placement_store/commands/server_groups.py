@@ -9,7 +9,7 @@ from cliff.show import ShowOne
 
 from moorage import ids
 from moorage.cli import lists
-from moorage.cli.command import ShownLines, shown
+from moorage.cli.command import Record, ShownLines, Table, argument, shown
 from moorage.messages import (
     CreateServerGroup,
     DeleteServerGroup,
@@ -23,15 +23,13 @@ from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("uuid", "name", "project_id", "policy", "max_server_per_host", "members")
 
-Shown = tuple[tuple[str, ...], tuple[Any, ...]]
-
 
 def _described(state: ServerGroupState) -> tuple[Any, ...]:
     group = state.group
     return shown((group.uuid, state.name, state.project_id, group.policy, group.max_server_per_host))
 
 
-def _shown(state: ServerGroupState) -> Shown:
+def _shown(state: ServerGroupState) -> Record:
     lines = [f"{member} on {root or 'no host'}" for member, root in state.members.items()]
     return _COLUMNS, (*_described(state), ShownLines(state.members, lines))
 
@@ -43,29 +41,24 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
     wished. The rule of a group never changes.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("name", type=argument_types.name, help="what it is called; others may be called the same")
-        add("--policy", choices=get_args(GroupPolicy), required=True, help="its rule")
-        add("--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project whose it is")
-        add("--uuid", type=argument_types.uuid, help="its uuid; default: a new one")
-        add(
+    arguments = (
+        argument("name", type=argument_types.name, help="what it is called; others may be called the same"),
+        argument("--policy", choices=get_args(GroupPolicy), required=True, help="its rule"),
+        argument(
+            "--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project whose it is"
+        ),
+        argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
+        argument(
             "--max",
             type=argument_types.members_on_host,
             default=1,
             metavar="N",
             help="how many of it one host may have; default: 1",
-        )
-        return parser
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Create the group and show it.
-
-        :raises AlreadyExists: the uuid is taken.
-        :raises InvalidRequest: the maximum is out of its range.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
+        """Create the group and show it."""
         group = ServerGroup(
             uuid=parsed_args.uuid or ids.fresh(), policy=parsed_args.policy, max_server_per_host=parsed_args.max
         )
@@ -78,13 +71,9 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
 class ServerGroupList(PlacementCommand, Lister):
     """List the server groups by name; those that a build has brought have none."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--project", type=argument_types.name, metavar="PROJECT", help="only those of this project")
-        return parser
+    arguments = (argument("--project", type=argument_types.name, metavar="PROJECT", help="only those of this project"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per group, with the number of its members."""
         states = lists.server_groups(self.placement, ListServerGroups(project_id=parsed_args.project))
         return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
@@ -93,21 +82,14 @@ class ServerGroupList(PlacementCommand, Lister):
 class _ServerGroupCommand(PlacementCommand):
     """A command about one server group."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("group", type=argument_types.uuid, help="the group, by uuid")
-        return parser
+    arguments = (argument("group", type=argument_types.uuid, help="the group, by uuid"),)
 
 
 class ServerGroupShow(_ServerGroupCommand, ShowOne):
     """Show a server group with its members, and the compute node that each is on; of one that moves, where it goes."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Show the group.
-
-        :raises ServerGroupNotFound: there is no such group.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
+        """Show the group."""
         return _shown(self.placement.call(GetServerGroup(uuid=parsed_args.group)))
 
 
@@ -115,9 +97,5 @@ class ServerGroupDelete(_ServerGroupCommand, Command):
     """Delete a server group. It is refused while it has members, shelved ones included."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete the group.
-
-        :raises ServerGroupNotFound: there is no such group.
-        :raises InvalidState: it has members.
-        """
+        """Delete the group."""
         self.change(DeleteServerGroup(request_id=ids.fresh(), uuid=parsed_args.group))

@@ -8,60 +8,53 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
-from moorage.cli.command import shown
+from moorage.cli.command import Record, Table, argument, one_of, shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
 from placement_store.commands import argument_types
-from placement_store.commands.named_providers import ProviderCommand, find, uuid_of
-from placement_store.commands.placement_command import PlacementCommand
+from placement_store.commands.placement_command import GENERATION, PlacementCommand, ProviderCommand, find
 
 _STARTING_WITH, _ANY_OF = "startswith:", "in:"
 
-Rows = list[tuple[Any, ...]]
+
+def _filter(text: str) -> dict[str, Any]:
+    """Parse a filter of traits into fields of the message."""
+    if text.startswith(_STARTING_WITH):
+        return {"starting_with": argument_types.trait(text.removeprefix(_STARTING_WITH))}
+    return {"names": tuple(argument_types.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}
 
 
-def _rows(traits: list[str] | tuple[str, ...]) -> tuple[tuple[str, ...], Rows]:
+def _rows(traits: list[str] | tuple[str, ...]) -> Table:
     return ("name",), [(trait,) for trait in traits]
 
 
 class ProviderTraitList(ProviderCommand, Lister):
     """List the traits of a resource provider."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return one row per trait.
-
-        :raises ProviderNotFound: there is no such provider.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return one row per trait."""
         return _rows(find(self.placement, parsed_args.provider).traits)
 
 
 class ProviderTraitSet(ProviderCommand, Lister):
     """Replace all traits of a resource provider by those that are named; without any, it has none."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add(
+    arguments = (
+        argument(
             "--trait",
             type=argument_types.trait,
             action="append",
             default=[],
             metavar="TRAIT",
             help="a trait; may be repeated",
-        )
-        add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
-        return parser
+        ),
+        GENERATION,
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Set the traits and show them.
-
-        :raises ProviderNotFound: there is no such provider.
-        :raises TraitNotFound: there is no such trait.
-        :raises ProviderGenerationConflict: the provider is at another generation than the one named.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Set the traits and show them."""
         message = SetTraits(
             request_id=ids.fresh(),
-            uuid=uuid_of(self.placement, parsed_args.provider),
+            uuid=self.uuid_of(parsed_args.provider),
             traits=tuple(sorted(set(parsed_args.trait))),
             generation=parsed_args.generation,
         )
@@ -72,38 +65,34 @@ class ProviderTraitDelete(ProviderCommand, Command):
     """Take all traits away from a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Take the traits away.
-
-        :raises ProviderNotFound: there is no such provider.
-        """
-        self.change(SetTraits(request_id=ids.fresh(), uuid=uuid_of(self.placement, parsed_args.provider), traits=()))
+        """Take the traits away."""
+        self.change(SetTraits(request_id=ids.fresh(), uuid=self.uuid_of(parsed_args.provider), traits=()))
 
 
 class TraitList(PlacementCommand, Lister):
     """List the traits there are, standard and custom, by name."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--name",
             type=_filter,
             default={},
             metavar="FILTER",
             help=f"{_STARTING_WITH}PREFIX, or {_ANY_OF}TRAIT[,TRAIT...], or one trait",
-        )
-        had = parser.add_mutually_exclusive_group()
-        had.add_argument("--associated", action="store_const", const=True, help="only those that some provider has")
-        had.add_argument(
-            "--not-associated",
-            action="store_const",
-            const=False,
-            dest="associated",
-            help="only those that no provider has",
-        )
-        return parser
+        ),
+        one_of(
+            argument("--associated", action="store_const", const=True, help="only those that some provider has"),
+            argument(
+                "--not-associated",
+                action="store_const",
+                const=False,
+                dest="associated",
+                help="only those that no provider has",
+            ),
+        ),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per trait."""
         return _rows(self.placement.call(ListTraits(**parsed_args.name, associated=parsed_args.associated)))
 
@@ -111,17 +100,13 @@ class TraitList(PlacementCommand, Lister):
 class _TraitCommand(PlacementCommand):
     """A command about one trait."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=argument_types.trait, help="the trait")
-        return parser
+    arguments = (argument("name", type=argument_types.trait, help="the trait"),)
 
 
 class TraitShow(_TraitCommand, ShowOne):
     """Show a trait, if there is one of that name."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the trait.
 
         :raises TraitNotFound: there is none of that name.
@@ -135,10 +120,7 @@ class TraitCreate(_TraitCommand, Command):
     """Create a custom trait, named CUSTOM_..., unless it is there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Create the trait.
-
-        :raises InvalidRequest: it is not named as a custom one is.
-        """
+        """Create the trait."""
         self.change(EnsureTrait(request_id=ids.fresh(), name=parsed_args.name))
 
 
@@ -146,16 +128,5 @@ class TraitDelete(_TraitCommand, Command):
     """Delete a custom trait that no provider has."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete the trait.
-
-        :raises TraitNotFound: there is none of that name.
-        :raises NameInUse: some provider has it.
-        """
+        """Delete the trait."""
         self.change(DeleteTrait(request_id=ids.fresh(), name=parsed_args.name))
-
-
-def _filter(text: str) -> dict[str, Any]:
-    """Parse a filter of traits into fields of the message."""
-    if text.startswith(_STARTING_WITH):
-        return {"starting_with": argument_types.trait(text.removeprefix(_STARTING_WITH))}
-    return {"names": tuple(argument_types.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}

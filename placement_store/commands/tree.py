@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.cli.command import ShownLines
+from moorage.cli.command import ShownLines, Table, argument
 from moorage.messages import ListProviderTrees
 from moorage.model import ResourceProvider
-from placement_store.commands.named_providers import uuid_of
 from placement_store.commands.placement_command import PlacementCommand
 
 _FORK, _LAST, _PASSING, _NOTHING = "├─ ", "└─ ", "│  ", "   "
@@ -48,18 +47,14 @@ class ProviderTreeShow(PlacementCommand, Lister):
     Capacity is (total - reserved) times allocation_ratio, rounded down. Formats other than the table have plain values.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="any provider of the tree, by uuid or name")
-        return parser
+    arguments = (argument("provider", help="any provider of the tree, by uuid or name"),)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider.
 
         :raises ProviderNotFound: there is no such provider.
         """
-        uuid = uuid_of(self.placement, parsed_args.provider)
+        uuid = self.uuid_of(parsed_args.provider)
         providers = self.placement.call(ListProviderTrees(uuids=(uuid,)))
         if not providers:
             raise errors.ProviderNotFound(name=parsed_args.provider)

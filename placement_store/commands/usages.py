@@ -1,26 +1,19 @@
 """The sub-commands `moorage resource provider usage show` and `moorage resource usage show`."""
 
 import argparse
-from typing import Any
 
 from cliff.lister import Lister
 
-from moorage.cli.command import shown
+from moorage.cli.command import Table, argument, shown
 from moorage.messages import ListUsages
-from placement_store.commands.named_providers import ProviderCommand, find
-from placement_store.commands.placement_command import PlacementCommand
-
-Rows = list[tuple[Any, ...]]
+from placement_store.commands.placement_command import PlacementCommand, ProviderCommand, find
 
 
 class ProviderUsageShow(ProviderCommand, Lister):
     """Show how much is used of each inventory of a resource provider."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return one row per class.
-
-        :raises ProviderNotFound: there is no such provider.
-        """
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return one row per class."""
         used = find(self.placement, parsed_args.provider).used
         return ("resource_class", "usage"), sorted(used.items())
 
@@ -28,16 +21,13 @@ class ProviderUsageShow(ProviderCommand, Lister):
 class UsageShow(PlacementCommand, Lister):
     """Show how much the consumers of a project hold, by their type."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("project_id", metavar="project", help="whose consumers")
-        add("--user-id", metavar="USER", help="only those of this user")
-        add("--consumer-type", metavar="TYPE", help="only those of this type, such as INSTANCE")
-        return parser
+    arguments = (
+        argument("project_id", metavar="project", help="whose consumers"),
+        argument("--user-id", metavar="USER", help="only those of this user"),
+        argument("--consumer-type", metavar="TYPE", help="only those of this type, such as INSTANCE"),
+    )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per consumer type and class."""
         message = ListUsages(
             project_id=parsed_args.project_id,
