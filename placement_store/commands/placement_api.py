@@ -3,7 +3,6 @@
 import argparse
 import gc
 import logging
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cliff.command import Command
@@ -16,8 +15,6 @@ from placement_store.http import wsgi
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-
-    from placement_store.http.buffered_worker import WorkerLimits
 
 LOG = logging.getLogger(__name__)
 
@@ -66,11 +63,13 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        #: The options of group ``placement_api``, for the workers.
+        self.options = conf.placement_api
         super().__init__()
 
     def load_config(self) -> None:
         """Translate the configuration to gunicorn's settings."""
-        api = self._conf.placement_api
+        api = self.options
         host = f"[{api.host}]" if ":" in api.host else api.host
         settings: dict[str, Any] = {
             "bind": f"{host}:{api.port}",
@@ -85,16 +84,9 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         for name, value in settings.items():
             self.cfg.set(name, value)
 
-    @cached_property
-    def limits(self) -> "WorkerLimits":
-        """The limits of each worker."""
-        from placement_store.http.buffered_worker import WorkerLimits
-
-        return WorkerLimits.of(self._conf)
-
     def load(self) -> "WSGIApplication":
         """Build the application of one process; an error here would make gunicorn end all of them."""
-        made = wsgi.make(self._conf, self._conf.placement_api.threads)
+        made = wsgi.make(self._conf, self.options.threads)
         # Modules loaded by now stay: the garbage collector need not scan them again during requests, which would be a
         # third of the cost of a response of a thousand candidates.
         gc.collect()

@@ -3,7 +3,7 @@
 A resource is added in two steps:
 
 1. ``resources/RESOURCE.py``: a :class:`~placement_store.http.operations.Resource` with its ``path``, whose methods
-   ``on_get``, ``on_put`` ... are declared with :func:`~placement_store.http.operations.operation`: policy rule, first
+   ``on_get``, ``on_put`` ... are declared with :class:`~placement_store.http.operations.Operation`: policy rule, first
    version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by microversion),
    and the status of those errors of the store that differ from the default. Before such a method
    runs, version, media type, policy, query and body have been checked. It calls functions of the store in
@@ -26,9 +26,8 @@ from oslo_middleware import cors, http_proxy_to_wsgi
 
 from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
-from placement_store.http import identity, versions
-from placement_store.http.errors import ErrorDocuments
-from placement_store.http.operations import DEADLINE, Resource, Settings
+from placement_store.http import errors, identity, versions
+from placement_store.http.operations import DEADLINE, Resource
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
@@ -59,10 +58,10 @@ def application(
     # A response without a body has no media type, and one with a body sets its own.
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
-    ErrorDocuments().install(app)
-    store, policy, settings = Dispatcher(database), PolicyEnforcer(conf), Settings.of(conf)
+    errors.install(app)
+    store, authorize = Dispatcher(database), PolicyEnforcer(conf).authorize
     for resource in RESOURCES:
-        app.add_route(resource.path, resource(store, policy, settings))
+        app.add_route(resource.path, resource(store, authorize, conf.placement_api))
     served: WSGIApplication = identity.behind_keystone(app, conf) if by_keystone else app
     return _behind_front_ends(served, conf)
 
@@ -100,10 +99,7 @@ class _Preparation:
         """Give the request an id, and determine its version and its caller."""
         request.context.request_id = f"req-{uuid.uuid4()}"
         request.context.version = versions.negotiate(request.headers)
-        if request.path != "/":
-            request.context.caller = self._identify(request)
-        else:
-            request.context.caller = None
+        request.context.caller = None if request.path == "/" else self._identify(request)
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
             raise HTTPRefusal(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:

@@ -6,13 +6,11 @@ they arrive; a thread of the pool gets a request when all of it has arrived, and
 
 import logging
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from gunicorn.workers.base import Worker
-from oslo_config import cfg
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
@@ -33,37 +31,22 @@ _CONNECTIONS = 2000
 _SPARE_BODY_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """The limits of one worker, from group ``placement_api``."""
-
-    threads: int
-    max_body_bytes: int
-    receive_timeout: float
-    request_timeout: float
-
-    @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "WorkerLimits":
-        """Read the limits from a configuration."""
-        api = conf.placement_api
-        return cls(api.threads, api.max_body_bytes, api.receive_timeout, api.request_timeout)
-
-    def adjustments(self) -> Adjustments:
-        """Translate the limits to the settings of waitress."""
-        return Adjustments(
-            threads=self.threads,
-            max_request_header_size=MAX_HEADER_BYTES,
-            max_request_body_size=self.max_body_bytes + _SPARE_BODY_BYTES,
-            # A response is complete before it is written, so waiting for the client would save no memory.
-            outbuf_high_watermark=2**62,
-            channel_timeout=_KEEP_ALIVE,
-            cleanup_interval=1,
-            connection_limit=_CONNECTIONS,
-            asyncore_use_poll=True,
-            # oslo.middleware decides which headers of a front end are trusted.
-            clear_untrusted_proxy_headers=False,
-            ident=None,
-        )
+def _adjustments(api: Any) -> Adjustments:
+    """Translate the options of group ``placement_api`` to the settings of waitress."""
+    return Adjustments(
+        threads=api.threads,
+        max_request_header_size=MAX_HEADER_BYTES,
+        max_request_body_size=api.max_body_bytes + _SPARE_BODY_BYTES,
+        # A response is complete before it is written, so waiting for the client would save no memory.
+        outbuf_high_watermark=2**62,
+        channel_timeout=_KEEP_ALIVE,
+        cleanup_interval=1,
+        connection_limit=_CONNECTIONS,
+        asyncore_use_poll=True,
+        # oslo.middleware decides which headers of a front end are trusted.
+        clear_untrusted_proxy_headers=False,
+        ident=None,
+    )
 
 
 class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -72,12 +55,12 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve until gunicorn stops the worker; then answer the requests that have begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        limits: WorkerLimits = self.app.limits
-        adjustments, channels = limits.adjustments(), dict[int, Any]()
+        api = self.app.options
+        adjustments, channels = _adjustments(api), dict[int, Any]()
         dispatcher = ThreadedTaskDispatcher()
-        dispatcher.set_thread_count(limits.threads)
+        dispatcher.set_thread_count(api.threads)
         servers = [
-            _ListeningServer(self.wsgi, limits, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
+            _ListeningServer(self.wsgi, api, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
             for listener in self.sockets
         ]
         while self.alive:
@@ -164,22 +147,22 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
 
     channel_class = _Channel
 
-    def __init__(self, application: Any, limits: WorkerLimits, listening: Any, **options: Any) -> None:
-        self._limits = limits
+    def __init__(self, application: Any, api: Any, listening: Any, **options: Any) -> None:
+        self._request_timeout, self._receive_timeout = api.request_timeout, api.receive_timeout
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)
         super().__init__(application, _sock=listening, bind_socket=False, sockinfo=address, **options)
 
     def add_task(self, task: Any) -> None:
         """Queue a connection, whose next request has arrived, for a thread."""
-        task.requests[0].deadline = time.monotonic() + self._limits.request_timeout
+        task.requests[0].deadline = time.monotonic() + self._request_timeout
         super().add_task(task)
 
     def maintenance(self, now: float) -> None:
         """Close idle connections, and refuse requests that arrive too slowly."""
         super().maintenance(now)
         for channel in list(self.active_channels.values()):
-            channel.end_if_slow(self._limits.receive_timeout)
+            channel.end_if_slow(self._receive_timeout)
 
     def stop_listening(self) -> None:
         """Accept no more connections."""

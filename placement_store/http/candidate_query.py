@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from moorage import errors
-from moorage.model import ResourceGroup, ResourceRequest
+from moorage.model import ResourceRequest
 from placement_store.http import query, refusals
-from placement_store.http.query import Query, RequestedTraits
+from placement_store.http.query import Names, Query
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
@@ -21,18 +21,18 @@ def request_of(parameters: Query, version: Version) -> ResourceRequest:
 
     :raises HTTPRefusal: 400, a parameter is malformed or repeated.
     """
-    groups = {suffix: _group(parameters, suffix, version) for suffix in _suffixes(parameters)}
+    groups = {suffix: query.group(parameters, suffix, version) for suffix in _suffixes(parameters)}
     if version < _RESOURCELESS_GROUPS_SINCE:
         for suffix, group in groups.items():
             if not group.resources:
                 raise HTTPRefusal(400, f"The request group {suffix!r} asks for no resources.")
-    root = _root_traits(parameters, version)
+    root_required, root_forbidden = _root_traits(parameters, version)
     return ResourceRequest(
         groups=groups,
         group_policy=_POLICIES.get(parameters.last("group_policy")),
-        same_subtree=tuple(_subtree(text) for text in parameters.all("same_subtree")),
-        root_required=root.required,
-        root_forbidden=root.forbidden,
+        same_subtree=tuple(tuple(dict.fromkeys(text.split(","))) for text in parameters.all("same_subtree")),
+        root_required=root_required,
+        root_forbidden=root_forbidden,
     )
 
 
@@ -55,34 +55,15 @@ def _suffixes(parameters: Query) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
-    amounts, tree = parameters.last(f"resources{suffix}"), parameters.last(f"in_tree{suffix}")
-    traits = query.traits(f"required{suffix}", parameters.all(f"required{suffix}"), version)
-    aggregates = query.aggregates(f"member_of{suffix}", parameters.all(f"member_of{suffix}"), version)
-    return ResourceGroup(
-        resources={} if amounts is None else query.resources(f"resources{suffix}", amounts),
-        required=traits.required,
-        any_of=traits.any_of,
-        forbidden=traits.forbidden,
-        member_of=aggregates.member_of,
-        not_member_of=aggregates.not_member_of,
-        in_tree=None if tree is None else query.uuid_of(f"in_tree{suffix}", tree),
-    )
-
-
-def _root_traits(parameters: Query, version: Version) -> RequestedTraits:
+def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:
     texts = parameters.all("root_required")
     if len(texts) > 1:
         raise HTTPRefusal(
             400, "Invalid query string parameter root_required: it may be sent once", refusals.QUERY_DUPLICATE_KEY
         )
-    found = query.traits("root_required", texts, version)
-    if found.any_of:
+    required, any_of, forbidden = query.traits("root_required", texts, version)
+    if any_of:
         raise HTTPRefusal(
             400, "Invalid query string parameter root_required: `in:` is not for it", refusals.QUERY_BAD_VALUE
         )
-    return found
-
-
-def _subtree(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text.split(",")))
+    return required, forbidden

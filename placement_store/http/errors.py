@@ -49,54 +49,48 @@ def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> HTTPRefusal:
     raise AssertionError("the table has the root of the tree")
 
 
-class ErrorDocuments:
-    """Error handlers that answer each exception of an operation, or of the router, with an error document."""
+def install(app: "falcon.App[Any, Any]") -> None:
+    """Answer each exception of an operation, or of the router, with an error document."""
+    app.add_error_handler(Exception, _unexpected)
+    app.add_error_handler(falcon.HTTPError, _of_router)
+    app.add_error_handler(errors.MoorageError, _of_store)
+    app.add_error_handler(HTTPRefusal, _refused)
 
-    def install(self, app: "falcon.App[Any, Any]") -> None:
-        """Register the handlers with ``app``."""
-        app.add_error_handler(Exception, self._unexpected)
-        app.add_error_handler(falcon.HTTPError, self._of_router)
-        app.add_error_handler(errors.MoorageError, self._of_store)
-        app.add_error_handler(HTTPRefusal, self._refused)
 
-    def _refused(self, request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
-        version: Version = request.context.get("version") or MIN
-        title = http.HTTPStatus(fault.status).phrase
-        described: dict[str, Any] = {
-            "status": fault.status,
-            "title": title,
-            "detail": fault.detail,
-            "request_id": request.context.get("request_id", ""),
-        }
-        if version >= _CODES_SINCE:
-            described["code"] = fault.code
-        response.status = fault.status
-        response.content_type = falcon.MEDIA_JSON
-        response.data = msgspec.json.encode({"errors": [{**described, **fault.extra}]})
-        for name, value in fault.headers.items():
-            response.set_header(name, value)
+def _refused(request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
+    described: dict[str, Any] = {
+        "status": fault.status,
+        "title": http.HTTPStatus(fault.status).phrase,
+        "detail": fault.detail,
+        "request_id": request.context.get("request_id", ""),
+    }
+    version: Version = request.context.get("version") or MIN
+    if version >= _CODES_SINCE:
+        described["code"] = fault.code
+    response.status = fault.status
+    response.content_type = falcon.MEDIA_JSON
+    response.data = msgspec.json.encode({"errors": [{**described, **fault.extra}]})
+    for name, value in fault.headers.items():
+        response.set_header(name, value)
 
-    def _of_store(
-        self, request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any
-    ) -> None:
-        if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
-            LOG.warning("%s %s: %s", request.method, request.path, fault)
-        self._refused(request, response, refusal_of(fault, request.context.get("error_status") or {}), params)
 
-    def _of_router(
-        self, request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any
-    ) -> None:
-        sentences = {
-            404: "The resource could not be found: there is nothing at this path.",
-            405: f"The method {request.method} is not allowed for this resource.",
-        }
-        detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
-        self._refused(
-            request, response, HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {})), params
-        )
+def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any) -> None:
+    if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
+        LOG.warning("%s %s: %s", request.method, request.path, fault)
+    _refused(request, response, refusal_of(fault, request.context.get("error_status") or {}), params)
 
-    def _unexpected(self, request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
-        LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
-        self._refused(
-            request, response, HTTPRefusal(500, "An unexpected fault: the log has it by the request id."), params
-        )
+
+def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:
+    sentences = {
+        404: "The resource could not be found: there is nothing at this path.",
+        405: f"The method {request.method} is not allowed for this resource.",
+    }
+    detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
+    refusal = HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {}))
+    _refused(request, response, refusal, params)
+
+
+def _unexpected(request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
+    LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
+    refusal = HTTPRefusal(500, "An unexpected fault: the log has it by the request id.")
+    _refused(request, response, refusal, params)

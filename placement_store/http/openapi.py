@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from placement_store.http import versions
-from placement_store.http.operations import OperationDeclaration, Resource
+from placement_store.http.operations import Operation, Resource
 from placement_store.http.resources import RESOURCES
 from placement_store.http.schemas import Schema
 from placement_store.http.versions import MAX, Version
@@ -79,9 +79,7 @@ def _path(resource: type[Resource], version: Version) -> dict[str, Any]:
     }
 
 
-def _operation(
-    resource: type[Resource], method: str, declared: OperationDeclaration, version: Version
-) -> dict[str, Any]:
+def _operation(resource: type[Resource], method: str, declared: Operation, version: Version) -> dict[str, Any]:
     work: Callable[..., None] = getattr(resource, f"on_{method.lower()}")
     described: dict[str, Any] = {
         "operationId": f"{method.lower()}_{resource.__name__.removesuffix('Resource')}",
@@ -102,8 +100,7 @@ def _operation(
     }
     if declared.rule is None:
         described["security"] = []
-    body = declared.body.schema_at(version) if declared.body is not None else None
-    if body is not None:
+    if (body := declared.body.schema_at(version)) is not None:
         described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _portable(body)}}}
     return described
 

@@ -9,61 +9,26 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import falcon
 import msgspec
-from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage import context
 from placement_store.dispatcher import Dispatcher
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import Query
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.schemas import Schemas
-from placement_store.http.versions import Version, v
+from placement_store.http.versions import MIN, Version, v
 
 P = ParamSpec("P")
 N = TypeVar("N", bound="Resource")
+
+#: Checks that a policy rule allows a caller something on an object with these attributes.
+Authorize = Callable[[str, RequestContext, Mapping[str, str | None]], None]
 
 #: The key in a request's WSGI environment of its deadline (on ``time.monotonic``): no client waits for it after that.
 DEADLINE = "moorage.deadline"
 #: Responses have the headers Last-Modified and Cache-Control.
 _CACHE_HEADERS_SINCE = v("1.15")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options that operations use; see group ``placement_api`` of the sample configuration."""
-
-    max_body_bytes: int
-    incomplete_project_id: str
-    incomplete_user_id: str
-    randomize_allocation_candidates: bool
-    max_allocation_candidates: int
-
-    @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "Settings":
-        """Read the options from a configuration."""
-        group = conf.placement_api
-        return cls(
-            max_body_bytes=group.max_body_bytes,
-            incomplete_project_id=group.incomplete_consumer_project_id,
-            incomplete_user_id=group.incomplete_consumer_user_id,
-            randomize_allocation_candidates=group.randomize_allocation_candidates,
-            max_allocation_candidates=group.max_allocation_candidates,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OperationDeclaration:
-    """The declaration of an operation; see :func:`operation`."""
-
-    rule: str | None
-    since: Version
-    below: int
-    query: Schemas
-    body: Schemas | None
-    target: Sequence[str]
-    error_status: ErrorStatuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +61,52 @@ class OperationResult:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+#: An operation that takes no parameters, and one that takes no body.
+NO_QUERY, NO_BODY = Schemas({"1.0": {"type": "object", "additionalProperties": False}}), Schemas({})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Declare a method of a resource to be an operation of the API."""
+
+    #: The policy rule that must allow it; null for an operation that is open to everybody.
+    rule: str | None
+    #: The first version that has it; an older one is refused with the status ``below``.
+    since: Version = MIN
+    below: int = 404
+    #: The schemas of its parameters.
+    query: Schemas = NO_QUERY
+    #: The schemas of its body; a version without a schema has none.
+    body: Schemas = NO_BODY
+    #: The query parameters that the policy rule compares.
+    target: Sequence[str] = ()
+    #: The status and code of errors of the store that differ from the default for this operation.
+    error_status: ErrorStatuses = field(default_factory=dict)
+
+    def __call__(self, work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
+        """Return the method that falcon calls, with the checks before ``work`` and the response behind it."""
+
+        @functools.wraps(work)
+        def responder(
+            resource: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
+        ) -> None:
+            request.context.error_status = self.error_status
+            with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
+                call = resource.checked_call(self, request, path)
+                answer = work(resource, call, *args, **path)
+            _write(answer, call, request, response)
+
+        responder.operation = self  # type: ignore[attr-defined]
+        return responder
+
+
 class Resource:
-    """A falcon resource: one path, whose methods are declared with :func:`operation`."""
+    """A falcon resource: one path, whose methods are declared with :class:`Operation`."""
 
     #: A falcon URI template, such as ``/resource_providers/{uuid}``.
     path: ClassVar[str]
     #: The declaration of each operation, by HTTP method.
-    operations: ClassVar[Mapping[str, OperationDeclaration]] = {}
+    operations: ClassVar[Mapping[str, Operation]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.operations = {
@@ -111,10 +115,11 @@ class Resource:
             if name.startswith("on_")
         }
 
-    def __init__(self, store: Dispatcher, policy: PolicyEnforcer, settings: Settings) -> None:
+    def __init__(self, store: Dispatcher, authorize: Authorize, settings: Any) -> None:
         self.store = store
+        #: The options of group ``placement_api``.
         self.settings = settings
-        self._policy = policy
+        self._authorize = authorize
 
     def require_path(self, **_path: str) -> None:
         """Check that the resource at a path exists; by default, do nothing.
@@ -122,7 +127,7 @@ class Resource:
         :raises NotFound: it does not exist.
         """
 
-    def checked_call(self, declared: OperationDeclaration, request: falcon.Request, path: Mapping[str, Any]) -> Call:
+    def checked_call(self, declared: Operation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
         """Return what :meth:`call` returns; a missing resource takes precedence over a bad request (404 over 400).
 
         :raises HTTPRefusal: this operation does not take such a request.
@@ -135,7 +140,7 @@ class Resource:
                 self.require_path(**path)
             raise
 
-    def call(self, declared: OperationDeclaration, request: falcon.Request) -> Call:
+    def call(self, declared: Operation, request: falcon.Request) -> Call:
         """Check a request before its operation runs, and return the call to run it with.
 
         The order of the checks decides on the status of a request with several faults: version, Accept, Content-Type,
@@ -151,16 +156,16 @@ class Resource:
             )
         if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
             raise HTTPRefusal(406, f"Only {falcon.MEDIA_JSON} is provided.")
-        takes_body = declared.body is not None and declared.body.sent_at(version)
+        takes_body = declared.body.schema_at(version) is not None
         if takes_body:
             _check_content_type(request)
         query = _query(request)
         if declared.rule is not None:
             target = {name: query.last(name) for name in declared.target}
-            self._policy.authorize(declared.rule, request.context.caller, target)
+            self._authorize(declared.rule, request.context.caller, target)
         declared.query.check(version, query.last_values, "Invalid query string parameters")
         body = None
-        if takes_body and declared.body is not None:
+        if takes_body:
             body = _decoded(_read(request, self.settings.max_body_bytes))
             declared.body.check(version, body, "JSON does not validate")
         return Call(version, request.context.caller, request.root_path, query, body)
@@ -169,48 +174,6 @@ class Resource:
     def methods(cls, version: Version | None = None) -> list[str]:
         """Return the methods of this path, or those that a version has."""
         return sorted(name for name, one in cls.operations.items() if version is None or one.since <= version)
-
-
-def operation(
-    rule: str | None,
-    *,
-    since: str = "1.0",
-    below: int = 404,
-    query: Schemas | None = None,
-    body: Schemas | None = None,
-    target: Sequence[str] = (),
-    error_status: ErrorStatuses | None = None,
-) -> Callable[[Callable[Concatenate[N, Call, P], OperationResult]], Callable[..., None]]:
-    """Declare a method of a resource to be an operation of the API.
-
-    :param rule: the policy rule that must allow it; null for an operation that is open to everybody.
-    :param since: the first version that has it; an older one is refused with the status ``below``.
-    :param query: the schemas of its parameters, of which it takes none by default.
-    :param body: the schemas of its body; a version whose schema is null has none.
-    :param target: the query parameters that the policy rule compares.
-    :param error_status: the status and code of errors of the store that differ from the default for this operation.
-    """
-    declared = OperationDeclaration(rule, v(since), below, query or NO_QUERY, body, tuple(target), error_status or {})
-
-    def declare(work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
-        @functools.wraps(work)
-        def responder(
-            self: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
-        ) -> None:
-            request.context.error_status = declared.error_status
-            with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
-                call = self.checked_call(declared, request, path)
-                answer = work(self, call, *args, **path)
-            _write(answer, call, request, response)
-
-        responder.operation = declared  # type: ignore[attr-defined]
-        return responder
-
-    return declare
-
-
-#: An operation that takes no parameters.
-NO_QUERY = Schemas({"1.0": {"type": "object", "additionalProperties": False}})
 
 
 # --- Reading a request ----------------------------------------------------------------------------------------------

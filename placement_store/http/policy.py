@@ -8,6 +8,7 @@ from oslo_context.context import RequestContext
 from oslo_policy import policy
 
 from placement_store.http.refusals import HTTPRefusal
+from placement_store.http.resources import RESOURCES
 
 # Rules that the others refer to.
 _ADMIN, _SERVICE, _ADMIN_OR_SERVICE = "admin_api", "service_api", "admin_or_service_api"
@@ -32,66 +33,28 @@ _BASIS = [
 #: Seconds for which a decision is cached: changed rules take effect soon, and a client that writes in a loop is cheap.
 _DECISIONS_HOLD = 1.0
 
-_PROVIDER = "/resource_providers/{uuid}"
-#: Each rule of an operation, and the operations that it is about.
-_RULES = {
-    "placement:resource_providers:list": ["GET /resource_providers"],
-    "placement:resource_providers:create": ["POST /resource_providers"],
-    "placement:resource_providers:show": [f"GET {_PROVIDER}"],
-    "placement:resource_providers:update": [f"PUT {_PROVIDER}"],
-    "placement:resource_providers:delete": [f"DELETE {_PROVIDER}"],
-    "placement:resource_providers:inventories:list": [f"GET {_PROVIDER}/inventories"],
-    "placement:resource_providers:inventories:create": [f"POST {_PROVIDER}/inventories"],
-    "placement:resource_providers:inventories:show": [f"GET {_PROVIDER}/inventories/{{name}}"],
-    "placement:resource_providers:inventories:update": [
-        f"PUT {_PROVIDER}/inventories",
-        f"PUT {_PROVIDER}/inventories/{{name}}",
-    ],
-    "placement:resource_providers:inventories:delete": [
-        f"DELETE {_PROVIDER}/inventories",
-        f"DELETE {_PROVIDER}/inventories/{{name}}",
-    ],
-    "placement:resource_providers:aggregates:list": [f"GET {_PROVIDER}/aggregates"],
-    "placement:resource_providers:aggregates:update": [f"PUT {_PROVIDER}/aggregates"],
-    "placement:resource_providers:traits:list": [f"GET {_PROVIDER}/traits"],
-    "placement:resource_providers:traits:update": [f"PUT {_PROVIDER}/traits"],
-    "placement:resource_providers:traits:delete": [f"DELETE {_PROVIDER}/traits"],
-    "placement:resource_providers:usages": [f"GET {_PROVIDER}/usages"],
-    "placement:resource_providers:allocations:list": [f"GET {_PROVIDER}/allocations"],
-    "placement:resource_classes:list": ["GET /resource_classes"],
-    "placement:resource_classes:create": ["POST /resource_classes"],
-    "placement:resource_classes:show": ["GET /resource_classes/{name}"],
-    "placement:resource_classes:update": ["PUT /resource_classes/{name}"],
-    "placement:resource_classes:delete": ["DELETE /resource_classes/{name}"],
-    "placement:traits:list": ["GET /traits"],
-    "placement:traits:show": ["GET /traits/{name}"],
-    "placement:traits:update": ["PUT /traits/{name}"],
-    "placement:traits:delete": ["DELETE /traits/{name}"],
-    "placement:allocations:manage": ["POST /allocations"],
-    "placement:allocations:list": ["GET /allocations/{consumer_uuid}"],
-    "placement:allocations:update": ["PUT /allocations/{consumer_uuid}"],
-    "placement:allocations:delete": ["DELETE /allocations/{consumer_uuid}"],
-    "placement:usages": ["GET /usages"],
-    "placement:allocation_candidates:list": ["GET /allocation_candidates"],
-    "placement:reshaper:reshape": ["POST /reshaper"],
-}
 #: The rules that are not for the administrator and services alike.
 _OWN_DEFAULTS = {"placement:reshaper:reshape": _SERVICE, "placement:usages": _PROJECT_READER_OR_ADMIN}
 
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return all rules with their defaults, for the tools of oslo.policy."""
-    return [*_BASIS, *(_documented(name, what) for name, what in _RULES.items())]
+    operations: dict[str, list[tuple[str, str]]] = {}
+    for resource in RESOURCES:
+        for method, declared in resource.operations.items():
+            if declared.rule is not None:
+                operations.setdefault(declared.rule, []).append((method, resource.path))
+    return [*_BASIS, *(_documented(name, about) for name, about in operations.items())]
 
 
-def _documented(name: str, what: Sequence[str]) -> policy.RuleDefault:
+def _documented(name: str, about: Sequence[tuple[str, str]]) -> policy.RuleDefault:
     return policy.DocumentedRuleDefault(
         name=name,
         check_str=f"rule:{_OWN_DEFAULTS.get(name, _ADMIN_OR_SERVICE)}",
-        description=", ".join(what),
+        description=", ".join(f"{method} {path}" for method, path in about),
         # No operation needs system scope: its objects belong to a project, or to none.
         scope_types=["project"],
-        operations=[{"method": one.partition(" ")[0], "path": one.partition(" ")[2]} for one in what],
+        operations=[{"method": method, "path": path} for method, path in about],
         # Allowed as well where [oslo_policy] enforce_new_defaults is false.
         deprecated_rule=policy.DeprecatedRule(
             name,

@@ -3,8 +3,8 @@
 import re
 import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from moorage.model import ResourceGroup
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
@@ -25,9 +25,6 @@ class Query:
     def last_values(self) -> dict[str, str]:
         """The last value of each parameter: the schemas of queries describe these."""
         return {name: values[-1] for name, values in self._values.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
 
     @property
     def names(self) -> Collection[str]:
@@ -84,17 +81,32 @@ def resources(name: str, text: str) -> dict[str, int]:
     return amounts
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedTraits:
-    """The traits of a request: all of ``required``, one of each of ``any_of``, none of ``forbidden``."""
+def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
+    """Parse the parameters of the group with this suffix.
 
-    required: tuple[str, ...] = ()
-    any_of: tuple[tuple[str, ...], ...] = ()
-    forbidden: tuple[str, ...] = ()
+    :raises HTTPRefusal: 400, one of them is malformed.
+    """
+    amounts, tree = parameters.last(f"resources{suffix}"), parameters.last(f"in_tree{suffix}")
+    required, any_of, forbidden = traits(f"required{suffix}", parameters.all(f"required{suffix}"), version)
+    member_of, not_member_of = aggregates(f"member_of{suffix}", parameters.all(f"member_of{suffix}"), version)
+    return ResourceGroup(
+        resources={} if amounts is None else resources(f"resources{suffix}", amounts),
+        required=required,
+        any_of=any_of,
+        forbidden=forbidden,
+        member_of=member_of,
+        not_member_of=not_member_of,
+        in_tree=None if tree is None else uuid_of(f"in_tree{suffix}", tree),
+    )
 
 
-def traits(name: str, texts: Sequence[str], version: Version) -> RequestedTraits:
-    """Parse the values of parameter ``name`` as traits.
+#: Names, and sets of names of which any one will do.
+Names = tuple[str, ...]
+Alternatives = tuple[Names, ...]
+
+
+def traits(name: str, texts: Sequence[str], version: Version) -> tuple[Names, Alternatives, Names]:
+    """Parse the values of parameter ``name`` as required, alternative and forbidden traits.
 
     From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` requires any of them, and all values count, not only
     the last.
@@ -113,7 +125,7 @@ def traits(name: str, texts: Sequence[str], version: Version) -> RequestedTraits
                 forbidden.append(_trait(name, one[1:]))
             else:
                 required.append(_trait(name, one))
-    return RequestedTraits(_distinct(required), tuple(either), _distinct(forbidden))
+    return _distinct(required), tuple(either), _distinct(forbidden)
 
 
 def _trait(name: str, text: str) -> str:
@@ -122,20 +134,12 @@ def _trait(name: str, text: str) -> str:
     return text
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+def _distinct(names: Iterable[str]) -> Names:
     return tuple(dict.fromkeys(names))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedAggregates:
-    """The aggregates of a request: membership in one of each of ``member_of``, and in none of ``not_member_of``."""
-
-    member_of: tuple[tuple[str, ...], ...] = ()
-    not_member_of: tuple[str, ...] = ()
-
-
-def aggregates(name: str, texts: Sequence[str], version: Version) -> RequestedAggregates:
-    """Parse the values of parameter ``name`` as aggregates.
+def aggregates(name: str, texts: Sequence[str], version: Version) -> tuple[Alternatives, Names]:
+    """Parse the values of parameter ``name`` as alternative and forbidden aggregates.
 
     From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
 
@@ -153,7 +157,7 @@ def aggregates(name: str, texts: Sequence[str], version: Version) -> RequestedAg
             member_of.append(found)
         else:
             not_member_of += found
-    return RequestedAggregates(tuple(member_of), _distinct(not_member_of))
+    return tuple(member_of), _distinct(not_member_of)
 
 
 def _bad(name: str, reason: str) -> HTTPRefusal:

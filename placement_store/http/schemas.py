@@ -35,24 +35,20 @@ class Schemas:
     def __init__(self, by_version: Mapping[str, Schema | None]) -> None:
         self.by_version = {v(text): schema for text, schema in by_version.items()}
         self._since = sorted(self.by_version)
-        self._validators = [_validator(self.by_version[since]) for since in self._since]
+        # The first is for versions before all of them.
+        self._validators = [None, *(_validator(self.by_version[since]) for since in self._since)]
 
     def schema_at(self, version: Version) -> Schema | None:
-        """Return the schema of a version."""
-        place = bisect.bisect_right(self._since, version) - 1
-        return self.by_version[self._since[place]] if place >= 0 else None
-
-    def sent_at(self, version: Version) -> bool:
-        """Tell whether a version sends a body or query."""
-        return self.schema_at(version) is not None
+        """Return the schema of a version; null where it sends no body or query."""
+        validator = self._validators[bisect.bisect_right(self._since, version)]
+        return None if validator is None else validator.schema
 
     def check(self, version: Version, value: object, what: str) -> None:
         """Validate ``value``; the detail of a refusal begins with ``what``.
 
         :raises HTTPRefusal: 400, with the path and the reason of the fault.
         """
-        place = bisect.bisect_right(self._since, version) - 1
-        validator = self._validators[place] if place >= 0 else None
+        validator = self._validators[bisect.bisect_right(self._since, version)]
         if validator is None or validator.is_valid(value):
             return
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))

@@ -1,6 +1,7 @@
 """``/resource_providers/{uuid}/aggregates``: the aggregates of a provider."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -8,12 +9,12 @@ from sqlalchemy import Connection
 from moorage import ids
 from moorage.messages import SetAggregates
 from placement_store.db import change_feed
-from placement_store.http.operations import Call, OperationResult, operation
+from placement_store.http.operations import Call, Operation, OperationResult
 from placement_store.http.query import canonical_uuid
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import GENERATION, UUID, Schema, Schemas, document
 from placement_store.http.versions import v
-from placement_store.providers import aggregates, outlines
+from placement_store.providers import aggregates
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
 
@@ -38,46 +39,42 @@ class AggregatesResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/aggregates"
 
-    @operation("placement:resource_providers:aggregates:list", since="1.1")
+    @Operation("placement:resource_providers:aggregates:list", since=v("1.1"))
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """List the aggregates of a provider, from 1.19 with its generation."""
-        return _shown(call, *self.store.read(lambda connection: _held(connection, uuid)))
+        return _shown(call, *self.present(uuid))
 
-    @operation("placement:resource_providers:aggregates:update", since="1.1", body=_REPLACE_SCHEMAS)
+    @Operation("placement:resource_providers:aggregates:update", since=v("1.1"), body=_REPLACE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace the aggregates of a provider; before 1.19 its generation is neither compared nor bumped."""
         by_generation = call.version >= _GENERATIONS_SINCE
         sent = call.body["aggregates"] if by_generation else call.body
         wanted = tuple(dict.fromkeys(str(canonical_uuid(one)) for one in sent))
-
-        def work(connection: Connection) -> tuple[Outline, Sequence[str]]:
-            if by_generation:
-                generation = int(call.body["resource_provider_generation"])
-                message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
-                self.store.run(message, connection)
-            else:
-                _replace_silently(connection, uuid, wanted)
-            return _held(connection, uuid)
-
-        provider, held = self.store.once_unnamed(work)
+        if by_generation:
+            generation = int(call.body["resource_provider_generation"])
+            message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
+            provider, held = self.after(message)
+        else:
+            provider, held = self.store.once_unnamed(partial(self._replace_silently, uuid=uuid, wanted=wanted))
         # In the order in which they were sent; then the aggregates that a node has through its host, which stay.
         return _shown(call, provider, [*wanted, *(one for one in held if one not in wanted)])
 
+    def part(self, connection: Connection, id_: int) -> Sequence[str]:
+        """Read the aggregates of a provider."""
+        return aggregates.of(connection, [id_]).get(id_, [])
 
-def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) -> None:
-    """Replace the aggregates of a provider without bumping its generation, for a client from before 1.19.
+    def _replace_silently(
+        self, connection: Connection, uuid: str, wanted: Sequence[str]
+    ) -> tuple[Outline, Sequence[str]]:
+        """Replace the aggregates of a provider without bumping its generation, for a client from before 1.19.
 
-    Such a client does not compare generations here, and goes on using the one that it has.
-    """
-    id_ = providers.lock_at(connection, uuid, None)
-    aggregates.replace(connection, {id_: wanted})
-    providers.bump_generations(connection, [id_], by=0)
-    change_feed.record(connection, provider_ids=[id_])
-
-
-def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
-    provider = outlines.get(connection, uuid)
-    return provider, aggregates.of(connection, [provider.id]).get(provider.id, [])
+        Such a client does not compare generations here, and goes on using the one that it has.
+        """
+        id_ = providers.lock_at(connection, uuid, None)
+        aggregates.replace(connection, {id_: wanted})
+        providers.bump_generations(connection, [id_], by=0)
+        change_feed.record(connection, provider_ids=[id_])
+        return self.read(connection, uuid)
 
 
 def _shown(call: Call, provider: Outline, held: Sequence[str]) -> OperationResult:

@@ -10,7 +10,7 @@ from moorage.model import AllocationCandidates, AllocationRequest, ProviderSumma
 from placement_store.candidates import listing
 from placement_store.http import candidate_query
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, OperationResult, Resource, operation
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.schemas import TEXT, Schema, Schemas, document, with_more
 from placement_store.http.versions import Version, v
@@ -59,7 +59,7 @@ class CandidatesResource(Resource):
 
     path = "/allocation_candidates"
 
-    @operation("placement:allocation_candidates:list", since="1.10", query=_LIST_SCHEMAS, error_status=_BAD_QUERY)
+    @Operation("placement:allocation_candidates:list", since=v("1.10"), query=_LIST_SCHEMAS, error_status=_BAD_QUERY)
     def on_get(self, call: Call) -> OperationResult:
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = candidate_query.request_of(call.query, call.version)
@@ -76,7 +76,7 @@ class CandidatesResource(Resource):
         return OperationResult(body=body, modified=time.time())
 
     def _limit(self, sent: str | None) -> int:
-        at_most = self.settings.max_allocation_candidates
+        at_most: int = self.settings.max_allocation_candidates
         # A number with more digits than the maximum is above it; Python refuses to parse thousands of digits.
         return at_most if sent is None or len(sent) > len(str(at_most)) else min(int(sent), at_most)
 

@@ -15,7 +15,7 @@ from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, OperationResult, Resource, Settings, operation
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.usages import UNKNOWN
@@ -108,7 +108,7 @@ _BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 # --- Parsing bodies -------------------------------------------------------------------------------------------------
 
 
-def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: Settings) -> dict[str, Put]:
+def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: Any) -> dict[str, Put]:
     """Parse the allocations sent for several consumers, by their canonical uuids.
 
     :raises HTTPRefusal: 400, a consumer is repeated, or a uuid is malformed.
@@ -120,7 +120,7 @@ def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: S
     return found
 
 
-def put_of(sent: Mapping[str, Any], version: Version, settings: Settings) -> Put:
+def put_of(sent: Mapping[str, Any], version: Version, settings: Any) -> Put:
     """Parse the allocations sent for one consumer.
 
     :raises HTTPRefusal: 400, a provider is repeated, or a uuid is malformed.
@@ -134,7 +134,10 @@ def put_of(sent: Mapping[str, Any], version: Version, settings: Settings) -> Put
     if version >= _OWNER_SINCE:
         described |= {"project_id": sent["project_id"], "user_id": sent["user_id"]}
     else:
-        first |= {"project_id": settings.incomplete_project_id, "user_id": settings.incomplete_user_id}
+        first |= {
+            "project_id": settings.incomplete_consumer_project_id,
+            "user_id": settings.incomplete_consumer_user_id,
+        }
     if version >= _TYPE_SINCE:
         described["consumer_type"] = sent["consumer_type"]
         del first["consumer_type"]
@@ -173,7 +176,7 @@ class AllocationsResource(Resource):
 
     path = "/allocations"
 
-    @operation("placement:allocations:manage", since="1.13", body=_POST_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
@@ -186,7 +189,7 @@ class AllocationsOfConsumerResource(Resource):
 
     path = "/allocations/{consumer_uuid}"
 
-    @operation("placement:allocations:list")
+    @Operation("placement:allocations:list")
     def on_get(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Show the allocations of a consumer; they are empty for one that does not exist."""
         uuid = canonical_uuid(consumer_uuid)
@@ -195,7 +198,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
@@ -203,7 +206,7 @@ class AllocationsOfConsumerResource(Resource):
         self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
-    @operation("placement:allocations:delete")
+    @Operation("placement:allocations:delete")
     def on_delete(self, _call: Call, consumer_uuid: str) -> OperationResult:
         """Delete the allocations of a consumer; 404 if it has none."""
         uuid = canonical_uuid(consumer_uuid)
@@ -250,7 +253,7 @@ class AllocationsOfProviderResource(Resource):
 
     path = "/resource_providers/{uuid}/allocations"
 
-    @operation("placement:resource_providers:allocations:list")
+    @Operation("placement:resource_providers:allocations:list")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """List the allocations of a provider, by consumer."""
 

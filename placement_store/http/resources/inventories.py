@@ -11,12 +11,11 @@ from moorage import errors, ids
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, OperationResult, operation
+from placement_store.http.operations import Call, Operation, OperationResult
 from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
 from placement_store.http.schemas import GENERATION, MAX_AMOUNT, RESOURCE_CLASS, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
-from placement_store.providers import outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
 
@@ -81,25 +80,14 @@ def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inven
     return inventory
 
 
-def _represented(inventory: Inventory) -> dict[str, Any]:
-    return {name: getattr(inventory, name) for name in inventory.__struct_fields__}
-
-
 class _WithInventories(ProviderScopedResource):
-    """The base of both resources: reading inventories within a transaction."""
+    """The base of both resources."""
 
-    def _held(self, connection: Connection, uuid: str) -> tuple[Outline, Held]:
-        provider = outlines.get(connection, uuid)
-        rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
+    def part(self, connection: Connection, id_: int) -> Held:
+        """Read the inventories of a provider."""
+        rows = providers.inventories_of(connection, [id_]).get(id_, {})
         held = {self.store.classes.name_of(number, connection): row.described for number, row in rows.items()}
-        return provider, dict(sorted(held.items()))
-
-    def _held_after(self, message: SetInventory | SetInventories) -> tuple[Outline, Held]:
-        def transaction(connection: Connection) -> tuple[Outline, Held]:
-            self.store.run(message, connection)
-            return self._held(connection, message.uuid)
-
-        return self.store.once_unnamed(transaction)
+        return dict(sorted(held.items()))
 
 
 class InventoriesResource(_WithInventories):
@@ -107,12 +95,12 @@ class InventoriesResource(_WithInventories):
 
     path = "/resource_providers/{uuid}/inventories"
 
-    @operation("placement:resource_providers:inventories:list")
+    @Operation("placement:resource_providers:inventories:list")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """List the inventories of a provider."""
-        return self._shown(*self.store.read(lambda connection: self._held(connection, uuid)))
+        return self._shown(*self.present(uuid))
 
-    @operation(
+    @Operation(
         "placement:resource_providers:inventories:create",
         body=_CREATE_SCHEMAS,
         error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
@@ -124,18 +112,18 @@ class InventoriesResource(_WithInventories):
         message = SetInventory(
             request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
         )
-        provider, held = self._held_after(message)
+        provider, held = self.after(message)
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
-    @operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
+    @Operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace all inventories of a provider."""
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
         generation = int(call.body["resource_provider_generation"])
         message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
-        return self._shown(*self._held_after(message))
+        return self._shown(*self.after(message))
 
-    @operation("placement:resource_providers:inventories:delete", since="1.5", below=405)
+    @Operation("placement:resource_providers:inventories:delete", since=v("1.5"), below=405)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete all inventories of a provider."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
@@ -146,7 +134,7 @@ class InventoriesResource(_WithInventories):
     def _shown(provider: Outline, held: Held) -> OperationResult:
         body = {
             "resource_provider_generation": provider.generation,
-            "inventories": {name: _represented(inventory) for name, inventory in held.items()},
+            "inventories": {name: msgspec.structs.asdict(inventory) for name, inventory in held.items()},
         }
         return OperationResult(body=body, modified=provider.updated_at)
 
@@ -156,15 +144,15 @@ class InventoryOfClassResource(_WithInventories):
 
     path = "/resource_providers/{uuid}/inventories/{resource_class}"
 
-    @operation("placement:resource_providers:inventories:show")
+    @Operation("placement:resource_providers:inventories:show")
     def on_get(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Show the inventory of one class."""
-        provider, held = self.store.read(lambda connection: self._held(connection, uuid))
+        provider, held = self.present(uuid)
         if resource_class not in held:
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @operation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
+    @Operation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace the inventory of one class, which must exist."""
         message = SetInventory(
@@ -175,10 +163,10 @@ class InventoryOfClassResource(_WithInventories):
             generation=int(call.body["resource_provider_generation"]),
             expected="present",
         )
-        provider, held = self._held_after(message)
+        provider, held = self.after(message)
         return _one(provider, held[resource_class])
 
-    @operation(
+    @Operation(
         "placement:resource_providers:inventories:delete",
         error_status={errors.InventoryInUse: (409, CONCURRENT_UPDATE)},
     )
@@ -190,5 +178,5 @@ class InventoryOfClassResource(_WithInventories):
 
 
 def _one(provider: Outline, inventory: Inventory, **more: Any) -> OperationResult:
-    body = {"resource_provider_generation": provider.generation, **_represented(inventory)}
+    body = {"resource_provider_generation": provider.generation, **msgspec.structs.asdict(inventory)}
     return OperationResult(body=body, modified=provider.updated_at, **more)

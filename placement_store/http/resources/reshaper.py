@@ -3,12 +3,13 @@
 from moorage import errors
 from moorage.model import ReshapedInventories
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, OperationResult, Resource, operation
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
 from placement_store.http.resources.inventories import INVENTORIES, described
 from placement_store.http.schemas import GENERATION, UUID_PATTERN, Schema, Schemas, document
+from placement_store.http.versions import v
 from placement_store.reshapes import reshape
 
 _RESHAPED: Schema = {
@@ -39,7 +40,7 @@ class ReshaperResource(Resource):
 
     path = "/reshaper"
 
-    @operation("placement:reshaper:reshape", since="1.30", body=_RESHAPE_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)

@@ -8,16 +8,21 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy import Connection
 
 from moorage import errors, ids
-from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
-from moorage.model import ResourceGroup
+from moorage.messages import (
+    DeleteResourceProvider,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    UpdateResourceProvider,
+)
 from placement_store.db import change_feed
 from placement_store.http import query
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, OperationResult, Resource, operation
-from placement_store.http.query import Query
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
-from placement_store.http.versions import Version, v
+from placement_store.http.versions import v
 from placement_store.providers import create as new_providers
 from placement_store.providers import outlines
 from placement_store.providers import tree as trees
@@ -83,17 +88,44 @@ class ProviderScopedResource(Resource):
         """
         self.store.read(lambda connection: outlines.get(connection, path["uuid"]))
 
+    def part(self, connection: Connection, id_: int) -> Any:  # noqa: ARG002
+        """Read the part of a provider that the resource is about, by the provider's id."""
+        return None
+
+    def read(self, connection: Connection, uuid: str) -> tuple[Outline, Any]:
+        """Read a provider and its part; by one statement each.
+
+        :raises ProviderNotFound: there is none.
+        """
+        provider = outlines.get(connection, uuid)
+        return provider, self.part(connection, provider.id)
+
+    def present(self, uuid: str) -> tuple[Outline, Any]:
+        """Read a provider and its part in a transaction."""
+        return self.store.read(lambda connection: self.read(connection, uuid))
+
+    def after(self, message: SetAggregates | SetInventories | SetInventory | SetTraits) -> tuple[Outline, Any]:
+        """Make a change, and return the provider and its part after it."""
+
+        def work(connection: Connection) -> tuple[Outline, Any]:
+            self.store.run(message, connection)
+            return self.read(connection, message.uuid)
+
+        return self.store.once_unnamed(work)
+
 
 class ResourceProvidersResource(Resource):
     """All providers."""
 
     path = "/resource_providers"
 
-    @operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_BAD_NAME)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
-        group = requested_group(call.query, call.version)
+        # Requirements that each provider must meet by itself.
+        has_group = not set(call.query.names) <= {"name", "uuid"}
+        group = query.group(call.query, "", call.version) if has_group else None
         found = self.store.read(
             lambda connection: outlines.listed(
                 connection, name=name, uuid=None if uuid is None else query.uuid_of("uuid", uuid), group=group
@@ -104,7 +136,7 @@ class ResourceProvidersResource(Resource):
             body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
         )
 
-    @operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Create a provider; from 1.20, return it."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
@@ -126,13 +158,13 @@ class ResourceProviderResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}"
 
-    @operation("placement:resource_providers:show")
+    @Operation("placement:resource_providers:show")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """Show a provider."""
-        provider = self.store.read(lambda connection: outlines.get(connection, uuid))
+        provider, _ = self.present(uuid)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @operation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
+    @Operation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename a provider and, from 1.14, set its first parent; from 1.37, change or remove its parent."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
@@ -154,30 +186,9 @@ class ResourceProviderResource(ProviderScopedResource):
         provider = self.store.once_unnamed(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @operation("placement:resource_providers:delete")
+    @Operation("placement:resource_providers:delete")
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)
         self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
-
-
-def requested_group(parameters: Query, version: Version) -> ResourceGroup | None:
-    """Parse the requirements that each provider must meet by itself; null where the query has none.
-
-    :raises HTTPRefusal: 400, a parameter is malformed.
-    """
-    if not set(parameters.names).difference({"name", "uuid"}):
-        return None
-    amounts, tree = parameters.last("resources"), parameters.last("in_tree")
-    traits = query.traits("required", parameters.all("required"), version)
-    aggregates = query.aggregates("member_of", parameters.all("member_of"), version)
-    return ResourceGroup(
-        resources={} if amounts is None else query.resources("resources", amounts),
-        required=traits.required,
-        any_of=traits.any_of,
-        forbidden=traits.forbidden,
-        member_of=aggregates.member_of,
-        not_member_of=aggregates.not_member_of,
-        in_tree=None if tree is None else query.uuid_of("in_tree", tree),
-    )

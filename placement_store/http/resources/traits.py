@@ -8,13 +8,14 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import SetTraits
-from placement_store.http.operations import Call, OperationResult, Resource, operation
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import GENERATION, TEXT, Schema, Schemas, document
-from placement_store.providers import outlines, traits
+from placement_store.http.versions import v
+from placement_store.providers import traits
 from placement_store.providers.outlines import Outline
 
 #: The parameters of ``GET /traits``.
@@ -26,7 +27,7 @@ class TraitsResource(Resource):
 
     path = "/traits"
 
-    @operation("placement:traits:list", since="1.6", query=_LIST_SCHEMAS)
+    @Operation("placement:traits:list", since=v("1.6"), query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
         """List the traits, or those that match all parameters of the query."""
         wanted = _wanted(call.query)
@@ -39,20 +40,20 @@ class TraitResource(NamedResource):
 
     path = "/traits/{name}"
 
-    @operation("placement:traits:show", since="1.6")
+    @Operation("placement:traits:show", since=v("1.6"))
     def on_get(self, _call: Call, name: str) -> OperationResult:
         """Check that a trait exists."""
         self._require(self.store.traits, name)
         return OperationResult(204, modified=time.time())
 
-    @operation("placement:traits:update", since="1.6")
+    @Operation("placement:traits:update", since=v("1.6"))
     def on_put(self, _call: Call, name: str) -> OperationResult:
         """Create a custom trait unless it exists."""
         require_custom(name)
         created = self._created(self.store.traits, name)
         return OperationResult(201 if created else 204, location=f"/traits/{name}", modified=time.time())
 
-    @operation("placement:traits:delete", since="1.6")
+    @Operation("placement:traits:delete", since=v("1.6"))
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom trait that no provider has."""
         self._delete(self.store.traits, name)
@@ -99,14 +100,14 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/traits"
 
-    @operation("placement:resource_providers:traits:list", since="1.6")
+    @Operation("placement:resource_providers:traits:list", since=v("1.6"))
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """List the traits of a provider."""
-        return _shown(*self.store.read(lambda connection: _held(connection, uuid)))
+        return _shown(*self.present(uuid))
 
-    @operation(
+    @Operation(
         "placement:resource_providers:traits:update",
-        since="1.6",
+        since=v("1.6"),
         body=_REPLACE_SCHEMAS,
         error_status={errors.TraitNotFound: (400, UNDEFINED)},
     )
@@ -118,25 +119,17 @@ class ProviderTraitsResource(ProviderScopedResource):
             traits=tuple(call.body["traits"]),
             generation=int(call.body["resource_provider_generation"]),
         )
-        return _shown(*self._held_after(message))
+        return _shown(*self.after(message))
 
-    @operation("placement:resource_providers:traits:delete", since="1.6")
+    @Operation("placement:resource_providers:traits:delete", since=v("1.6"))
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Remove all traits from a provider."""
-        self._held_after(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=()))
+        self.after(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=()))
         return OperationResult(204)
 
-    def _held_after(self, message: SetTraits) -> tuple[Outline, Sequence[str]]:
-        def work(connection: Connection) -> tuple[Outline, Sequence[str]]:
-            self.store.run(message, connection)
-            return _held(connection, message.uuid)
-
-        return self.store.once_unnamed(work)
-
-
-def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
-    provider = outlines.get(connection, uuid)
-    return provider, traits.of(connection, [provider.id]).get(provider.id, [])
+    def part(self, connection: Connection, id_: int) -> Sequence[str]:
+        """Read the traits of a provider."""
+        return traits.of(connection, [id_]).get(id_, [])
 
 
 def _shown(provider: Outline, held: Sequence[str]) -> OperationResult:

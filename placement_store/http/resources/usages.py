@@ -7,13 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from placement_store.http.operations import Call, OperationResult, Resource, operation
+from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import Schema, Schemas, document, with_more
 from placement_store.http.versions import v
-from placement_store.providers import outlines, usages
 from placement_store.providers import rows as providers
-from placement_store.providers.outlines import Outline
+from placement_store.providers import usages
 from placement_store.providers.usages import Sums
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -33,7 +32,7 @@ class UsagesResource(Resource):
 
     path = "/usages"
 
-    @operation("placement:usages", since="1.9", query=_LIST_SCHEMAS, target=("project_id", "user_id"))
+    @Operation("placement:usages", since=v("1.9"), query=_LIST_SCHEMAS, target=("project_id", "user_id"))
     def on_get(self, call: Call) -> OperationResult:
         """Show sums by resource class and, from 1.38, by consumer type."""
         sent = call.query.last_values
@@ -71,15 +70,14 @@ class ProviderUsagesResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/usages"
 
-    @operation("placement:resource_providers:usages")
+    @Operation("placement:resource_providers:usages")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """Show the used amount of each inventory, zeros included."""
-
-        def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
-            provider = outlines.get(connection, uuid)
-            rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
-            return provider, {self.store.classes.name_of(n, connection): row.used for n, row in rows.items()}
-
-        provider, used = self.store.read(work)
+        provider, used = self.present(uuid)
         body = {"resource_provider_generation": provider.generation, "usages": dict(sorted(used.items()))}
         return OperationResult(body=body, modified=provider.updated_at)
+
+    def part(self, connection: Connection, id_: int) -> dict[str, int]:
+        """Read the used amounts of a provider."""
+        rows = providers.inventories_of(connection, [id_]).get(id_, {})
+        return {self.store.classes.name_of(number, connection): row.used for number, row in rows.items()}
