@@ -3,7 +3,7 @@
 from typing import Any
 
 from msgspec import structs
-from sqlalchemy import Connection, Row, exc, func, or_, select
+from sqlalchemy import Column, Connection, Row, exc, func, or_, select
 
 from moorage import errors
 from moorage.db.database import Database
@@ -122,17 +122,13 @@ def list_cells(database: Database) -> list[Cell]:
 @handles(ListCells)
 def _list_cells(store: Store, message: ListCells) -> list[Cell]:
     found = list_cells(store.database)
-    return [_without_database(cell) for cell in found] if message.without_databases else found
+    return [structs.replace(cell, database_connection=None) for cell in found] if message.without_databases else found
 
 
 @reads(LocateCell)
 def _locate_cell(connection: Connection, message: LocateCell) -> Cell:
     cell = by_name(connection, message.name)
-    return cell if message.with_database else _without_database(cell)
-
-
-def _without_database(cell: Cell) -> Cell:
-    return structs.replace(cell, database_connection=None)
+    return cell if message.with_database else structs.replace(cell, database_connection=None)
 
 
 @reads(ListHostsDeclaredDown)
@@ -158,10 +154,7 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
 
     :raises CellNotFound: there is none of that uuid.
     """
-    row = connection.execute(select(cells).where(cells.c.uuid == uuid)).one_or_none()
-    if row is None:
-        raise errors.CellNotFound(kind="cell", name=uuid)
-    return _cell(row)
+    return _one(connection, cells.c.uuid, uuid)
 
 
 def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
@@ -181,9 +174,13 @@ def by_name(connection: Connection, name: str) -> Cell:
 
     :raises CellNotFound: there is none of that name.
     """
-    row = connection.execute(select(cells).where(cells.c.name == name)).one_or_none()
+    return _one(connection, cells.c.name, name)
+
+
+def _one(connection: Connection, column: Column[str], value: str) -> Cell:
+    row = connection.execute(select(cells).where(column == value)).one_or_none()
     if row is None:
-        raise errors.CellNotFound(kind="cell", name=name)
+        raise errors.CellNotFound(name=value)
     return _cell(row)
 
 

@@ -31,8 +31,9 @@ MODULES = (
 
 def _served(modules: tuple[ModuleType, ...]) -> dict[type[Message[Any]], Served]:
     found: dict[type[Message[Any]], Served] = {}
-    for served in (served_by(value) for module in modules for value in vars(module).values()):
-        if served is not None and found.setdefault(served.message_type, served) is not served:
+    functions = (value for module in modules for value in vars(module).values())
+    for served in (served for function in functions for served in served_by(function)):
+        if found.setdefault(served.message_type, served) is not served:
             raise TypeError(f"{served.message_type.method} is served twice")
     return found
 

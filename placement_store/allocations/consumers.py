@@ -1,7 +1,7 @@
 """Read consumers with their allocations, create them, and update them by compare-and-swap of their generations."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, exc, select, tuple_
@@ -67,17 +67,7 @@ UNCLAIMED: Mapping[str, Any] = {
 # One statement, which sees one moment: a consumer with the allocations of that generation.
 _HOLDINGS = (
     select(
-        consumers.c.id,
-        consumers.c.uuid,
-        consumers.c.generation,
-        consumers.c.claim_id,
-        consumers.c.root_provider_id,
-        consumers.c.accepted_by,
-        consumers.c.owner,
-        consumers.c.known_over_rpc,
-        consumers.c.consumer_group_id,
-        consumers.c.migration_of,
-        consumers.c.isolated_groups,
+        *(consumers.c[column.name] for column in fields(Holding) if column.name != "rows"),
         allocations.c.id,
         allocations.c.resource_provider_id,
         allocations.c.resource_class_id,
@@ -218,8 +208,3 @@ def _as_read(statement: Any, holding: Holding, *, unaccepted: bool) -> Any:
     statement = statement.where(consumers.c.id == holding.id, consumers.c.generation == holding.generation)
     # Accepting a claim does not bump the generation.
     return statement.where(consumers.c.accepted_by.is_(None)) if unaccepted else statement
-
-
-def not_found(uuid: str) -> errors.ConsumerNotFound:
-    """Return the error that there is no such consumer."""
-    return errors.ConsumerNotFound(kind="consumer", name=uuid)

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
+from moorage import errors
 from moorage.messages import GetAllocations
 from moorage.model import Consumer, ProviderAmounts
-from placement_store.allocations.consumers import not_found
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
 from placement_store.schema import allocations, consumers, resource_providers
@@ -58,7 +58,7 @@ def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> 
     """
     found = connection.execute(_SHOWN, {"uuid": uuid}).all()
     if not found:
-        raise not_found(uuid)
+        raise errors.ConsumerNotFound(name=uuid)
     held: dict[str, dict[str, int]] = {}
     generations: dict[str, int] = {}
     for row in found:

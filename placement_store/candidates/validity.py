@@ -1,6 +1,6 @@
 """Validate a request for candidates, independently of any provider."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from moorage import errors
 from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
@@ -21,8 +21,12 @@ def _faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
         yield "groups", "no group asks for any resources"
     if len(request.groups.keys() - {UNSUFFIXED}) > 1 and request.group_policy is None:
         yield "group_policy", "must be said where there is more than one suffixed group"
-    yield from _subtree_faults(request)
-    yield from _apart_faults(request)
+    yield from _set_faults(request, "same_subtree", "a subtree could hold")
+    in_subtrees = {suffix for suffixes in request.same_subtree for suffix in suffixes}
+    for suffix, group in request.groups.items():
+        if not group.resources and suffix not in in_subtrees:
+            yield f"groups[{suffix!r}].resources", "a group without resources must be named in same_subtree"
+    yield from _set_faults(request, "apart", "others could be kept from")
     for suffix, group in request.groups.items():
         yield from _group_faults(f"groups[{suffix!r}]", group)
     if both := _common(request.root_required, request.root_forbidden):
@@ -32,31 +36,14 @@ def _faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
             yield f"root_member_of[{number}]", "all of these aggregates are forbidden"
 
 
-def _subtree_faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
-    named: set[str] = set()
-    for number, suffixes in enumerate(request.same_subtree):
-        named.update(suffixes)
+def _set_faults(request: ResourceRequest, name: str, why: str) -> Iterator[tuple[str, str]]:
+    """Yield the faults of a field whose sets name suffixed groups."""
+    for number, suffixes in enumerate(getattr(request, name)):
         for suffix in suffixes:
             if suffix == UNSUFFIXED:
-                yield f"same_subtree[{number}]", "the unsuffixed group has no one provider that a subtree could hold"
+                yield f"{name}[{number}]", f"the unsuffixed group has no one provider that {why}"
             if suffix not in request.groups:
-                yield f"same_subtree[{number}]", f"there is no group {suffix!r}"
-    yield from _resourceless_faults(request.groups, named)
-
-
-def _apart_faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
-    for number, suffixes in enumerate(request.apart):
-        for suffix in suffixes:
-            if suffix == UNSUFFIXED:
-                yield f"apart[{number}]", "the unsuffixed group has no one provider that others could be kept from"
-            if suffix not in request.groups:
-                yield f"apart[{number}]", f"there is no group {suffix!r}"
-
-
-def _resourceless_faults(groups: Mapping[str, ResourceGroup], in_subtrees: set[str]) -> Iterator[tuple[str, str]]:
-    for suffix, group in groups.items():
-        if not group.resources and suffix not in in_subtrees:
-            yield f"groups[{suffix!r}].resources", "a group without resources must be named in same_subtree"
+                yield f"{name}[{number}]", f"there is no group {suffix!r}"
 
 
 def _group_faults(path: str, group: ResourceGroup) -> Iterator[tuple[str, str]]:

@@ -189,7 +189,7 @@ def migration_of(found: Mapping[str, Holding], instance: Holding, uuid: str) -> 
     """
     migration = found.get(uuid)
     if migration is None or residues.is_residue(migration):
-        raise consumers.not_found(uuid)
+        raise errors.ConsumerNotFound(name=uuid)
     if migration.migration_of != instance.uuid:
         raise errors.InvalidRequest(path="$.migration_uuid", reason=f"no migration of consumer {instance.uuid}")
     return migration

@@ -51,7 +51,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
         if not message.migration_uuids:
             return Released()
     if holding is None and not message.for_good:
-        raise consumers.not_found(uuid)
+        raise errors.ConsumerNotFound(name=uuid)
     if message.unaccepted and holding is not None and holding.accepted_by is not None:
         raise claims.already_accepted(uuid)
     if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:

@@ -107,7 +107,7 @@ def _held(
         raise errors.ConsumerDeleted(consumer_uuid=str(hold.accepted_by))
     root = keys.get(hold.root_provider_uuid)
     if root is None:
-        raise providers.provider_not_found(hold.root_provider_uuid)
+        raise errors.ProviderNotFound(name=hold.root_provider_uuid)
     # The allocations of another claim cannot be told apart from foreign ones: all of them are replaced. Without a
     # claim, and under the recorded one, allocations beyond the record are foreign, and stay.
     is_its_own = holding is not None and holding.claim_id in (None, hold.claim_id)
@@ -147,7 +147,7 @@ def _missing(
     lacking: Counter[int] = Counter()
     for uuid, resources in wanted.items():
         if uuid not in keys and uuid in hold.pools:
-            raise providers.provider_not_found(uuid)
+            raise errors.ProviderNotFound(name=uuid)
         if uuid not in keys or keys[uuid].id in of_tree:
             lacking.update({names.id_of(name, connection): amount for name, amount in resources.items()})
     tree_ids = providers.tree_ids(connection, [root_id])

@@ -1,6 +1,5 @@
 """List claims and residues for operators, with their hosts, owners and ages."""
 
-from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
@@ -15,9 +14,10 @@ from placement_store.schema import consumers, resource_providers
 
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
 
+# Under the names of the fields of the answer.
 _CLAIMS = select(
-    consumers.c.uuid,
-    consumers.c.consumer_type,
+    consumers.c.uuid.label("consumer_uuid"),
+    func.coalesce(consumers.c.consumer_type, "UNKNOWN").label("consumer_type"),
     consumers.c.generation,
     consumers.c.claim_id,
     resource_providers.c.uuid.label("root_provider_uuid"),
@@ -44,27 +44,13 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
         query = query.where(consumers.c.uuid > message.after)
     if message.limit is not None:
         query = query.order_by(consumers.c.uuid).limit(message.limit)
-    rows = _named(connection, query, message.consumer_uuids)
-    return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
-
-
-def _named(connection: Connection, query: Any, uuids: Collection[str]) -> list[Row[Any]]:
-    if not uuids:
-        return list(connection.execute(query))
-    return list(bulk.select_in(connection, query, consumers.c.uuid, sorted(uuids)))
+    uuids = sorted(message.consumer_uuids)
+    rows = bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
+    return sorted(map(_state, rows), key=lambda claim: (-claim.age, claim.consumer_uuid))
 
 
 def _state(row: Row[Any]) -> ClaimState:
-    return ClaimState(
-        consumer_uuid=row.uuid,
-        consumer_type=row.consumer_type or "UNKNOWN",
-        generation=row.generation,
-        claim_id=row.claim_id,
-        root_provider_uuid=row.root_provider_uuid,
-        node=row.node,
-        owner=row.owner,
-        accepted_by=row.accepted_by,
-        accepted_host=row.accepted_host,
-        # Two statements of the clock may differ by the time that one of them takes.
-        age=max(0.0, row.age),
-    )
+    described = row._asdict()
+    # Two statements of the clock may differ by the time that one of them takes.
+    described["age"] = max(0.0, row.age)
+    return ClaimState(**described)

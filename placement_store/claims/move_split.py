@@ -7,7 +7,7 @@ old and new, and the migration nothing. Everywhere else old belongs to the migra
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -150,11 +150,6 @@ def divide(
 def within(amounts: Mapping[Pair, int], providers: Collection[int]) -> Counter[Pair]:
     """Return those of the amounts that are of these providers."""
     return Counter({pair: amount for pair, amount in amounts.items() if pair[0] in providers})
-
-
-def providers_in(amounts: Iterable[Pair]) -> set[int]:
-    """Return the ids of the providers of these pairs."""
-    return {provider_id for provider_id, _ in amounts}
 
 
 def as_allocations(connection: Connection, amounts: Mapping[Pair, int], names: ResourceClassNames) -> Allocations:

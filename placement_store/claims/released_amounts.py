@@ -60,12 +60,3 @@ def locate(
         found[provider_id, number] += elsewhere
         missing[number] -= elsewhere
     return found
-
-
-def kept(holding: Holding, released: Mapping[Pair, int], left: Collection[int]) -> dict[Pair, int]:
-    """Return the allocations that a consumer keeps when it leaves one host for the next.
-
-    It keeps nothing of the providers that are ``left``; elsewhere, what exceeds ``released``: foreign allocations.
-    """
-    beyond = {pair: amount - released.get(pair, 0) for pair, amount in holding.amounts.items() if pair[0] not in left}
-    return {pair: amount for pair, amount in beyond.items() if amount > 0}

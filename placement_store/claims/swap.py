@@ -127,14 +127,14 @@ def _next_host(
     holding = found[message.consumer_uuid]
     released = move_split.amounts_of(message.released)
     in_tree = released_amounts.providers_on_host(connection, holding)
-    left = {keys[uuid].id for uuid in released if uuid in keys} - move_split.providers_in(claimed)
+    left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
         left |= in_tree
     located = released_amounts.locate(connection, holding, released, keys, in_tree, names)
-    kept = Counter(released_amounts.kept(holding, located, left))
-    return _SwapResult(
-        after=kept + Counter(claimed), kept=kept, lost=Counter(holding.amounts) - located - kept, migration=None
-    )
+    # Beyond the claim are foreign allocations: it keeps them, except on the providers that it leaves.
+    foreign = Counter(holding.amounts) - located
+    lost = move_split.within(foreign, left)
+    return _SwapResult(after=foreign - lost + Counter(claimed), kept=foreign - lost, lost=lost, migration=None)
 
 
 def _next_destination(

@@ -10,7 +10,7 @@ A function serves a message by its decorator alone, for the bus, for commands an
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -112,17 +112,19 @@ def writes(
     return mark
 
 
-def handles(message_type: type[M]) -> Callable[[Callable[[Store, M], T]], Callable[[Store, M], T]]:
-    """Serve a message by a function of the store and the message that opens its transactions itself."""
-    return lambda function: _marked(function, Served(message_type, function, None, takes_names=False))
+def handles(*message_types: type[Message[Any]]) -> Callable[[Callable[[Store, M], T]], Callable[[Store, M], T]]:
+    """Serve messages of these types by a function of the store that opens its transactions itself."""
+    return lambda function: _marked(
+        function, *(Served(one, function, None, takes_names=False) for one in message_types)
+    )
 
 
-def served_by(function: object) -> Served | None:
-    """Return the description of how a function serves a message, or None."""
-    return getattr(function, _SERVES, None) if inspect.isfunction(function) else None
+def served_by(function: object) -> Sequence[Served]:
+    """Return the descriptions of how a function serves messages, if it does."""
+    return getattr(function, _SERVES, ()) if inspect.isfunction(function) else ()
 
 
-def _marked(function: Callable[P, T], served: Served) -> Callable[P, T]:
+def _marked(function: Callable[P, T], *served: Served) -> Callable[P, T]:
     setattr(function, _SERVES, served)
     return function
 

@@ -24,15 +24,16 @@ import falcon
 from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
+from moorage import errors
 from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
-from placement_store.http import errors, identity, versions
+from placement_store.http import errors as error_documents
+from placement_store.http import identity, versions
 from placement_store.http.operations import DEADLINE, Resource
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
-from placement_store.providers.rows import provider_not_found
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -58,7 +59,7 @@ def application(
     # A response without a body has no media type, and one with a body sets its own.
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
-    errors.install(app)
+    error_documents.install(app)
     store, authorize = Dispatcher(database), PolicyEnforcer(conf).authorize
     for resource in RESOURCES:
         app.add_route(resource.path, resource(store, authorize, conf.placement_api))
@@ -120,7 +121,7 @@ class _Preparation:
         if "uuid" in path:
             uuid = canonical_uuid(path["uuid"])
             if uuid is None:
-                raise provider_not_found(path["uuid"])
+                raise errors.ProviderNotFound(name=path["uuid"])
             path["uuid"] = uuid
 
     def process_response(

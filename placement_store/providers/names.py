@@ -12,7 +12,7 @@ from moorage.messages import (
     ListResourceClasses,
     ListTraits,
 )
-from placement_store.db.names import Names, ResourceClassNames, TraitNames
+from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.db.store import Store, handles, reads
 
 
@@ -30,46 +30,26 @@ def list_traits(connection: Connection, message: ListTraits) -> list[str]:
     )
 
 
-@handles(EnsureResourceClass)
-def ensure_resource_class(store: Store, message: EnsureResourceClass) -> Ensured:
-    """Create a custom resource class unless it exists; see :func:`_ensure` for the errors."""
-    return _ensure(store, message, store.classes)
-
-
-@handles(EnsureTrait)
-def ensure_trait(store: Store, message: EnsureTrait) -> Ensured:
-    """Create a custom trait unless it exists; see :func:`_ensure` for the errors."""
-    return _ensure(store, message, store.traits)
-
-
-@handles(DeleteResourceClass)
-def delete_resource_class(store: Store, message: DeleteResourceClass) -> Done:
-    """Delete a custom resource class; see :func:`_delete` for the errors."""
-    return _delete(store, message, store.classes)
-
-
-@handles(DeleteTrait)
-def delete_trait(store: Store, message: DeleteTrait) -> Done:
-    """Delete a custom trait; see :func:`_delete` for the errors."""
-    return _delete(store, message, store.traits)
-
-
-def _ensure(store: Store, message: EnsureResourceClass | EnsureTrait, names: Names) -> Ensured:
-    """Create a name, unless it exists.
+@handles(EnsureResourceClass, EnsureTrait)
+def ensure(store: Store, message: EnsureResourceClass | EnsureTrait) -> Ensured:
+    """Create a custom resource class or trait, unless it exists.
 
     :raises InvalidRequest: it is a standard one, or is not called ``CUSTOM_...``.
     """
+    names = store.classes if isinstance(message, EnsureResourceClass) else store.traits
     names.require_custom(message.name)
     return store.once(message, lambda connection: Ensured(created=bool(names.create(connection, {message.name}))))
 
 
-def _delete(store: Store, message: DeleteResourceClass | DeleteTrait, names: Names) -> Done:
-    """Delete a name.
+@handles(DeleteResourceClass, DeleteTrait)
+def delete(store: Store, message: DeleteResourceClass | DeleteTrait) -> Done:
+    """Delete a custom resource class or trait.
 
     :raises NotFound: there is none of that name.
     :raises NameInUse: a provider has it.
     :raises InvalidRequest: it is a standard one.
     """
+    names = store.classes if isinstance(message, DeleteResourceClass) else store.traits
 
     def work(connection: Connection) -> Done:
         names.delete(connection, message.name)

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
+from moorage import errors
 from moorage.model import ResourceGroup
 from placement_store.providers import matching
-from placement_store.providers.rows import provider_not_found
 from placement_store.schema import resource_providers
 
 
@@ -47,31 +47,39 @@ def get(connection: Connection, uuid: str) -> Outline:
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    found = _read(connection, _OUTLINES.where(resource_providers.c.uuid == uuid))
-    if not found:
-        raise provider_not_found(uuid)
-    return found[0]
+    for found in fetch(connection, query(connection, uuid=uuid)):
+        return found
+    raise errors.ProviderNotFound(name=uuid)
 
 
 def listed(
     connection: Connection, *, name: str | None = None, uuid: str | None = None, group: ResourceGroup | None = None
 ) -> Sequence[Outline]:
-    """Return the providers in the order of their creation: all, or those that match all given conditions.
+    """Return the providers that :func:`query` finds, in the order of their creation; it raises the same errors."""
+    found = query(connection, name=name, uuid=uuid, group=group)
+    return fetch(connection, found.order_by(resource_providers.c.id))
+
+
+def query(
+    connection: Connection, *, name: str | None = None, uuid: str | None = None, group: ResourceGroup | None = None
+) -> Select[Any]:
+    """Return the query for the providers that match all given conditions, for :func:`fetch`.
 
     :param group: conditions on each single provider; see :func:`placement_store.providers.matching.conditions`.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.
     :raises InvalidRequest: a trait is both required and forbidden.
     """
-    query = _OUTLINES.order_by(resource_providers.c.id)
+    found = _OUTLINES
     if name is not None:
-        query = query.where(resource_providers.c.name == name)
+        found = found.where(resource_providers.c.name == name)
     if uuid is not None:
-        query = query.where(resource_providers.c.uuid == uuid)
+        found = found.where(resource_providers.c.uuid == uuid)
     if group is not None:
-        query = query.where(*matching.conditions(connection, group))
-    return _read(connection, query)
+        found = found.where(*matching.conditions(connection, group))
+    return found
 
 
-def _read(connection: Connection, query: Select[Any]) -> Sequence[Outline]:
+def fetch(connection: Connection, query: Select[Any]) -> Sequence[Outline]:
+    """Return the providers of a query that :func:`query` has made."""
     return [Outline(*row) for row in connection.execute(query)]

@@ -1,17 +1,17 @@
 """Read resource providers as the API returns them: one, all that match conditions, or whole trees."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, select
 
 from moorage.messages import GetResourceProvider, ListProviderTrees, ListResourceProviders
 from moorage.model import ResourceProvider
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
-from placement_store.providers import aggregates, matching, traits
+from placement_store.providers import aggregates, outlines, traits
 from placement_store.providers import rows as providers
+from placement_store.providers.outlines import Outline
 from placement_store.schema import resource_providers
 
 
@@ -21,10 +21,7 @@ def get(connection: Connection, message: GetResourceProvider, names: ResourceCla
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    found = _values(connection, select(resource_providers).where(resource_providers.c.uuid == message.uuid), names)
-    if not found:
-        raise providers.provider_not_found(message.uuid)
-    return found[0]
+    return _filled(connection, [outlines.get(connection, message.uuid)], names)[0]
 
 
 @reads(ListResourceProviders)
@@ -38,16 +35,11 @@ def list_providers(
     :raises InvalidRequest: a trait is both required and forbidden.
     """
     table = resource_providers.c
-    query = select(resource_providers).order_by(table.name if message.limit is None else table.uuid)
-    if message.name is not None:
-        query = query.where(table.name == message.name)
-    if message.uuid is not None:
-        query = query.where(table.uuid == message.uuid)
-    if message.matching is not None:
-        query = query.where(*matching.conditions(connection, message.matching))
+    query = outlines.query(connection, name=message.name, uuid=message.uuid, group=message.matching)
     if message.after is not None:
         query = query.where(table.uuid > message.after)
-    return _values(connection, query.limit(message.limit), names)
+    query = query.order_by(table.name if message.limit is None else table.uuid).limit(message.limit)
+    return _filled(connection, outlines.fetch(connection, query), names)
 
 
 @reads(ListProviderTrees)
@@ -56,8 +48,8 @@ def list_trees(connection: Connection, message: ListProviderTrees, names: Resour
     table = resource_providers.c
     named = bulk.select_in(connection, select(table.root_provider_id), table.uuid, sorted(message.uuids))
     roots = {row.root_provider_id for row in named}
-    query = select(resource_providers).where(table.root_provider_id.in_(sorted(roots))).order_by(table.name)
-    return list(_parents_first(_values(connection, query, names)))
+    query = outlines.query(connection).where(table.root_provider_id.in_(sorted(roots))).order_by(table.name)
+    return list(_parents_first(_filled(connection, outlines.fetch(connection, query), names)))
 
 
 def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvider]:
@@ -72,29 +64,27 @@ def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvid
         pending += children.get(provider.uuid, [])[::-1]
 
 
-def _values(connection: Connection, query: Select[Any], names: ResourceClassNames) -> list[ResourceProvider]:
+def _filled(connection: Connection, found: Sequence[Outline], names: ResourceClassNames) -> list[ResourceProvider]:
+    """Return providers with their inventories, traits and aggregates."""
     # First the providers, then their inventories: if these are newer than the generation, a write that names the
     # generation is refused, and the caller reads again. In the reverse order a stale read would pass.
-    found = connection.execute(query).all()
-    ids = [row.id for row in found]
+    ids = [one.id for one in found]
     inventories = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
-    relatives = {id_ for row in found for id_ in (row.root_provider_id, row.parent_provider_id) if id_}
-    uuids = providers.uuids_of(connection, relatives)
     shown = []
-    for row in found:
-        held = {names.name_of(number, connection): held for number, held in inventories.get(row.id, {}).items()}
+    for one in found:
+        held = {names.name_of(number, connection): held for number, held in inventories.get(one.id, {}).items()}
         shown.append(
             ResourceProvider(
-                uuid=row.uuid,
-                name=row.name,
-                generation=row.generation,
-                root_provider_uuid=uuids[row.root_provider_id],
-                parent_provider_uuid=uuids.get(row.parent_provider_id),
+                uuid=one.uuid,
+                name=one.name,
+                generation=one.generation,
+                root_provider_uuid=one.root_uuid,
+                parent_provider_uuid=one.parent_uuid,
                 inventories={name: held[name].described for name in sorted(held)},
                 used={name: held[name].used for name in sorted(held)},
-                traits=tuple(held_traits.get(row.id, ())),
-                aggregates=tuple(held_aggregates.get(row.id, ())),
+                traits=tuple(held_traits.get(one.id, ())),
+                aggregates=tuple(held_aggregates.get(one.id, ())),
             )
         )
     return shown

@@ -143,7 +143,7 @@ def _compare(reports: Sequence[ProviderReport], known: Mapping[str, _StoredProvi
     for position, one in enumerate(reports):
         if one.uuid not in known:
             if one.generation is not None:
-                raise providers.provider_not_found(one.uuid)
+                raise errors.ProviderNotFound(name=one.uuid)
             continue
         found = known[one.uuid]
         if one.generation not in (None, found.generation):

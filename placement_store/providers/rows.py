@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, or_, select, tuple_
+from sqlalchemy import Connection, bindparam, or_, select, tuple_
 
 from moorage import errors
 from moorage.db.columns import now
@@ -67,15 +67,22 @@ _INVENTORY_COLUMNS = [
 ]
 _INVENTORIES = select(*_INVENTORY_COLUMNS)
 _INVENTORIES_BY_PROVIDER = bulk.Lookup(_INVENTORIES, inventories.c.resource_provider_id)
-_ALL_KEYS = select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id)
-_KEYS = _ALL_KEYS.where(resource_providers.c.uuid.in_(bindparam("uuids", expanding=True)))
+_KEYS = bulk.Lookup(
+    select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id),
+    resource_providers.c.uuid,
+)
 
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRow]:
     """Return the providers of these ids, or all; an id that does not exist is omitted."""
     # First the providers, then their inventories: these may then be newer than `seq`, and are read once more when the
     # newer `seq` is seen. In the reverse order a follower might keep old inventories for ever.
-    found = list(_select_by_id(connection, select(resource_providers), resource_providers.c.id, ids))
+    query = select(resource_providers)
+    found: Iterable[Any] = (
+        connection.execute(query).all()
+        if ids is None
+        else list(bulk.select_in(connection, query, resource_providers.c.id, sorted(ids)))
+    )
     held = inventories_of(connection, ids)
     return [
         ProviderRow(
@@ -112,25 +119,13 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
     wanted = set(uuids)
     found = keys_found(connection, wanted)
     for uuid in sorted(wanted - found.keys()):
-        raise provider_not_found(uuid)
+        raise errors.ProviderNotFound(name=uuid)
     return found
 
 
 def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:
     """Return the keys of the existing ones of the providers of these uuids."""
-    return {
-        uuid: ProviderKey(id_, root_id)
-        for chunk in bulk.chunks(sorted(set(uuids)))
-        for uuid, id_, root_id in connection.execute(_KEYS, {"uuids": chunk})
-    }
-
-
-def _select_by_id(
-    connection: Connection, query: Select[Any], column: Any, ids: Collection[int] | None
-) -> Iterable[Any]:
-    if ids is None:
-        return connection.execute(query).all()
-    return bulk.select_in(connection, query, column, sorted(ids))
+    return {uuid: ProviderKey(id_, root_id) for uuid, id_, root_id in _KEYS.rows(connection, sorted(set(uuids)))}
 
 
 def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
@@ -144,7 +139,7 @@ def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
     """Return the uuids of the providers of these ids; an id that does not exist is omitted."""
     query = select(resource_providers.c.id, resource_providers.c.uuid)
-    return {row.id: row.uuid for row in _select_by_id(connection, query, resource_providers.c.id, ids)}
+    return {row.id: row.uuid for row in bulk.select_in(connection, query, resource_providers.c.id, sorted(ids))}
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------
@@ -233,8 +228,3 @@ def compare_generation(row: LockedRow, named: int | None) -> None:
     """
     if named is not None and row.generation != named:
         raise errors.ProviderGenerationConflict(provider_uuid=row.uuid, named=named, found=row.generation)
-
-
-def provider_not_found(uuid: str) -> errors.ProviderNotFound:
-    """Return the error that there is no such provider."""
-    return errors.ProviderNotFound(kind="resource provider", name=uuid)

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true, union_all
 
+from moorage import errors
 from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
-from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, resource_providers
 
 #: The type shown for a consumer that was written before consumer types existed (Placement's word).
@@ -46,7 +46,7 @@ def of_provider(
     query = select(provider.generation, part.c.uuid, part.c.generation, held.resource_class_id, held.used)
     rows = connection.execute(query.select_from(source).where(provider.uuid == message.uuid)).all()
     if not rows:
-        raise providers.provider_not_found(message.uuid)
+        raise errors.ProviderNotFound(name=message.uuid)
     resources: dict[str, dict[str, int]] = {}
     generations: dict[str, int] = {}
     for _, consumer_uuid, consumer_generation, class_id, amount in rows:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from moorage import errors
 from moorage.model import ChildProvider, InventoryFields
-from placement_store.providers.rows import provider_not_found
 from placement_store.reshapes.distribution import Pair
 from placement_store.reshapes.reshape_tree import ReshapeTree
 
@@ -37,7 +36,7 @@ class ExtendedTree:
         """
         uuid = _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
         if uuid is None:
-            raise provider_not_found(reference)
+            raise errors.ProviderNotFound(name=reference)
         return uuid
 
 
@@ -58,7 +57,7 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
     for position, (uuid, child) in enumerate(zip(uuids, described, strict=True)):
         parent_uuid = _find(tree, new, child.parent)
         if parent_uuid is None:
-            raise provider_not_found(child.parent)
+            raise errors.ProviderNotFound(name=child.parent)
         if uuid in new:
             children.append(NewChild(uuid, parent_uuid, child))
         elif tree.providers[uuid].parent_uuid != parent_uuid:

@@ -36,24 +36,23 @@ class InstructedChanges:
         return ReshapePlan(created=created, inventories=inventories, dealt=tuple(self.dealt))
 
 
+#: The fields of a request that refer to providers.
+_REFERENCES = {
+    "instructions": ("from_resource_provider", "to_resource_provider"),
+    "providers": ("parent", "name", "uuid"),
+    "dealt": ("from_resource_provider", "to_resource_provider"),
+}
+
+
 def references(message: Instructed) -> list[Reference]:
     """Return every reference to a provider in a request, with its path."""
-    found: list[Reference] = []
-    for position, instruction in enumerate(message.instructions):
-        path = f"$.instructions[{position}]"
-        found.append(Reference(f"{path}.from_resource_provider", instruction.from_resource_provider))
-        found.append(Reference(f"{path}.to_resource_provider", instruction.to_resource_provider))
-    for position, child in enumerate(message.providers):
-        path = f"$.providers[{position}]"
-        found.append(Reference(f"{path}.parent", child.parent))
-        found.append(Reference(f"{path}.name", child.name))
-        if child.uuid is not None:
-            found.append(Reference(f"{path}.uuid", child.uuid))
-    for position, instructed in enumerate(message.dealt):
-        path = f"$.dealt[{position}]"
-        found.append(Reference(f"{path}.from_resource_provider", instructed.from_resource_provider))
-        found.append(Reference(f"{path}.to_resource_provider", instructed.to_resource_provider))
-    return found
+    return [
+        Reference(f"$.{part}[{position}].{field}", text)
+        for part, fields in _REFERENCES.items()
+        for position, one in enumerate(getattr(message, part))
+        for field in fields
+        if (text := getattr(one, field)) is not None
+    ]
 
 
 def classes(message: Instructed) -> list[str]:

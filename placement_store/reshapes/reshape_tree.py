@@ -115,7 +115,7 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
     roots = {row.name: row.root_provider_id for row in rows} | {row.uuid: row.root_provider_id for row in rows}
     present = [reference for reference in references if reference.text in roots]
     if not present:
-        raise providers.provider_not_found(references[0].text)
+        raise errors.ProviderNotFound(name=references[0].text)
     root_id: int = roots[present[0].text]
     for reference in present:
         if roots[reference.text] != root_id:

@@ -97,7 +97,7 @@ def get(connection: Connection, message: GetServerGroup) -> ServerGroupState:
     """
     found = _states(connection, _SHOWN.where(consumer_groups.c.uuid == message.uuid))
     if not found:
-        raise not_found(message.uuid)
+        raise errors.ServerGroupNotFound(name=message.uuid)
     return found[0]
 
 
@@ -134,7 +134,7 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
     # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE
     group_id = connection.scalar(select(consumer_groups.c.id).where(consumer_groups.c.uuid == uuid).with_for_update())
     if group_id is None:
-        raise not_found(uuid)
+        raise errors.ServerGroupNotFound(name=uuid)
     # A concurrent write that adds a member waits for the group's row, and then finds it deleted.
     count = connection.scalar(select(func.count(MEMBER.distinct())).where(consumers.c.consumer_group_id == group_id))
     if count:
@@ -179,11 +179,6 @@ def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState
         )
         for uuid, row in described.items()
     ]
-
-
-def not_found(uuid: str) -> errors.ServerGroupNotFound:
-    """Return the error that there is no such server group."""
-    return errors.ServerGroupNotFound(name=uuid)
 
 
 # --- Occupied root providers ----------------------------------------------------------------------------------------

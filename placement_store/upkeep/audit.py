@@ -20,6 +20,9 @@ from placement_store.schema import (
     tombstones,
 )
 
+#: The columns of a consumer that the audit shows of each holder, under the same names.
+_OF_HOLDER = tuple(consumers.c[name] for name in ("uuid", "consumer_type", "claim_id", "migration_of", "accepted_by"))
+
 
 @handles(AuditStore)
 def _audit_store(store: Store, message: AuditStore) -> StoreAudit:
@@ -130,11 +133,7 @@ def _holders(
     rows_of = _rows(connection, by_consumer.keys()) if with_amounts else {}
     return [
         Holder(
-            uuid=rows[0].uuid,
-            consumer_type=rows[0].consumer_type,
-            claim_id=rows[0].claim_id,
-            migration_of=rows[0].migration_of,
-            accepted_by=rows[0].accepted_by,
+            **{column.name: getattr(rows[0], column.name) for column in _OF_HOLDER},
             allocations=sum(row.rows for row in rows),
             root_provider_uuids=tuple(row.root_uuid for row in rows if row.root_uuid is not None),
             foreign=amounts.get(number, {}) if number in buried else {},
@@ -148,14 +147,7 @@ def _holders(
 def _holders_by_root(after: int, last: int | None) -> Select[Any]:
     """Return the query for the consumers of a page, one row for each root provider of their allocations."""
     host = resource_providers.alias()
-    consumer = (
-        allocations.c.consumer_id,
-        consumers.c.uuid,
-        consumers.c.consumer_type,
-        consumers.c.claim_id,
-        consumers.c.migration_of,
-        consumers.c.accepted_by,
-    )
+    consumer = (allocations.c.consumer_id, *_OF_HOLDER)
     within = allocations.c.consumer_id > after
     if last is not None:
         within = and_(within, allocations.c.consumer_id <= last)

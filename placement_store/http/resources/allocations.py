@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations, ListProviderAllocations
 from moorage.model import ProviderAllocations
-from placement_store.allocations import consumers
 from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
@@ -211,12 +210,12 @@ class AllocationsOfConsumerResource(Resource):
         """Delete the allocations of a consumer; 404 if it has none."""
         uuid = canonical_uuid(consumer_uuid)
         if uuid is None:
-            raise consumers.not_found(consumer_uuid)
+            raise errors.ConsumerNotFound(name=consumer_uuid)
         message = DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid)
 
         def work(connection: Connection) -> None:
             if self._found(connection, uuid) is None:
-                raise consumers.not_found(uuid)
+                raise errors.ConsumerNotFound(name=uuid)
             self.store.run(message, connection)
 
         self.store.once_unnamed(work)
