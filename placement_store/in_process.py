@@ -1,7 +1,7 @@
 """Serve topic `placement` within this process: messages go to the dispatcher without a bus."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from oslo_config import cfg
 
@@ -14,16 +14,6 @@ from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
 
 LOG = logging.getLogger(__name__)
-
-
-class PlacementClient(Protocol):
-    """Call topic `placement`: a client of the bus, or :class:`InProcessPlacement`."""
-
-    def call(self, message: Message[R]) -> R:
-        """Call the topic with ``message`` and return the reply.
-
-        :raises MoorageError: the error that the server has raised.
-        """
 
 
 class InProcessPlacement:

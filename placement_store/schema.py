@@ -21,6 +21,7 @@ from moorage.service.stored_requests import request_table
 METADATA = MetaData()
 
 
+# Tables that lose rows have `sqlite_autoincrement`: else SQLite would assign the id of a deleted last row again.
 def _id() -> Column[int]:
     return Column("id", id_type(), primary_key=True, autoincrement=True)
 
@@ -62,7 +63,6 @@ resource_providers = Table(
     Column("updated_at", Double, nullable=False),
     Index("ix_resource_providers_root", "root_provider_id"),
     Index("ix_resource_providers_parent", "parent_provider_id"),
-    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -137,7 +137,6 @@ consumers = Table(
     Index("ix_consumers_migration_of", "migration_of"),
     Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
     Index("ix_consumers_project", "project_id", "user_id"),
-    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -181,7 +180,6 @@ consumer_groups = Table(
     # Null for a group that was created by a claim.
     Column("name", name_type()),
     Column("project_id", name_type()),
-    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -233,7 +231,6 @@ hosts = Table(
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "service_host", "nodename", name="uq_hosts"),
     Index("ix_hosts_heartbeat", "up", "heartbeat_at"),
-    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -272,7 +269,6 @@ changes = Table(
     Column("host_id", id_type()),
     Column("created_at", Double, nullable=False),
     Index("ix_changes_created_at", "created_at"),
-    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 

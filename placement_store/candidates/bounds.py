@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from placement_store.candidates.problem import Problem
+from placement_store.candidates.problem import Mask, Problem, members
 from placement_store.candidates.state import NOT_CHOSEN, State
-from placement_store.candidates.variables import Mask, members
 
 
 def is_infeasible(problem: Problem, state: State) -> bool:

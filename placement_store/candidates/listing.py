@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Any
 
 from msgspec import structs
 from sqlalchemy import Connection, bindparam, select
@@ -19,8 +19,7 @@ from moorage.model import (
     ProviderSummary,
     ResourceRequest,
 )
-from placement_store.candidates.batch import Batch, Pools
-from placement_store.candidates.load import trees_of
+from placement_store.candidates.load import Batch, Pools, trees_of
 from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
 from placement_store.candidates.search import MAX_STEPS, search, search_one_of_each_tree
 from placement_store.candidates.search_budget import SearchBudget
@@ -39,14 +38,8 @@ _FIRST_BATCH, _LARGEST_BATCH = 16, 512
 # The first share of each tree: states to visit, and the part of the time that is left. Arbitrary.
 _FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
 
-R = TypeVar("R")
-
-
-class Read(Protocol):
-    """A callable that runs a function of a connection in a read-only transaction, such as ``Database.read``."""
-
-    def __call__(self, work: Callable[[Connection], R], /) -> R:
-        """Return what ``work`` returns."""
+#: Runs a function of a connection in a read-only transaction and returns its result, such as ``Database.read``.
+Read = Callable[[Callable[[Connection], Any]], Any]
 
 
 @handles(ListAllocationCandidates)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from moorage.model import ResourceRequest
-from placement_store.candidates.batch import Batch
+from placement_store.candidates.load import Batch
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.schema import aggregates, inventories, provider_traits

@@ -7,12 +7,10 @@ from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
 from placement_store.candidates.bounds import is_infeasible, narrow_subtrees
 from placement_store.candidates.eligibility import Ancestry, root_qualifies, serves_group
-from placement_store.candidates.problem import Problem, compile_problem
+from placement_store.candidates.problem import Problem, SearchRequest, compile_problem, members
 from placement_store.candidates.search_budget import SearchBudget
-from placement_store.candidates.signature import signature
-from placement_store.candidates.state import State, assign, first_state, next_variable
+from placement_store.candidates.state import State, assign, first_state, next_variable, signature
 from placement_store.candidates.tree import HostTree
-from placement_store.candidates.variables import SearchRequest, members
 
 #: The most states that a search of one tree visits without finding a new candidate. Arbitrary.
 MAX_STEPS = 100_000

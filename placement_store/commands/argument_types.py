@@ -40,27 +40,23 @@ def uuid(text: str) -> str:
 
 def resource_class(text: str) -> str:
     """Check the form of a resource class's name; the class need not exist."""
-    name: str = _checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters")
-    return name
+    return str(_checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters"))
 
 
 def trait(text: str) -> str:
     """Check the form of a trait's name; the trait need not exist."""
-    name: str = _checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters")
-    return name
+    return str(_checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters"))
 
 
 def name(text: str) -> str:
     """Check the length of a name."""
-    name: str = _checked(text, Name, f"{text!r} is no name: it has 1 to 255 characters")
-    return name
+    return str(_checked(text, Name, f"{text!r} is no name: it has 1 to 255 characters"))
 
 
 def members_on_host(text: str) -> int:
     """Parse the maximum of members of a server group on one host."""
     kind = next(field.type for field in msgspec.structs.fields(ServerGroup) if field.name == "max_server_per_host")
-    most: int = _checked(text, kind, f"{text!r} is not a number from 1 to 1000", strict=False)
-    return most
+    return int(_checked(text, kind, f"{text!r} is not a number from 1 to 1000", strict=False))
 
 
 def field_value(field: str, text: str) -> float:

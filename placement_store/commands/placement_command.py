@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
+from moorage.cli.lists import MessageClient
 from moorage.config.options import main_database
 from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.messages.wire import Mutation, R
@@ -18,7 +19,6 @@ from moorage.model import ResourceGroup, ResourceProvider
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
-    from placement_store.in_process import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class PlacementCommand(Configured):
         return super().run(parsed_args)
 
     @functools.cached_property
-    def placement(self) -> "PlacementClient":
+    def placement(self) -> MessageClient:
         """The client of the service, or the store in this process where a URL was given.
 
         :raises SchemaMismatch: the tables are older or newer than this version.
@@ -122,7 +122,7 @@ def as_uuid(named: str) -> str | None:
         return None
 
 
-def find(placement: "PlacementClient", named: str) -> ResourceProvider:
+def find(placement: MessageClient, named: str) -> ResourceProvider:
     """Find a provider by its uuid or its name.
 
     :raises ProviderNotFound: there is none.

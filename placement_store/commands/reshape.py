@@ -4,17 +4,18 @@ import argparse
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cliff.lister import Lister
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from moorage.cli.command import Table, argument, shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
+from moorage.model import Inventory, ReshapePlan
 from placement_store.commands import reshape_file, reshape_fleet
 from placement_store.commands.placement_command import PlacementCommand
-from placement_store.commands.reshape_changes import PlannedChange, changes
 from placement_store.commands.reshape_file import Entry, MalformedFile
 from placement_store.commands.reshape_fleet import (
     DONE,
@@ -133,6 +134,61 @@ def _outcome(outcome: EntryOutcome, planned_as: str = PLANNED) -> tuple[Any, ...
 
 # --- Rows of planned changes ----------------------------------------------------------------------------------------
 
+
+class PlannedChange(NamedTuple):
+    """One change; fields that do not apply are null. Providers are given by name.
+
+    ``before`` and ``after`` are, for an inventory, its fields; for a move, its source and target.
+    """
+
+    #: One of ``create`` (a provider), ``inventory`` and ``move`` (an allocation); else the state of the entry.
+    change: str
+    provider: str | None = None
+    resource_class: str | None = None
+    amount: int | None = None
+    before: str | None = None
+    after: str | None = None
+    consumer: str | None = None
+
+
+def _planned_changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[PlannedChange]:
+    """Yield the providers to create, the inventories that change, and the allocations that move."""
+    names = {known.uuid: known.name for known in outcome.before.values() if known is not None} | plan.created
+    parents = {child.name: child.parent for child in outcome.entry.reshape.providers}
+    for name in plan.created.values():
+        yield PlannedChange("create", name, after=f"child of {parents[name]}")
+    yield from sorted(_inventories(outcome, plan, names))
+    for part in plan.dealt:
+        source, target = names[part.from_resource_provider], names[part.to_resource_provider]
+        for class_name, amount in part.resources.items():
+            yield PlannedChange("move", None, class_name, amount, source, target, part.consumer_uuid)
+
+
+def _inventories(outcome: EntryOutcome, plan: ReshapePlan, names: dict[str, str]) -> Iterator[PlannedChange]:
+    """Yield a change for each inventory that is a source or a target of a move."""
+    before = {known.uuid: known.inventories for known in outcome.before.values() if known is not None}
+    uuids = {name: uuid for uuid, name in plan.created.items()}
+    uuids |= {named: known.uuid for named, known in outcome.before.items() if known is not None}
+    touched = {
+        (uuids.get(named, named), class_name)
+        for move in outcome.entry.reshape.instructions
+        for named in (move.from_resource_provider, move.to_resource_provider)
+        for class_name in move.moved_resources
+    }
+    for uuid, class_name in touched:
+        was, will_be = (described.get(uuid, {}).get(class_name) for described in (before, plan.inventories))
+        yield PlannedChange("inventory", names[uuid], class_name, before=_described(was), after=_described(will_be))
+
+
+def _described(inventory: Inventory | None) -> str | None:
+    """Return the total of an inventory, and the fields that differ from their default."""
+    if inventory is None:
+        return None
+    usual = asdict(Inventory(total=inventory.total))
+    unusual = [f"{name}={value}" for name, value in asdict(inventory).items() if value != usual[name]]
+    return ", ".join([str(inventory.total), *unusual])
+
+
 _CHANGES = ("line", "host", *PlannedChange._fields)
 
 
@@ -141,5 +197,5 @@ def _changes(outcome: EntryOutcome) -> Iterator[tuple[Any, ...]]:
     if outcome.plan is None:
         yield shown((*place, *PlannedChange(outcome.state, after=outcome.reason)))
         return
-    for change in changes(outcome, outcome.plan):
+    for change in _planned_changes(outcome, outcome.plan):
         yield shown((*place, *change))

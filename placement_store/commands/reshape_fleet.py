@@ -4,16 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage import errors, ids
+from moorage.cli.lists import MessageClient
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import ReshapePlan, ResourceProvider
 from placement_store.commands.placement_command import find
 from placement_store.commands.reshape_file import Entry, HostReshape
-
-if TYPE_CHECKING:
-    from placement_store.in_process import PlacementClient
 
 #: The states of an entry.
 PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
@@ -45,7 +43,7 @@ class EntryOutcome:
 # --- Planning -------------------------------------------------------------------------------------------------------
 
 
-def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
+def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
     """Plan an entry; the outcome is planned, refused or moved before.
 
     :param again: plan it even where it seems to have been carried out before.
@@ -69,7 +67,7 @@ def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *,
     return EntryOutcome(entry, PLANNED, before, plan)
 
 
-def _find_if_there(placement: "PlacementClient", named: str) -> ResourceProvider | None:
+def _find_if_there(placement: MessageClient, named: str) -> ResourceProvider | None:
     with suppress(errors.ProviderNotFound):
         return find(placement, named)
     return None

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from moorage import errors
@@ -158,9 +159,9 @@ def replace(connection: Connection, wanted: Mapping[int, Wanted], names: Resourc
             _remove(connection, id_, number, names)
         for number, inventory in sorted(described.items()):
             if number not in present:
-                new.append({"resource_provider_id": id_, "resource_class_id": number, **_fields(inventory), "used": 0})
+                new.append({"resource_provider_id": id_, "resource_class_id": number, **asdict(inventory), "used": 0})
             elif present[number].described != inventory:
-                connection.execute(_this(inventories.update(), id_, number).values(_fields(inventory)))
+                connection.execute(_this(inventories.update(), id_, number).values(asdict(inventory)))
                 _warn_if_over_full(connection, id_, names.name_of(number, connection), inventory, present[number].used)
     _require_custom_classes(connection, {row["resource_class_id"] for row in new}, names)
     bulk.insert(connection, inventories, new)
@@ -171,10 +172,6 @@ def _require_custom_classes(connection: Connection, numbers: set[int], names: Re
     custom = {names.name_of(number, connection) for number in numbers if number >= FIRST_CUSTOM_ID}
     if custom:
         names.require(connection, custom, lock=True)
-
-
-def _fields(inventory: Inventory) -> dict[str, Any]:
-    return {name: getattr(inventory, name) for name in inventory.__struct_fields__}
 
 
 def _remove(connection: Connection, id_: int, number: int, names: ResourceClassNames) -> None:

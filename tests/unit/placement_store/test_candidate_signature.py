@@ -7,11 +7,9 @@ from support.placement_store.candidate_strategies import row
 
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree
-from placement_store.candidates.problem import compile_problem
+from placement_store.candidates.problem import SearchRequest, compile_problem
 from placement_store.candidates.search_budget import SearchBudget
-from placement_store.candidates.signature import signature
-from placement_store.candidates.state import assign, first_state
-from placement_store.candidates.variables import SearchRequest
+from placement_store.candidates.state import assign, first_state, signature
 
 FIRST = "_first"
 TAKEN = ResourceGroup(resources={"VGPU": 1})
