@@ -1,6 +1,6 @@
 """Read consumers with their allocations, create them, and update them by compare-and-swap of their generations."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -91,6 +91,20 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
             if row_id is not None:
                 held[uuid][provider_id, class_id] = HeldRow(row_id, amount)
     return found
+
+
+def columns_of(connection: Connection, holding: Holding, names: Iterable[str]) -> dict[str, Any]:
+    """Return columns of a consumer's row by name.
+
+    They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
+
+    :raises StaleRead: the consumer has been deleted.
+    """
+    query = select(*(consumers.c[name] for name in names)).where(consumers.c.id == holding.id)
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise StaleRead
+    return found._asdict()
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------

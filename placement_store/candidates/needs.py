@@ -14,7 +14,8 @@ from moorage.model import ResourceRequest
 from placement_store.candidates.load import Batch
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames, TraitNames
-from placement_store.schema import aggregates, inventories, provider_traits
+from placement_store.providers import aggregates
+from placement_store.schema import inventories, provider_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def needs_of(connection: Connection, request: ResourceRequest) -> Needs:
         named.update(group.forbidden)
     class_ids = ResourceClassNames.require(connection, smallest)
     trait_ids = TraitNames.require(connection, named.union(*wanted_traits))
-    aggregate_ids = _aggregate_ids(connection, frozenset().union(*wanted_aggregates))
+    aggregate_ids = aggregates.known(connection, frozenset().union(*wanted_aggregates))
     return Needs(
         room={class_ids[name]: amount for name, amount in smallest.items()},
         traits=_numbered(wanted_traits, trait_ids),
@@ -116,11 +117,6 @@ _HAVING_TRAITS = bulk.Lookup(
     ),
     provider_traits.c.resource_provider_id,
 )
-_AGGREGATES_BY_UUID = bulk.Lookup(select(aggregates.c.uuid, aggregates.c.id), aggregates.c.uuid)
-
-
-def _aggregate_ids(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    return {row.uuid: row.id for row in _AGGREGATES_BY_UUID.rows(connection, sorted(uuids))}
 
 
 def _numbered(wanted: Iterable[frozenset[str]], numbers: Mapping[str, int]) -> frozenset[frozenset[int]]:

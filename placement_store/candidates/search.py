@@ -44,9 +44,7 @@ def search(
     budget = budget or SearchBudget()
     with budget.running():
         problem = compile_problem(tree, SearchRequest(request), seed, budget)
-    solutions = _solutions(
-        problem, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget)
-    )
+    solutions = _solutions(problem, f"allocation candidates of resource provider {root.uuid}", max_steps)
     while True:
         # The caller's work between two candidates is not counted.
         with budget.running():
@@ -89,25 +87,6 @@ def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRe
     if serves_group(tree.root, group, Ancestry.of(tree)):
         allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
         yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
-
-
-class _Steps:
-    """Count the states visited since the last solution."""
-
-    def __init__(self, what: str, most: int, budget: SearchBudget) -> None:
-        self._what = what
-        self._most = most
-        self._budget = budget
-        self._steps = 0
-
-    def take(self) -> None:
-        self._budget.take_step()
-        self._steps += 1
-        if self._steps > self._most:
-            raise errors.SearchBoundReached(what=self._what, steps=self._most)
-
-    def found(self) -> None:
-        self._steps = 0
 
 
 @dataclass(slots=True)
@@ -155,8 +134,10 @@ class _Memory:
             self._unsolvable.add(signature(self._problem, frame.state))
 
 
-def _solutions(problem: Problem, steps: _Steps) -> Iterator[State]:
+def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
     memory = _Memory(problem)
+    # The states visited since the last solution.
+    steps = 0
     start = first_state(problem)
     # Depth-first search with an explicit stack; the first frame has one successor, the propagated start.
     stack = [_Frame(start, _key(problem, start), iter([_propagated(problem, start)]))]
@@ -170,14 +151,17 @@ def _solutions(problem: Problem, steps: _Steps) -> Iterator[State]:
                 memory.remember(frame)
                 stack[-1].solvable |= frame.solvable
             continue
-        steps.take()
+        problem.budget.take_step()
+        steps += 1
+        if steps > max_steps:
+            raise errors.SearchBoundReached(what=what, steps=max_steps)
         if is_infeasible(problem, state):
             continue
         if not state.unassigned:
             frame.solvable = True
             # Two mappings may lead to the same amounts, which are one candidate.
             if memory.is_new(state):
-                steps.found()
+                steps = 0
                 yield state
             continue
         # A state that was searched before yields nothing new, but its outcome counts for the state before.

@@ -88,7 +88,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             uuid=move.migration_uuid,
             before=None,
             after=migrations + leaving,
-            columns=_migration(instance, read_claim_columns(connection, instance)),
+            columns=_migration(connection, instance),
             inherited=True,
         ),
     ]
@@ -134,12 +134,10 @@ def providers_left(places: MovePlaces, source_tree: Collection[int]) -> set[int]
     return (tree | places.pools) - places.used
 
 
-def _migration(instance: Holding, row: Mapping[str, Any]) -> dict[str, Any]:
+def _migration(connection: Connection, instance: Holding) -> dict[str, Any]:
     """Return the columns of a new migration, with the claim on the source unchanged."""
     return {
-        **claim_columns(row),
-        "project_id": row["project_id"],
-        "user_id": row["user_id"],
+        **consumers.columns_of(connection, instance, (*UNCLAIMED, "project_id", "user_id")),
         "consumer_type": MIGRATION,
         "migration_of": instance.uuid,
         "consumer_group_id": instance.consumer_group_id,
@@ -193,23 +191,3 @@ def migration_of(found: Mapping[str, Holding], instance: Holding, uuid: str) -> 
     if migration.migration_of != instance.uuid:
         raise errors.InvalidRequest(path="$.migration_uuid", reason=f"no migration of consumer {instance.uuid}")
     return migration
-
-
-def read_claim_columns(connection: Connection, holding: Holding) -> dict[str, Any]:
-    """Return the columns of a consumer's claim, its project and its user.
-
-    They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
-
-    :raises StaleRead: the consumer has been deleted.
-    """
-    table = consumer_table
-    query = select(*(table.c[name] for name in UNCLAIMED), table.c.project_id, table.c.user_id)
-    found = connection.execute(query.where(table.c.id == holding.id)).one_or_none()
-    if found is None:
-        raise StaleRead
-    return found._asdict()
-
-
-def claim_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the columns that belong to the claim; they pass to another consumer unchanged."""
-    return {name: columns[name] for name in UNCLAIMED}

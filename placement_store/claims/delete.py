@@ -109,7 +109,7 @@ def _release(
     after = kept if holding is None else {uuid: _all_of(kept)}
     changes = [_change(message, uuid, one, after.get(uuid, {})) for uuid, one in going.items()]
     new = [residue for residue in left.values() if residue is not None]
-    residues.write_all(connection, [*changes, *new], names, bumps_generations=False)
+    residues.write(connection, [*changes, *new], names, bumps_generations=False)
     if is_attempt:
         # Only now, after its tombstone was written: see `residues.require_unreported`.
         residues.require_none_of(connection, uuid)

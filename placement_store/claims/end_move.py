@@ -82,11 +82,11 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
     # Both consumers and the residue in one write, netted.
-    changes = [ending.instance, ending.migration]
+    new = [] if ending.residue is None else [ending.residue]
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
-    residue_uuid = residues.write(
-        connection, changes, ending.residue, names, relied_on=relied_on, roots=dict(keys.values())
-    )
+    changes = [ending.instance, ending.migration, *new]
+    residues.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
+    residue_uuid = None if ending.residue is None else ending.residue.uuid
     if not ending.migration.for_good:
         # The migration stays as the residue on the source. Only now, after the write: see `require_unreported`.
         residues.require_unreported(connection, migration)
@@ -148,7 +148,7 @@ def _reverted(
             uuid=instance.uuid,
             before=instance,
             after=kept + Counter(migration.amounts),
-            columns=begin_move.claim_columns(begin_move.read_claim_columns(connection, migration)),
+            columns=consumers.columns_of(connection, migration, UNCLAIMED),
             # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read
             # as accepted stays so at this generation.
             unaccepted=instance.accepted_by is None and not message.guest_gone,

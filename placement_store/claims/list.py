@@ -14,10 +14,9 @@ from placement_store.schema import consumers, resource_providers
 
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
 
-# Under the names of the fields of the answer.
 _CLAIMS = select(
-    consumers.c.uuid.label("consumer_uuid"),
-    func.coalesce(consumers.c.consumer_type, "UNKNOWN").label("consumer_type"),
+    consumers.c.uuid,
+    consumers.c.consumer_type,
     consumers.c.generation,
     consumers.c.claim_id,
     resource_providers.c.uuid.label("root_provider_uuid"),
@@ -46,11 +45,20 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
         query = query.order_by(consumers.c.uuid).limit(message.limit)
     uuids = sorted(message.consumer_uuids)
     rows = bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
-    return sorted(map(_state, rows), key=lambda claim: (-claim.age, claim.consumer_uuid))
+    return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
 
 
 def _state(row: Row[Any]) -> ClaimState:
-    described = row._asdict()
-    # Two statements of the clock may differ by the time that one of them takes.
-    described["age"] = max(0.0, row.age)
-    return ClaimState(**described)
+    return ClaimState(
+        consumer_uuid=row.uuid,
+        consumer_type=row.consumer_type or "UNKNOWN",
+        generation=row.generation,
+        claim_id=row.claim_id,
+        root_provider_uuid=row.root_provider_uuid,
+        node=row.node,
+        owner=row.owner,
+        accepted_by=row.accepted_by,
+        accepted_host=row.accepted_host,
+        # Two statements of the clock may differ by the time that one of them takes.
+        age=max(0.0, row.age),
+    )

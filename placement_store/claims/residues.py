@@ -24,6 +24,9 @@ from placement_store.schema import tombstones as tombstone_table
 
 RESIDUE = "RESIDUE"
 
+#: The columns of a consumer that its residue has as well.
+_OF_OWNER = ("project_id", "user_id", "accepted_by", "accepted_host", "accepted_at")
+
 
 def left_behind(residue_uuid: str | None) -> str:
     """Return the end of a log line about a change that may leave a residue."""
@@ -54,7 +57,7 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
         before=None,
         after=leaving,
         columns={
-            **_owner_columns(connection, holding),
+            **consumers.columns_of(connection, holding, _OF_OWNER),
             "consumer_type": RESIDUE,
             "root_provider_id": holding.root_provider_id,
         },
@@ -62,27 +65,7 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     )
 
 
-def write(
-    connection: Connection,
-    changes: Sequence[ConsumerChange],
-    residue: ConsumerChange | None,
-    names: ResourceClassNames,
-    **how: Any,
-) -> str | None:
-    """Write the changes of consumers together with the residue that one of them leaves, if any; return its uuid.
-
-    The changes may create no consumer.
-
-    :param how: see :func:`placement_store.allocations.write.write`, also for the errors.
-    """
-    if residue is None:
-        allocations.write(connection, changes, names, **how)
-        return None
-    write_all(connection, [*changes, residue], names, **how)
-    return residue.uuid
-
-
-def write_all(connection: Connection, changes: Sequence[ConsumerChange], names: ResourceClassNames, **how: Any) -> None:
+def write(connection: Connection, changes: Sequence[ConsumerChange], names: ResourceClassNames, **how: Any) -> None:
     """Write changes of which those that create a consumer are residues.
 
     :param how: see :func:`placement_store.allocations.write.write`, also for the errors.
@@ -159,18 +142,3 @@ def _of_attempt(attempt_id: str) -> Select[Any]:
     table = consumer_table.c
     residue = (table.accepted_by == attempt_id, table.claim_id.is_(None), table.uuid != attempt_id)
     return select(table.uuid).where(*residue)
-
-
-# --- Parts ----------------------------------------------------------------------------------------------------------
-
-
-def _owner_columns(connection: Connection, holding: Holding) -> dict[str, Any]:
-    """Return the project, the user and the accepting attempt and host of a consumer.
-
-    They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
-    """
-    table = consumer_table.c
-    query = select(table.project_id, table.user_id, table.accepted_by, table.accepted_host, table.accepted_at)
-    found = connection.execute(query.where(table.id == holding.id)).one_or_none()
-    # Empty if the consumer has been deleted since it was read: then the write fails.
-    return {} if found is None else found._asdict()

@@ -99,11 +99,12 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     # One write, netted: the next host is claimed and the former one released, or neither.
     changes = [change] if step.migration is None else [change, step.migration]
     relied_on = allocations.generations_named(requests, keys)
-    residue_uuid = residues.write(connection, changes, residue, names, relied_on=relied_on, roots=dict(keys.values()))
+    new = [] if residue is None else [residue]
+    residues.write(connection, [*changes, *new], names, relied_on=relied_on, roots=dict(keys.values()))
     return Claimed(
         claim_id=claim_id,
         consumer_generation=holding.generation + 1,
-        residue_uuid=residue_uuid,
+        residue_uuid=None if residue is None else residue.uuid,
         extras=move_split.as_allocations(connection, step.lost, names),
     )
 

@@ -201,9 +201,7 @@ class Names:
 
     @classmethod
     def _absent(cls, connection: Connection, names: Collection[str]) -> set[str]:
-        table = cls._table.c
-        query = select(table.name).where(table.deleted.is_(False))
-        return set(names) - {row.name for row in bulk.select_in(connection, query, table.name, sorted(names))}
+        return set(names) - {row.name for row in _existing(cls._table, lock=False).rows(connection, sorted(names))}
 
     def _write_standards(self, connection: Connection) -> None:
         known = {name for _, name, _ in self._all(connection)}

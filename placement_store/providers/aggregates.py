@@ -27,13 +27,13 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 
     :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
-    known = numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
+    ids = numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
     staying = host_aggregate_links.required(connection, wanted)
     links.rewrite(
         connection,
         _LINK,
         {id_: found.values() for id_, found in links.held(connection, _LINK, _UUID, wanted).items()},
-        {id_: {known[uuid] for uuid in uuids}.union(staying.get(id_, {}).values()) for id_, uuids in wanted.items()},
+        {id_: {ids[uuid] for uuid in uuids}.union(staying.get(id_, {}).values()) for id_, uuids in wanted.items()},
     )
 
 
@@ -56,7 +56,7 @@ def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
 
     :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
-    found = _known(connection, uuids)
+    found = known(connection, uuids)
     missing = sorted(set(uuids) - found.keys())
     if not missing:
         return found
@@ -64,9 +64,12 @@ def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
         bulk.insert(connection, aggregates, [{"uuid": uuid} for uuid in missing])
     except exc.IntegrityError as fault:
         raise StaleRead from fault
-    return found | _known(connection, missing)
+    return found | known(connection, missing)
 
 
-def _known(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    query = select(aggregates.c.uuid, aggregates.c.id)
-    return {row.uuid: row.id for row in bulk.select_in(connection, query, aggregates.c.uuid, sorted(uuids))}
+_BY_UUID = bulk.Lookup(select(aggregates.c.uuid, aggregates.c.id), aggregates.c.uuid)
+
+
+def known(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
+    """Return the ids of the existing ones of these aggregates, by uuid."""
+    return {row.uuid: row.id for row in _BY_UUID.rows(connection, sorted(uuids))}

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,10 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     before = reshape_tree.read(connection, root_id, classes, names)
     planned = _planned(before, message)
     tree = reshape_tree.lock(connection, before, root_id, classes, names)
-    changes = planned() if tree == before else _planned(tree, message)()
+    changes = planned if tree == before else _planned(tree, message)
+    # An error of the plan that was made before the lock counts only if the tree is still the same.
+    if isinstance(changes, errors.MoorageError):
+        raise changes
     # From here on the tree cannot change: create the children, then write inventories and allocations together.
     numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, changes.new)
     pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in changes.inventories}
@@ -85,21 +88,13 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     return changes.as_plan()
 
 
-def _planned(tree: ReshapeTree, message: ReshapeByInstructions) -> Callable[[], InstructedChanges]:
-    """Plan the changes of a tree; the callable returns them, or raises the error that forbids them.
-
-    An error of the plan that was made before the lock counts only if the tree is still the same.
-    """
+def _planned(tree: ReshapeTree, message: ReshapeByInstructions) -> InstructedChanges | errors.MoorageError:
+    """Plan the changes of a tree; return them, or the error that forbids them."""
     try:
         # A repeated request derives the same uuids for the children.
-        changes = move_instructions.plan_changes(tree, message, partial(ids.derived, message.request_id))
+        return move_instructions.plan_changes(tree, message, partial(ids.derived, message.request_id))
     except errors.MoorageError as fault:
-        return partial(_refuse, fault)
-    return lambda: changes
-
-
-def _refuse(fault: errors.MoorageError) -> InstructedChanges:
-    raise fault
+        return fault
 
 
 def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
