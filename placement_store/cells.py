@@ -1,4 +1,7 @@
-"""Read and write the cells of the cloud: their names, and the URLs of their message buses and databases."""
+"""Read and write the cells of the cloud: their names, and the URLs of their message buses and databases.
+
+:raises StoreUnavailable: from each function that is given a database: it cannot be reached.
+"""
 
 from typing import Any
 
@@ -30,7 +33,6 @@ def create(
     """Create a cell; a URL of null stands for the main one of the reader's own configuration.
 
     :raises AlreadyExists: the name or the uuid is taken.
-    :raises StoreUnavailable: the database cannot be reached.
     """
     row = {
         "uuid": uuid,
@@ -58,7 +60,6 @@ def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
 
     :raises CellNotFound: there is no such cell.
     :raises AlreadyExists: the new name is taken.
-    :raises StoreUnavailable: the database cannot be reached.
     """
     values = {column: value if column == "name" else _encoded(value) for column, value in columns.items()}
 
@@ -79,7 +80,6 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
     :param dry_run: whether only to verify that it could be deleted.
     :raises CellNotFound: there is no such cell.
     :raises InvalidState: it has hosts.
-    :raises StoreUnavailable: the database cannot be reached.
     """
     cell = database.read(lambda connection: by_name(connection, name))
 
@@ -110,10 +110,7 @@ def _hosts_and_consumers(connection: Connection, uuid: str) -> tuple[int, int]:
 
 
 def list_cells(database: Database) -> list[Cell]:
-    """Return all cells by name.
-
-    :raises StoreUnavailable: the database cannot be reached.
-    """
+    """Return all cells by name."""
     return database.read(
         lambda connection: [_cell(row) for row in connection.execute(select(cells).order_by(cells.c.name))]
     )

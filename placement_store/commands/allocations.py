@@ -33,8 +33,6 @@ class _Resources(ShownValue):
 
 
 class _ConsumerCommand(PlacementCommand):
-    """A command about the allocations of one consumer."""
-
     arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="the uuid of the consumer"),)
 
     def consumer(self, uuid: str) -> Consumer | None:

@@ -22,8 +22,6 @@ class ClassList(PlacementCommand, Lister):
 
 
 class _ClassCommand(PlacementCommand):
-    """A command about one resource class."""
-
     arguments = (argument("name", type=argument_types.resource_class, help="the class"),)
 
 

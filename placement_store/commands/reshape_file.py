@@ -140,8 +140,6 @@ class Entry:
 
 
 class _Document(Value, frozen=True, kw_only=True):
-    """The whole of the file."""
-
     reshape: Annotated[list[Any], Meta(min_length=1)]
 
 

@@ -80,8 +80,6 @@ class ServerGroupList(PlacementCommand, Lister):
 
 
 class _ServerGroupCommand(PlacementCommand):
-    """A command about one server group."""
-
     arguments = (argument("group", type=argument_types.uuid, help="the group, by uuid"),)
 
 

@@ -98,8 +98,6 @@ class TraitList(PlacementCommand, Lister):
 
 
 class _TraitCommand(PlacementCommand):
-    """A command about one trait."""
-
     arguments = (argument("name", type=argument_types.trait, help="the trait"),)
 
 

@@ -35,7 +35,11 @@ _SERVES = "_moorage_serves"
 
 
 class Store:
-    """Hold a database with its caches of names and its stored requests; one object serves all threads of a process."""
+    """Hold a database with its caches of names and its stored requests; one object serves all threads of a process.
+
+    :raises ClaimContention: from each method that writes: every try met a conflict.
+    :raises StoreUnavailable: from each method: the database cannot be reached.
+    """
 
     def __init__(self, database: Database, classes: ResourceClassNames | None = None) -> None:
         self.database = database
@@ -44,36 +48,22 @@ class Store:
         self.requests = StoredRequests(database, requests)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a read transaction and return its result.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Run ``work`` in a read transaction and return its result."""
         return self.database.read(work)
 
     def once(self, message: Mutation[T], work: Callable[[Connection], T]) -> T:
-        """Carry out a request and store its answer in the same transaction, or return the answer stored before.
-
-        :raises ClaimContention: every try met a conflict.
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Carry out a request and store its answer in the same transaction, or return the answer stored before."""
         return run_once(self.requests, message, work)
 
     def once_unnamed(self, work: Callable[[Connection], T]) -> T:
         """Carry out a request of HTTP, which has no id by which its client could repeat it: no answer is stored.
 
         It has an id within the server, so that a write whose COMMIT was not answered can be told from somebody else's.
-
-        :raises ClaimContention: every try met a conflict.
-        :raises StoreUnavailable: the database cannot be reached.
         """
         return retry_on_stale_read(lambda: self.requests.once_unnamed("http", work))
 
     def unstored(self, work: Callable[[Connection], T]) -> T:
-        """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless.
-
-        :raises ClaimContention: every try met a conflict.
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless."""
         return retry_on_stale_read(lambda: self.database.write(work))
 
 

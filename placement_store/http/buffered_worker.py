@@ -100,8 +100,6 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
 
 
 class _ApplicationTask(WSGITask):  # type: ignore[misc]
-    """Run the application for one request."""
-
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[DEADLINE] = self.request.deadline
@@ -115,8 +113,6 @@ class _ApplicationTask(WSGITask):  # type: ignore[misc]
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
-    """One connection."""
-
     task_class = _ApplicationTask
     error_task_class = _ErrorTask
     #: The request that has arrived in part.
@@ -143,8 +139,6 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
 
 class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
-    """The connections of one listening socket."""
-
     channel_class = _Channel
 
     def __init__(self, application: Any, api: Any, listening: Any, **options: Any) -> None:

@@ -30,11 +30,7 @@ Wanted = Mapping[int, Inventory]
 def set_inventories(connection: Connection, message: SetInventories, names: ResourceClassNames) -> None:
     """Replace all inventories of a provider; its generation is bumped, even if nothing changes.
 
-    :raises ProviderNotFound: there is no such provider.
-    :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises ResourceClassNotFound: a resource class does not exist.
-    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
-    :raises InventoryInUse: an inventory with allocations would be deleted.
+    See :func:`_write` and :func:`numbered` for the errors.
     """
     wanted = numbered(connection, message.uuid, message.inventories, names)
     _write(connection, message.uuid, message.generation, lambda _: wanted, names)
@@ -44,10 +40,8 @@ def set_inventories(connection: Connection, message: SetInventories, names: Reso
 def set_inventory(connection: Connection, message: SetInventory, names: ResourceClassNames) -> None:
     """Create or replace the inventory of one class; the provider's generation is bumped, even if nothing changes.
 
-    :raises ProviderNotFound: there is no such provider.
-    :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises ResourceClassNotFound: the resource class does not exist.
-    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
+    See :func:`_write` and :func:`numbered` for further errors.
+
     :raises InventoryNotFound: the inventory is expected to exist, and does not.
     :raises AlreadyExists: the inventory is expected not to exist, and does.
     """
@@ -66,13 +60,10 @@ def set_inventory(connection: Connection, message: SetInventory, names: Resource
 
 @writes(DeleteInventory)
 def delete_inventory(connection: Connection, message: DeleteInventory, names: ResourceClassNames) -> None:
-    """Delete the inventory of one class; the provider's generation is bumped.
+    """Delete the inventory of one class; the provider's generation is bumped. See :func:`_write` for further errors.
 
-    :raises ProviderNotFound: there is no such provider.
-    :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises ResourceClassNotFound: the resource class does not exist.
     :raises InventoryNotFound: the provider has none of that class.
-    :raises InventoryInUse: it has allocations.
     """
     gone = names.id_of(message.resource_class, connection)
 
@@ -86,12 +77,7 @@ def delete_inventory(connection: Connection, message: DeleteInventory, names: Re
 
 @writes(DeleteInventories)
 def delete_inventories(connection: Connection, message: DeleteInventories, names: ResourceClassNames) -> None:
-    """Delete all inventories of a provider; its generation is bumped, even if it had none.
-
-    :raises ProviderNotFound: there is no such provider.
-    :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises InventoryInUse: one of them has allocations.
-    """
+    """Delete all inventories of a provider; its generation is bumped, even if it had none. See :func:`_write`."""
     _write(connection, message.uuid, message.generation, lambda _: {}, names)
 
 
@@ -102,7 +88,12 @@ def _write(
     make: Callable[[Wanted], Wanted],
     names: ResourceClassNames,
 ) -> None:
-    """Replace the inventories of a provider by those that ``make`` returns for its present ones."""
+    """Replace the inventories of a provider by those that ``make`` returns for its present ones.
+
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises InventoryInUse: an inventory with allocations would be deleted.
+    """
     id_ = providers.lock_at(connection, uuid, generation)
     present = providers.inventories_of(connection, [id_]).get(id_, {})
     replace(connection, {id_: make({number: row.described for number, row in present.items()})}, names)

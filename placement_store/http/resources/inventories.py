@@ -81,8 +81,6 @@ def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inven
 
 
 class _WithInventories(ProviderScopedResource):
-    """The base of both resources."""
-
     def part(self, connection: Connection, id_: int) -> Held:
         """Read the inventories of a provider."""
         rows = providers.inventories_of(connection, [id_]).get(id_, {})
