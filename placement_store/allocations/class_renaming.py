@@ -1,7 +1,5 @@
 """Rename a custom resource class, with all inventories and allocations of it."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection, select
 
 from moorage import errors
@@ -29,12 +27,16 @@ def rename(connection: Connection, old: str, new: str) -> None:
     ResourceClassNames.require_custom(old)
     ResourceClassNames.require_custom(new)
     # Providers first, as everywhere; then the class, which from then on no write can give to another provider.
-    having = _having(connection, former)
+    query = select(inventories.c.resource_provider_id).where(inventories.c.resource_class_id == former)
+    having = sorted(connection.scalars(query))
     providers.bump_generations(connection, having, by=0)
     if not ResourceClassNames.create(connection, {new}):
         raise errors.AlreadyExists(kind="resource class", name=new)
     number = ResourceClassNames.require(connection, {new}, lock=True)[new]
-    consumers.bump_generations_by_id(connection, _holding(connection, former, having))
+    # The consumers with allocations of it: complete, since its providers are locked.
+    query = select(allocations.c.consumer_id).distinct().where(allocations.c.resource_class_id == former)
+    rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, having)
+    consumers.bump_generations_by_id(connection, {row.consumer_id for row in rows})
     for table in (inventories, allocations):
         for chunk in bulk.chunks(having):
             these = (table.c.resource_class_id == former, table.c.resource_provider_id.in_(chunk))
@@ -44,15 +46,3 @@ def rename(connection: Connection, old: str, new: str) -> None:
     except errors.NameInUse as fault:
         raise StaleRead from fault
     change_feed.record(connection, provider_ids=having)
-
-
-def _having(connection: Connection, number: int) -> list[int]:
-    query = select(inventories.c.resource_provider_id).where(inventories.c.resource_class_id == number)
-    return sorted(connection.scalars(query))
-
-
-def _holding(connection: Connection, number: int, provider_ids: Sequence[int]) -> set[int]:
-    """Return the ids of the consumers with allocations of a class; complete, since its providers are locked."""
-    query = select(allocations.c.consumer_id).distinct().where(allocations.c.resource_class_id == number)
-    rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, provider_ids)
-    return {row.consumer_id for row in rows}

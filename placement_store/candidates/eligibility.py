@@ -42,7 +42,8 @@ def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: An
     return (
         _in_tree(provider, group, ancestry)
         and provider.traits.isdisjoint(group.forbidden)
-        and _has_all(provider.traits, group)
+        and provider.traits.issuperset(group.required)
+        and not any(provider.traits.isdisjoint(wanted) for wanted in group.any_of)
         and _is_member(provider.aggregates, group)
         and all(has_room(provider, name, amount) for name, amount in group.resources.items())
     )
@@ -82,10 +83,6 @@ def room(inventory: InventoryRow) -> int:
 
 def _in_tree(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     return group.in_tree is None or provider.root_uuid == ancestry.root_of.get(group.in_tree)
-
-
-def _has_all(traits: frozenset[str], group: ResourceGroup) -> bool:
-    return traits.issuperset(group.required) and not any(traits.isdisjoint(wanted) for wanted in group.any_of)
 
 
 def _is_member(aggregates: frozenset[str], group: ResourceGroup) -> bool:

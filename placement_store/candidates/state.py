@@ -141,17 +141,12 @@ def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
     for subtree, subtree_root in enumerate(state.subtree_roots):
         if subtree_root >= 0:
             marks[subtree_root] |= 1 << subtree
+    # Of the room that is left, no more than is still demanded makes a difference.
+    room = [tuple(map(min, left, demanded)) for left in state.room]
     return [
-        (column, marks[provider], problem.covers[provider] & state.uncovered, _room(state.room[provider], demanded))
-        if column
-        else ()
+        (column, marks[provider], problem.covers[provider] & state.uncovered, room[provider]) if column else ()
         for provider, column in enumerate(columns)
     ]
-
-
-def _room(room: Sequence[int], demanded: Sequence[int]) -> tuple[int, ...]:
-    """Return the room that is left, capped at the amount that is still demanded: more makes no difference."""
-    return tuple(map(min, room, demanded))
 
 
 def _canonical_trees(parents: Sequence[int], labels: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:

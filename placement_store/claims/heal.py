@@ -65,7 +65,11 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     _stamp_accepted(connection, sorted(holds))
     released = _net_release(changes)
     return Healed(
-        generations={change.uuid: _generation(change) for change in changes if not change.for_good},
+        generations={
+            change.uuid: 1 if change.before is None else change.before.generation + 1
+            for change in changes
+            if not change.for_good
+        },
         released=move_split.as_allocations(connection, released, names),
     )
 
@@ -243,7 +247,3 @@ def _net_release(changes: Sequence[ConsumerChange]) -> Counter[Pair]:
         before.update(change.held)
         after.update(dict(change.after))
     return before - after
-
-
-def _generation(change: ConsumerChange) -> int:
-    return 1 if change.before is None else change.before.generation + 1

@@ -10,7 +10,7 @@ from cliff.lister import Lister
 from moorage.cli import group_options
 from moorage.cli.command import ShownValue, Table, argument
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
-from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
+from moorage.model import AllocationCandidates, ResourceRequest
 from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
@@ -56,20 +56,13 @@ class CandidateList(PlacementCommand, Lister):
 def _rows(found: AllocationCandidates) -> Iterator[tuple[Any, ...]]:
     for number, candidate in enumerate(found.allocation_requests, start=1):
         for uuid, part in candidate.allocations.items():
+            summary = found.provider_summaries[uuid]
             yield (
                 number,
                 _Joined([f"{name}={amount}" for name, amount in part.resources.items()]),
                 uuid,
-                _Joined(_use(found.provider_summaries[uuid])),
-                _Joined(list(found.provider_summaries[uuid].traits)),
-                _Joined(_groups(candidate, uuid)),
+                _Joined([f"{name}={summary.used.get(name, 0)}/{int(size)}" for name, size in summary.capacity.items()]),
+                _Joined(list(summary.traits)),
+                # Without the unsuffixed group.
+                _Joined([suffix for suffix, uuids in candidate.mappings.items() if uuid in uuids and suffix]),
             )
-
-
-def _use(summary: ProviderSummary) -> list[str]:
-    return [f"{name}={summary.used.get(name, 0)}/{int(capacity)}" for name, capacity in summary.capacity.items()]
-
-
-def _groups(candidate: AllocationRequest, uuid: str) -> list[str]:
-    """Return the suffixes of the groups that a provider serves, without the empty one."""
-    return [suffix for suffix, providers in candidate.mappings.items() if uuid in providers and suffix]

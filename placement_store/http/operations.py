@@ -159,7 +159,7 @@ class Resource:
         takes_body = declared.body.schema_at(version) is not None
         if takes_body:
             _check_content_type(request)
-        query = _query(request)
+        query = Query({name: [sent] if isinstance(sent, str) else sent for name, sent in request.params.items()})
         if declared.rule is not None:
             target = {name: query.last(name) for name in declared.target}
             self._authorize(declared.rule, request.context.caller, target)
@@ -177,10 +177,6 @@ class Resource:
 
 
 # --- Reading a request ----------------------------------------------------------------------------------------------
-
-
-def _query(request: falcon.Request) -> Query:
-    return Query({name: [value] if isinstance(value, str) else value for name, value in request.params.items()})
 
 
 def _check_content_type(request: falcon.Request) -> None:

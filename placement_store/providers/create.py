@@ -106,11 +106,8 @@ def _insert(
         row.uuid: row.id
         for row in bulk.select_in(connection, query, resource_providers.c.uuid, [one.uuid for one in new])
     }
-    _root_themselves(connection, [id_ for uuid, id_ in ids.items() if uuid not in above])
-    return {uuid: ProviderKey(id_, above[uuid].root_id if uuid in above else id_) for uuid, id_ in ids.items()}
-
-
-def _root_themselves(connection: Connection, ids: Sequence[int]) -> None:
     table = resource_providers
-    for chunk in bulk.chunks(sorted(ids)):
+    for chunk in bulk.chunks(sorted(id_ for uuid, id_ in ids.items() if uuid not in above)):
+        # A root is its own root.
         connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=table.c.id))
+    return {uuid: ProviderKey(id_, above[uuid].root_id if uuid in above else id_) for uuid, id_ in ids.items()}

@@ -154,15 +154,10 @@ def replace(connection: Connection, wanted: Mapping[int, Wanted], names: Resourc
             elif present[number].described != inventory:
                 connection.execute(_this(inventories.update(), id_, number).values(asdict(inventory)))
                 _warn_if_over_full(connection, id_, names.name_of(number, connection), inventory, present[number].used)
-    _require_custom_classes(connection, {row["resource_class_id"] for row in new}, names)
+    # Custom classes of which a provider gets an inventory are locked against deletion.
+    custom = {row["resource_class_id"] for row in new if row["resource_class_id"] >= FIRST_CUSTOM_ID}
+    names.require(connection, [names.name_of(number, connection) for number in custom], lock=True)
     bulk.insert(connection, inventories, new)
-
-
-def _require_custom_classes(connection: Connection, numbers: set[int], names: ResourceClassNames) -> None:
-    """Lock custom resource classes against deletion while a provider gets an inventory of them."""
-    custom = {names.name_of(number, connection) for number in numbers if number >= FIRST_CUSTOM_ID}
-    if custom:
-        names.require(connection, custom, lock=True)
 
 
 def _remove(connection: Connection, id_: int, number: int, names: ResourceClassNames) -> None:

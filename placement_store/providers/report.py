@@ -84,7 +84,9 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     # may have changed it since, and the agent would take a newer generation for that of its own report.
     filled = {one.uuid for one in changed}
     found = {one.uuid: known[one.uuid].generation for one in old if one.uuid not in filled}
-    return {**_generations(connection, wanted), **found}
+    query = select(resource_providers.c.uuid, resource_providers.c.generation)
+    rows_now = bulk.select_in(connection, query, resource_providers.c.uuid, sorted(wanted))
+    return {**{row.uuid: row.generation for row in rows_now}, **found}
 
 
 # --- Comparison of the report with the store ------------------------------------------------------------------------
@@ -219,9 +221,3 @@ def _fill(
     )
     aggregates.replace(connection, {ids[one.uuid]: one.aggregates for one in reports if one.aggregates is not None})
     return {ids[one.uuid] for one in reports}
-
-
-def _generations(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    query = select(resource_providers.c.uuid, resource_providers.c.generation)
-    rows = bulk.select_in(connection, query, resource_providers.c.uuid, sorted(uuids))
-    return {row.uuid: row.generation for row in rows}

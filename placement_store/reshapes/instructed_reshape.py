@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
-from moorage.model import Dealt, Inventory, ReshapePlan
+from moorage.model import Inventory, ReshapePlan
 from placement_store.allocations import consumers
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.allocations.write import ConsumerChange
@@ -136,7 +136,9 @@ def _changes(
     for dealt in changes.dealt:
         if dealt.consumer_uuid not in after:
             raise StaleRead
-        _move(after[dealt.consumer_uuid], dealt, pairs)
+        for name, amount in dealt.resources.items():
+            after[dealt.consumer_uuid][pairs[dealt.from_resource_provider, name]] -= amount
+            after[dealt.consumer_uuid][pairs[dealt.to_resource_provider, name]] += amount
     return [
         ConsumerChange(
             uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, changes, numbers)
@@ -158,9 +160,3 @@ def _isolated(
     left = {provider_id for provider_id, _ in after}
     emptied = {uuid for uuid, number in numbers.items() if number not in left}
     return {"isolated_groups": isolated_groups.after_a_reshape(holding.isolated_groups, moved, emptied)}
-
-
-def _move(held: Counter[Pair], dealt: Dealt, pairs: Mapping[tuple[str, str], Pair]) -> None:
-    for name, amount in dealt.resources.items():
-        held[pairs[dealt.from_resource_provider, name]] -= amount
-        held[pairs[dealt.to_resource_provider, name]] += amount

@@ -58,18 +58,15 @@ class Reconciler:
         with context.bound(service=self._log_name):
             self._database.write(reconciler_log.forget_settled)
             unanswered = 0
-            for claim in self._due():
+            find = partial(
+                reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
+            )
+            for claim in self._database.read(find):
                 if self._ended.is_set() or unanswered == _PATIENCE:
                     return
                 request_id = ids.fresh()
                 with context.bound(request_id=request_id):
                     unanswered = 0 if self._examine(claim, request_id) else unanswered + 1
-
-    def _due(self) -> list[Doubtful]:
-        find = partial(
-            reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
-        )
-        return list(self._database.read(find))
 
     def _examine(self, claim: Doubtful, request_id: str) -> bool:
         """Query the owner of a claim and act upon the reply; return whether the owner could be reached."""

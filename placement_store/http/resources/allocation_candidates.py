@@ -154,7 +154,9 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
 
     :raises HTTPRefusal: 400, a parameter is malformed or repeated.
     """
-    groups = {suffix: query.group(parameters, suffix, version) for suffix in _suffixes(parameters)}
+    # The groups in the order of their first parameters.
+    suffixes = dict.fromkeys(match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name)))
+    groups = {suffix: query.group(parameters, suffix, version) for suffix in suffixes}
     if version < _RESOURCELESS_GROUPS_SINCE:
         for suffix, group in groups.items():
             if not group.resources:
@@ -180,12 +182,6 @@ def _query_refusal(fault: errors.InvalidRequest, version: Version) -> HTTPRefusa
     if version < _RESOURCELESS_GROUPS_SINCE and place == "groups":
         code = refusals.UNDEFINED
     return HTTPRefusal(400, f"Invalid query string: {fault.reason}, at {place}", code)
-
-
-def _suffixes(parameters: Query) -> list[str]:
-    """Return the suffixes of all groups, in the order of their first parameters."""
-    found = [match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name))]
-    return list(dict.fromkeys(found))
 
 
 def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:

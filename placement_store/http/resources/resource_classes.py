@@ -68,15 +68,11 @@ class ResourceClassResource(NamedResource):
     @Operation("placement:resource_classes:update", since=v("1.2"), body=_UPDATE_SCHEMAS, error_status=_TAKEN)
     def on_put(self, call: Call, name: str) -> OperationResult:
         """Create a custom resource class unless it exists; before 1.7, rename it."""
-        return self._renamed(call, name) if call.version < _CREATED_BY_PUT_SINCE else self._ensured(name)
-
-    def _renamed(self, call: Call, name: str) -> OperationResult:
-        new = call.body["name"]
-        self.store.once_unnamed(lambda connection: class_renaming.rename(connection, name, new))
-        self.store.classes.forget()
-        return OperationResult(body=_represented(new, call))
-
-    def _ensured(self, name: str) -> OperationResult:
+        if call.version < _CREATED_BY_PUT_SINCE:
+            new = call.body["name"]
+            self.store.once_unnamed(lambda connection: class_renaming.rename(connection, name, new))
+            self.store.classes.forget()
+            return OperationResult(body=_represented(new, call))
         require_custom(name)
         created = self._created(self.store.classes, name)
         return OperationResult(201 if created else 204, location=_path_of(name))
