@@ -141,10 +141,16 @@ def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
     for subtree, subtree_root in enumerate(state.subtree_roots):
         if subtree_root >= 0:
             marks[subtree_root] |= 1 << subtree
-    # Of the room that is left, no more than is still demanded makes a difference.
-    room = [tuple(map(min, left, demanded)) for left in state.room]
     return [
-        (column, marks[provider], problem.covers[provider] & state.uncovered, room[provider]) if column else ()
+        (
+            column,
+            marks[provider],
+            problem.covers[provider] & state.uncovered,
+            # Of the room that is left, no more than is still demanded makes a difference.
+            tuple(map(min, state.room[provider], demanded)),
+        )
+        if column
+        else ()
         for provider, column in enumerate(columns)
     ]
 
