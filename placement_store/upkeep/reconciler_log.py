@@ -57,7 +57,7 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
         .order_by(func.coalesce(looked_at, 0.0), consumers.c.claimed_at)
         .limit(at_most)
     )
-    return [Doubtful(row.uuid, row.claim_id, row.owner, row.age) for row in connection.execute(query)]
+    return [Doubtful(*row) for row in connection.execute(query)]
 
 
 def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = "") -> bool:

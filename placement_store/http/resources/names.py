@@ -1,7 +1,7 @@
 """Shared operations of traits and resource classes: names, either standard or custom."""
 
 import re
-from collections.abc import Callable
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -42,5 +42,4 @@ class NamedResource(Resource):
         names.forget()
 
     def _require(self, names: Names, name: str) -> None:
-        reading: Callable[[Connection], object] = lambda connection: names.require(connection, {name})  # noqa: E731
-        self.store.read(reading)
+        self.store.read(partial(names.require, names={name}))
