@@ -1,5 +1,6 @@
 """List claims and residues for operators, with their hosts, owners and ages."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
@@ -44,7 +45,9 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     if message.limit is not None:
         query = query.order_by(consumers.c.uuid).limit(message.limit)
     uuids = sorted(message.consumer_uuids)
-    rows = bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
+    rows: Iterable[Any] = (
+        bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
+    )
     return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
 
 
