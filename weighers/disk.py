@@ -1,16 +1,13 @@
 """The weigher for free disk."""
 
 from moorage.model import DISK_GB, RequestSpec
-from moorage.plugin import FloatArray, Host, HostView, Weigher
+from moorage.plugin import Amount, Host, HostView
+from weighers.formula import FormulaWeigher
 
 
-class DiskWeigher(Weigher):
+class DiskWeigher(FormulaWeigher):
     """Weighs a host by its free disk: the more the better; a negative multiplier fills hosts up instead."""
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the free disk of ``host``; 0 without inventory."""
-        return host.free(DISK_GB)
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return view.free(DISK_GB)
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the free disk; 0 without inventory."""
+        return asked.free(DISK_GB)

@@ -4,7 +4,8 @@ from itertools import zip_longest
 from typing import Any
 
 from moorage.model import RequestSpec
-from moorage.plugin import FloatArray, Host, HostView, Weigher
+from moorage.plugin import Amount, Host, HostView
+from weighers.formula import FormulaWeigher
 
 _ATTRIBUTE = "hypervisor_version"
 #: The factor of each part of a version that is written as a number: three digits, as in 6001002 for 6.1.2.
@@ -12,19 +13,15 @@ _PART = 1000
 _PARTS = 3
 
 
-class HypervisorVersionWeigher(Weigher):
+class HypervisorVersionWeigher(FormulaWeigher):
     """Weighs a host by the version that its driver reports, a number or a text with dots: the newer the better.
 
     A host without a valid version comes last.
     """
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the version of ``host`` as a number."""
-        return host.number_from(_ATTRIBUTE, _as_number)
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return view.number_from(_ATTRIBUTE, _as_number)
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the version as a number."""
+        return asked.number_from(_ATTRIBUTE, _as_number)
 
 
 def _as_number(version: Any) -> float:

@@ -1,22 +1,15 @@
 """The weigher for the number of servers being started, moved or rebuilt."""
 
-from typing import ClassVar
-
-import numpy as np
-
 from moorage.model import RequestSpec
-from moorage.plugin import FloatArray, Host, HostView, Weigher
+from moorage.plugin import Amount, Host, HostView
+from weighers.formula import FormulaWeigher
 
 
-class IoOpsWeigher(Weigher):
+class IoOpsWeigher(FormulaWeigher):
     """Weighs a host by the number of servers being started, moved or rebuilt there; fewer are better by default."""
 
-    default_multiplier: ClassVar[float] = -1.0
+    default_multiplier = -1.0
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the number of such servers on ``host``."""
-        return float(host.io_ops)
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return view.io_ops.astype(np.float64)
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the number of such servers."""
+        return asked.io_ops

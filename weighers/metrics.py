@@ -1,28 +1,29 @@
 """The weigher for metrics from drivers."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from oslo_config import cfg
 
 from moorage.model import RequestSpec
-from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher, measured
+from moorage.plugin import Amount, FloatArray, Host, HostView, measured
+from weighers.formula import FormulaWeigher
 from weighers.ratios import ratios
 
 _SETTING, _REQUIRED = "metrics_weight_setting", "metrics_required"
 _OF_UNAVAILABLE = "metrics_weight_of_unavailable"
 
 
-class MetricsWeigher(Weigher):
+class MetricsWeigher(FormulaWeigher):
     """Weighs a host by the sum of its metrics times their ratios, from the driver's attribute ``metrics``.
 
     A host that does not report all of them has no score. That is a fault of the weigher, and no refusal, unless the
     filter ``metrics`` has removed such hosts or the configuration gives them a weight.
     """
 
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    options = (
         cfg.ListOpt(
             _SETTING,
             default=[],
@@ -41,7 +42,7 @@ class MetricsWeigher(Weigher):
             default=-10000.0,
             help="The weight of a host that does not report all of them, where that is not required.",
         ),
-    ]
+    )
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Parse the settings.
@@ -56,18 +57,11 @@ class MetricsWeigher(Weigher):
         """Return whether any metrics count."""
         return bool(self._ratios)
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the sum of the metrics of ``host``; NaN where a required one is not reported."""
-        return float(self._sum(host))
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return np.zeros(len(view)) + self._sum(view)
-
-    def _sum(self, hosts: Host | HostView) -> Amount:
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the sum of the metrics; NaN where a required one is not reported."""
         total: float | FloatArray = 0.0
         for name, ratio in self._ratios.items():
-            total = total + ratio * hosts.number_from(f"metrics.{name}", measured)
+            total = total + ratio * asked.number_from(f"metrics.{name}", measured)
         # The sum is NaN where one of them is.
         found: Amount = np.where(np.isnan(total), self._unavailable, total)
         return found

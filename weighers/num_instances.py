@@ -1,22 +1,15 @@
 """The weigher for the number of servers on a host; by default it does not count."""
 
-from typing import ClassVar
-
-import numpy as np
-
 from moorage.model import RequestSpec
-from moorage.plugin import FloatArray, Host, HostView, Weigher
+from moorage.plugin import Amount, Host, HostView
+from weighers.formula import FormulaWeigher
 
 
-class NumInstancesWeigher(Weigher):
+class NumInstancesWeigher(FormulaWeigher):
     """Weighs a host by the number of servers placed there: a positive multiplier fills up, a negative spreads."""
 
-    default_multiplier: ClassVar[float] = 0.0
+    default_multiplier = 0.0
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the number of servers placed on ``host``."""
-        return float(host.instances)
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return view.instances.astype(np.float64)
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the number of servers."""
+        return asked.instances

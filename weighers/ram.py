@@ -1,16 +1,13 @@
 """The weigher for free memory."""
 
 from moorage.model import MEMORY_MB, RequestSpec
-from moorage.plugin import FloatArray, Host, HostView, Weigher
+from moorage.plugin import Amount, Host, HostView
+from weighers.formula import FormulaWeigher
 
 
-class RamWeigher(Weigher):
+class RamWeigher(FormulaWeigher):
     """Weighs a host by its free memory: the more the better; a negative multiplier fills hosts up instead."""
 
-    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
-        """Return the free memory of ``host``; 0 without inventory."""
-        return host.free(MEMORY_MB)
-
-    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the score of each row."""
-        return view.free(MEMORY_MB)
+    def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
+        """Return the free memory; 0 without inventory."""
+        return asked.free(MEMORY_MB)

@@ -48,6 +48,14 @@ class ResourceRequest(Value, frozen=True, kw_only=True):
     root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
+    def totals(self) -> dict[str, int]:
+        """Return the amounts of all groups together, by resource class."""
+        totals: dict[str, int] = {}
+        for group in self.groups.values():
+            for name, amount in group.resources.items():
+                totals[name] = totals.get(name, 0) + amount
+        return totals
+
 
 class Flavor(Value, frozen=True, kw_only=True):
     """The size of a server: amounts in units, MiB and GiB; swap in MiB."""
