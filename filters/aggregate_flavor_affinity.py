@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from filters.metadata_values import listed
+from filters.metadata_values import admits
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
@@ -17,8 +17,4 @@ class AggregateFlavorAffinityFilter(ConditionsFilter):
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the flavor is admitted."""
-        yield asked.where_metadata(_KEY, partial(_lets_in, request.flavor.name))
-
-
-def _lets_in(flavor: str, values: frozenset[str]) -> bool:
-    return not values or flavor in listed(values)
+        yield asked.where_metadata(_KEY, partial(admits, request.flavor.name))

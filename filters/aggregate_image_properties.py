@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from filters.metadata_values import listed
+from filters.metadata_values import admits
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
@@ -23,8 +23,4 @@ class AggregateImagePropertiesFilter(ConditionsFilter):
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield for each property whether the host's aggregates admit it."""
         for name, value in request.image.properties.items():
-            yield asked.where_metadata(name, partial(_puts_up_with, value))
-
-
-def _puts_up_with(value: str, values: frozenset[str]) -> bool:
-    return not values or value in listed(values)
+            yield asked.where_metadata(name, partial(admits, value))

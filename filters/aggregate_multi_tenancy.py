@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from filters.metadata_values import listed
+from filters.metadata_values import admits
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
@@ -21,8 +21,4 @@ class AggregateMultiTenancyFilter(ConditionsFilter):
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the project is admitted."""
-        yield asked.where_metadata_under(_KEYS, partial(_lets_in, request.project_id))
-
-
-def _lets_in(project_id: str, values: frozenset[str]) -> bool:
-    return not values or project_id in listed(values)
+        yield asked.where_metadata_under(_KEYS, partial(admits, request.project_id))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from oslo_config import cfg
 from oslo_utils import versionutils
@@ -35,12 +35,12 @@ class ImagePropertiesFilter(ConditionsFilter):
     """
 
     reason = "does not support what the image needs"
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    options = (
         cfg.StrOpt(
             _DEFAULT_ARCHITECTURE,
             help="The architecture of images that do not say theirs, such as x86_64; by default they go to any host.",
-        )
-    ]
+        ),
+    )
 
     def concerns(self, request: RequestSpec) -> bool:
         """Return whether the image has any requirement, or a default applies."""

@@ -1,7 +1,6 @@
 """The filter for hosts with too many servers being started, moved or rebuilt."""
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 from oslo_config import cfg
@@ -16,16 +15,16 @@ class IoOpsFilter(ConditionsFilter):
     """Passes hosts on which fewer servers than the limit are being started, moved or rebuilt right now."""
 
     reason = "has as many servers under way as one host may have"
-    numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    numeric_metadata = (_MOST,)
+    options = (
         cfg.IntOpt(
             _MOST,
             default=8,
             min=1,
             help="How many servers may be started, moved or rebuilt on one host at a time, where the filter io_ops is "
             "enabled. Metadata of this name gives the hosts of an aggregate another number; the smallest counts.",
-        )
-    ]
+        ),
+    )
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield whether there is room for one more.

@@ -1,7 +1,6 @@
 """The filter for isolated hosts, which the configuration reserves for isolated images."""
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 from oslo_config import cfg
@@ -14,7 +13,7 @@ class IsolatedHostsFilter(ConditionsFilter):
     """Passes isolated hosts for isolated images, and the other hosts for the other images."""
 
     reason = "is isolated and the image is not, or the other way round"
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    options = (
         cfg.ListOpt(
             "isolated_images",
             default=[],
@@ -28,7 +27,7 @@ class IsolatedHostsFilter(ConditionsFilter):
             default=True,
             help="Whether other images keep away from isolated_hosts.",
         ),
-    ]
+    )
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the host and the image are both isolated, or neither."""

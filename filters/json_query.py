@@ -5,7 +5,7 @@ any host is filtered: an invalid part is refused with its path.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -98,7 +98,7 @@ def _joined(name: str, questions: Sequence[Question]) -> Question:
         return lambda asked: np.logical_not(questions[0](asked))
     if name == "or":
         return lambda asked: any_of(question(asked) for question in questions)
-    return lambda asked: _all_of([question(asked) for question in questions])
+    return lambda asked: _all_of(question(asked) for question in questions)
 
 
 def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
@@ -115,14 +115,17 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
         compare = _COMPARISONS[name][1]
     else:
         raise _wrong(path, f"{name} compares one $name, which comes first, with values")
-    holds = partial(_one_holds if name == "in" else _each_holds, compare, values)
+    join = any_of if name == "in" else _all_of
     known = variable[1:]
     if known not in _AMOUNTS:
-        return lambda asked: asked.where_attribute(known, partial(_of_attribute, holds))
+        return lambda asked: asked.where_attribute(
+            known, lambda found: bool(join(_compared(compare, found, value) for value in values))
+        )
     for place, value in enumerate(values, 2 if named == [0] else 1):
         if _kind(value) is not float:
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers")
-    return lambda asked: holds(_compare_amounts, _AMOUNTS[known](asked))
+    amount = _AMOUNTS[known]
+    return lambda asked: join(map(partial(compare, amount(asked)), values))
 
 
 def _wrong(path: str, reason: str) -> errors.InvalidRequest:
@@ -131,33 +134,13 @@ def _wrong(path: str, reason: str) -> errors.InvalidRequest:
 
 # --- Asking ---------------------------------------------------------------------------------------------------------
 
-#: Compares two values by a parsed comparison.
-Comparing = Callable[[Comparison, Any, Any], Answer]
 
-
-def _each_holds(compare: Comparison, values: Sequence[Any], comparing: Comparing, known: Any) -> Answer:
-    return _all_of([comparing(compare, known, value) for value in values])
-
-
-def _one_holds(compare: Comparison, values: Sequence[Any], comparing: Comparing, known: Any) -> Answer:
-    return any_of(comparing(compare, known, value) for value in values)
-
-
-def _compare_amounts(compare: Comparison, known: Any, value: Any) -> Answer:
-    answer: Answer = compare(known, value)
-    return answer
-
-
-def _compare_values(compare: Comparison, known: Any, value: Any) -> bool:
+def _compared(compare: Comparison, known: Any, value: Any) -> bool:
     """Compare an attribute with a value; values of different types are neither equal, nor more, nor less."""
     kind = _kind(known)
     if kind is None or kind is not _kind(value):
         return False
     return bool(compare(known, value))
-
-
-def _of_attribute(holds: Callable[[Comparing, Any], Answer], known: Any) -> bool:
-    return bool(holds(_compare_values, known))
 
 
 def _kind(value: Any) -> type | None:
@@ -167,5 +150,5 @@ def _kind(value: Any) -> type | None:
     return None
 
 
-def _all_of(answers: Sequence[Answer]) -> Answer:
+def _all_of(answers: Iterable[Answer]) -> Answer:
     return reduce(np.logical_and, answers)

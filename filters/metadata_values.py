@@ -6,3 +6,8 @@ from collections.abc import Iterable
 def listed(values: Iterable[str]) -> set[str]:
     """Return all values that these texts list."""
     return {one for text in values for each in text.split(",") if (one := each.strip())}
+
+
+def admits(value: str, values: frozenset[str]) -> bool:
+    """Return whether metadata of these values is for ``value``: they list it, or there are none."""
+    return not values or value in listed(values)

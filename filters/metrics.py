@@ -1,7 +1,6 @@
 """The filter for hosts that report all required metrics."""
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 from oslo_config import cfg
@@ -14,14 +13,14 @@ class MetricsFilter(ConditionsFilter):
     """Passes hosts whose driver reports a number for each required metric, in the attribute ``metrics``."""
 
     reason = "does not report the required metrics"
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    options = (
         cfg.ListOpt(
             "required_metrics",
             default=[],
             help="Metrics that a host must report, where the filter metrics is enabled: those of [weighers] "
             "metrics_weight_setting, so that the weigher knows them of every host.",
-        )
-    ]
+        ),
+    )
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
         """Return whether any metrics are required."""

@@ -1,7 +1,6 @@
 """The filter for hosts with too many servers."""
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 from oslo_config import cfg
@@ -16,16 +15,16 @@ class NumInstancesFilter(ConditionsFilter):
     """Passes hosts on which fewer servers than the limit are placed."""
 
     reason = "has as many servers as one host may have"
-    numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
-    options: ClassVar[Sequence[cfg.Opt]] = [
+    numeric_metadata = (_MOST,)
+    options = (
         cfg.IntOpt(
             _MOST,
             default=50,
             min=1,
             help="How many servers may be placed on one host, where the filter num_instances is enabled. Metadata of "
             "this name gives the hosts of an aggregate another number; the smallest counts.",
-        )
-    ]
+        ),
+    )
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield whether there is room for one more.

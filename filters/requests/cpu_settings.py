@@ -5,7 +5,7 @@ The flavor's setting has precedence, and an image that requires more than the fl
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from filters.requests.merging import MAX_GROUPS, extra_spec, image_property
@@ -74,8 +74,6 @@ def cpu_settings(request: RequestSpec) -> CpuSettings | None:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """The value and the path of one setting."""
-
     value: str
     path: str
 
@@ -128,7 +126,6 @@ class _Settings:
 
 
 def _dedicated(settings: _Settings) -> frozenset[int]:
-    """Return the numbers of the dedicated CPUs."""
     policy, mask = _policy(settings), settings.of_flavor.get(_MASK)
     if policy is not None and policy.value == "mixed":
         if mask is None:
@@ -185,19 +182,15 @@ def _nodes(settings: _Settings) -> list[tuple[frozenset[int], int]]:
         raise image.wrong(f"the flavor has {flavor.value:.60}")
     setting = flavor or image
     if setting is None:
-        for orphan in _of_nodes(settings):
-            raise orphan.wrong(f"only where hw:{_NODES} says how many NUMA nodes there are")
+        for name, orphan in (*settings.of_flavor.items(), *settings.of_image.items()):
+            if name.startswith((f"{_CPUS}.", f"{_MEMORY}.")):
+                raise orphan.wrong(f"only where hw:{_NODES} says how many NUMA nodes there are")
         return []
     most = min(settings.vcpus, MAX_GROUPS)
     if not _NUMBER.fullmatch(setting.value) or not 1 <= int(setting.value) <= most:
         raise setting.wrong(f"{setting.value!r:.60} is no number of NUMA nodes from 1 to {most}")
     count = int(setting.value)
     return list(zip(_cpus(settings, setting, count), _memory(settings, setting, count), strict=True))
-
-
-def _of_nodes(settings: _Settings) -> Iterator[_Setting]:
-    for names in (settings.of_flavor, settings.of_image):
-        yield from (setting for name, setting in names.items() if name.startswith((f"{_CPUS}.", f"{_MEMORY}.")))
 
 
 def _cpus(settings: _Settings, nodes: _Setting, count: int) -> list[frozenset[int]]:

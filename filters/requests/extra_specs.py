@@ -48,7 +48,6 @@ class ExtraSpecsRequestFilter(RequestFilter):
 
 
 def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
-    """Return the request with the extra specs of the unsuffixed group."""
     request = with_amounts(request, specs.resources, specs.path)
     group = unsuffixed(request)
     return with_unsuffixed(

@@ -7,7 +7,7 @@ from functools import cache
 import os_traits
 from oslo_config import cfg
 
-from filters.requests.merging import changed, image_property, with_more, with_traits
+from filters.requests.merging import changed, image_property, unsuffixed, with_more, with_unsuffixed
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Cloud, RequestFilter
@@ -51,10 +51,11 @@ class ImageTraitsRequestFilter(RequestFilter):
         if not request.image.properties:
             return request
         wanted = dict(_wanted(request))
-        request = with_traits(
+        group = unsuffixed(request)
+        request = with_unsuffixed(
             request,
-            required=[trait for trait, word in wanted.items() if word == "required"],
-            forbidden=[trait for trait, word in wanted.items() if word == "forbidden"],
+            required=with_more(group.required, [trait for trait, word in wanted.items() if word == "required"]),
+            forbidden=with_more(group.forbidden, [trait for trait, word in wanted.items() if word == "forbidden"]),
         )
         if self.settings["image_metadata_prefilter"]:
             request = changed(request, root_required=with_more(request.root_required, _of_devices(request)))
@@ -79,7 +80,7 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
     for name, prefix in _TRAITS_BY_PROPERTY.items():
         if name in properties:
             trait = prefix + properties[name].strip().replace("-", "_").upper()
-            if trait not in _standard_traits():
+            if trait not in standard_traits():
                 raise errors.InvalidRequest(
                     path=image_property(name), reason=f"there is no trait for {properties[name]!r:.60}"
                 )
@@ -87,5 +88,6 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
 
 
 @cache
-def _standard_traits() -> frozenset[str]:
+def standard_traits() -> frozenset[str]:
+    """Return all standard traits, which are read from the library once."""
     return frozenset(os_traits.get_traits())

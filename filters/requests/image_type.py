@@ -1,9 +1,6 @@
 """The request filter for the format of the image."""
 
-from functools import cache
-
-import os_traits
-
+from filters.requests.image_traits import standard_traits
 from filters.requests.merging import changed, image_property, with_more
 from moorage import errors
 from moorage.model import RequestSpec
@@ -28,13 +25,8 @@ class ImageTypeRequestFilter(RequestFilter):
         if disk_format is None or request.is_volume_backed:
             return request
         trait = f"{_PREFIX}{disk_format.strip().upper()}"
-        if trait not in _image_types():
+        if trait not in standard_traits():
             raise errors.InvalidRequest(
                 path=image_property(_FORMAT), reason=f"{disk_format!r:.60} is no format of images that has a trait"
             )
         return changed(request, root_required=with_more(request.root_required, [trait]))
-
-
-@cache
-def _image_types() -> frozenset[str]:
-    return frozenset(os_traits.get_traits(prefix=_PREFIX))

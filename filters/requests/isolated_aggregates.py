@@ -25,7 +25,6 @@ class IsolatedAggregatesRequestFilter(RequestFilter):
 
 
 def _asked_for(metadata: Mapping[str, str]) -> set[str]:
-    """Return the traits that a request must require."""
     return {
         key.removeprefix(_SCOPE) for key, value in metadata.items() if key.startswith(_SCOPE) and value == "required"
     }

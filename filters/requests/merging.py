@@ -53,16 +53,6 @@ def with_unsuffixed(request: RequestSpec, **changes: object) -> RequestSpec:
     return changed(request, groups={UNSUFFIXED: group, **request.suffixed})
 
 
-def with_traits(request: RequestSpec, *, required: Iterable[str] = (), forbidden: Iterable[str] = ()) -> RequestSpec:
-    """Return a request with more required or forbidden traits in its unsuffixed group."""
-    group = unsuffixed(request)
-    return with_unsuffixed(
-        request,
-        required=with_more(group.required, required),
-        forbidden=with_more(group.forbidden, forbidden),
-    )
-
-
 def with_amounts(request: RequestSpec, amounts: Mapping[str, int], path: str) -> RequestSpec:
     """Return a request with these amounts instead of its flavor's; an amount of 0 removes a class.
 

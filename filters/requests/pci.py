@@ -2,20 +2,52 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
 from oslo_config import cfg
 
-from filters.requests import pci_alias
 from filters.requests.merging import MAX_GROUPS, extra_spec, with_groups
 from moorage import errors
-from moorage.model import RequestSpec, ResourceGroup
+from moorage.model import RequestSpec, ResourceClassName, ResourceGroup, TraitName
 from moorage.plugin import Cloud, RequestFilter
 
 #: The suffix of a device's group, followed by the name of its alias and a number.
 PCI_GROUP = "_PCI_"
 _KEY = "pci_passthrough:alias"
+_ID = r"^[0-9a-fA-F]{4}\Z"
 _ASKED = re.compile(r"([^:,\s]+)(?::([0-9]{1,3}))?")
+
+
+class _PciAlias(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A PCI alias: its resource class, or the vendor and product of one (``CUSTOM_PCI_8086_1563``)."""
+
+    #: Short enough for a suffix, with its prefix and number.
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,48}\Z")]
+    resource_class: ResourceClassName | None = None
+    vendor_id: Annotated[str, Meta(pattern=_ID)] | None = None
+    product_id: Annotated[str, Meta(pattern=_ID)] | None = None
+    traits: tuple[TraitName, ...] = ()
+
+    @property
+    def group(self) -> ResourceGroup:
+        """Return the resource group of one such device."""
+        name = self.resource_class or f"CUSTOM_PCI_{self.vendor_id}_{self.product_id}".upper()
+        return ResourceGroup(resources={name: 1}, required=self.traits)
+
+
+def _alias(text: str) -> _PciAlias:
+    try:
+        alias = msgspec.json.decode(text, type=_PciAlias)
+    except msgspec.DecodeError as fault:
+        raise ValueError(f"pci_alias {text!r:.200}: {fault}") from fault
+    ids = {alias.vendor_id is None, alias.product_id is None}
+    if ids != {alias.resource_class is not None}:
+        raise ValueError(
+            f"pci_alias {alias.name}: it has either a resource_class, or both a vendor_id and a product_id"
+        )
+    return alias
 
 
 class PciRequestFilter(RequestFilter):
@@ -33,7 +65,7 @@ class PciRequestFilter(RequestFilter):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
-        aliases = [pci_alias.read(text) for text in settings["pci_alias"]]
+        aliases = [_alias(text) for text in settings["pci_alias"]]
         self._groups = {alias.name: alias.group for alias in aliases}
         if len(self._groups) < len(aliases):
             raise ValueError("two of the option pci_alias have the same name")
