@@ -14,6 +14,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import msgspec
 from msgspec import structs
 from oslo_config import cfg
 
@@ -39,6 +40,8 @@ _OPTIONS = frozenset(
 _OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name"})
 _HIDDEN = "***"
 _FINGERPRINT_LENGTH = 12
+
+_Plugin = Filter | Weigher | RequestFilter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,26 +70,17 @@ class SchedulingPolicy:
         request_filters = load_request_filters(conf, enabled(conf, "enabled_request_filters"))
         described = PolicyState(
             fingerprint="",
-            filters=tuple(_use(conf, "filters", name, plugin) for name, plugin in filters),
-            weighers=tuple(
-                structs.replace(_use(conf, "weighers", name, plugin), multiplier=multiplier)
-                for name, plugin, multiplier in weighers
-            ),
-            request_filters=tuple(_use(conf, "request_filters", name, plugin) for name, plugin in request_filters),
+            filters=tuple(_use(conf, "filters", *each) for each in filters),
+            weighers=tuple(_use(conf, "weighers", *each) for each in weighers),
+            request_filters=tuple(_use(conf, "request_filters", *each) for each in request_filters),
             host_subset_size=settings.host_subset_size,
             broken_plugin=settings.broken_plugin,
         )
         # Built-in plug-ins are not timed; without others, decisions need no worker threads.
-        plugins: list[Filter | Weigher | RequestFilter] = [
-            *(each.plugin for each in filters),
-            *(each.plugin for each in weighers),
-            *(each.plugin for each in request_filters),
-        ]
-        plugin_failures = PluginFailures(
-            failure_counts,
-            skip=settings.broken_plugin == "skip",
-            watch=watch if any(map(_is_foreign, plugins)) else None,
-        )
+        loaded: list[Any] = [*filters, *weighers, *request_filters]
+        is_foreign = any(_is_foreign(each.plugin) for each in loaded)
+        skip, used_watch = settings.broken_plugin == "skip", watch if is_foreign else None
+        plugin_failures = PluginFailures(failure_counts, skip=skip, watch=used_watch)
         decision_policy = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
         return cls(decision_policy, described)
@@ -177,10 +171,12 @@ class ActivePolicy:
 # --- The description of a policy ------------------------------------------------------------------------------------
 
 
-def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: Filter | Weigher | RequestFilter) -> PluginUse:
+def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: _Plugin, multiplier: float | None = None) -> PluginUse:
     kind = type(plugin)
-    settings = {option.dest: _HIDDEN if option.secret else _plain(conf[group][option.dest]) for option in kind.options}
-    return PluginUse(name=name, source=f"{kind.__module__}:{kind.__qualname__}{_version(kind)}", settings=settings)
+    values = {option.dest: _HIDDEN if option.secret else conf[group][option.dest] for option in kind.options}
+    settings = msgspec.to_builtins(values, str_keys=True, enc_hook=str)
+    source = f"{kind.__module__}:{kind.__qualname__}{_version(kind)}"
+    return PluginUse(name=name, source=source, settings=settings, multiplier=multiplier)
 
 
 def _version(kind: type) -> str:
@@ -190,7 +186,7 @@ def _version(kind: type) -> str:
     return f" ({', '.join(sorted(set(named)))})" if named else ""
 
 
-def _is_foreign(plugin: Filter | Weigher | RequestFilter) -> bool:
+def _is_foreign(plugin: _Plugin) -> bool:
     return type(plugin).__module__.split(".")[0] not in OURS
 
 
@@ -207,20 +203,10 @@ def _fingerprint(conf: cfg.ConfigOpts, described: PolicyState) -> str:
     return hashlib.blake2b(content.encode(), digest_size=32).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
-def _plain(value: Any) -> Any:
-    """Return the value of an option as a JSON value."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
-
-
 # --- The options of a configuration ---------------------------------------------------------------------------------
 
 
 def _values(conf: cfg.ConfigOpts) -> dict[str, Any]:
-    """Return the value of every registered option, by ``[group] name``."""
     found: dict[str, Any] = {}
     for name in conf:
         value = conf[name]

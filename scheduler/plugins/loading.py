@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -21,12 +21,26 @@ LOG = logging.getLogger(__name__)
 P = TypeVar("P", bound=Filter | Weigher | RequestFilter)
 T = TypeVar("T")
 
-FILTERS = "moorage.filters"
-WEIGHERS = "moorage.weighers"
-REQUEST_FILTERS = "moorage.request_filters"
-_REQUEST_FILTER = "request filter"
 #: The packages of the built-in plug-ins: these are not timed.
 OURS = frozenset({"filters", "weighers"})
+
+
+class _Kind(NamedTuple):
+    """A kind of plug-ins: its word in errors, the group of its options, and the base of its classes."""
+
+    word: str
+    group: str
+    base: type
+
+    @property
+    def namespace(self) -> str:
+        """The group of its entry points."""
+        return f"moorage.{self.group}"
+
+
+_FILTER = _Kind("filter", "filters", Filter)
+_WEIGHER = _Kind("weigher", "weighers", Weigher)
+_REQUEST_FILTER = _Kind("request filter", "request_filters", RequestFilter)
 
 
 class Named(NamedTuple, Generic[P]):
@@ -51,52 +65,23 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
     :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
         clash with another's, or refuses the values of its options.
     """
-    seconds = conf.scheduler.plugin_timeout
-    classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter, seconds)
-    return [
-        Named(
-            name,
-            _construct("filter", name, plugin_class, _settings(conf, "filters", name, plugin_class.options), seconds),
-        )
-        for name, plugin_class in classes.items()
-    ]
+    return [Named(name, plugin) for name, plugin, _ in _loaded(conf, _FILTER, names)]
 
 
 def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
-    """Return the weighers of these names, in this order, each with its configured multiplier.
-
-    :raises UnknownPlugin: no plug-in has one of these names.
-    :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
-        clash with another's, or refuses the values of its options.
-    """
+    """Return the weighers of these names with their multipliers; see :func:`load_filters` for the errors."""
     loaded = []
-    seconds = conf.scheduler.plugin_timeout
-    classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher, seconds)
-    for name, plugin_class in classes.items():
-        multiplier = _multiplier_option(name, plugin_class)
-        settings = _settings(conf, "weighers", name, [*plugin_class.options, multiplier])
-        if not math.isfinite(settings[multiplier.dest]):
-            raise errors.ConfigurationError(reason=f"[weighers] {multiplier.name} is no finite number")
-        loaded.append(
-            Weighted(name, _construct("weigher", name, plugin_class, settings, seconds), settings[multiplier.dest])
-        )
+    for name, plugin, settings in _loaded(conf, _WEIGHER, names):
+        option = _multiplier_option(name, type(plugin))
+        if not math.isfinite(settings[option.dest]):
+            raise errors.ConfigurationError(reason=f"[weighers] {option.name} is no finite number")
+        loaded.append(Weighted(name, plugin, settings[option.dest]))
     return loaded
 
 
 def load_request_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[RequestFilter]]:
-    """Return the request filters of these names, in this order.
-
-    :raises UnknownPlugin: no plug-in has one of these names.
-    :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
-        clash with another's, or refuses the values of its options.
-    """
-    loaded: list[Named[RequestFilter]] = []
-    seconds = conf.scheduler.plugin_timeout
-    classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter, seconds)
-    for name, plugin_class in classes.items():
-        settings = _settings(conf, "request_filters", name, plugin_class.options)
-        loaded.append(Named(name, _construct(_REQUEST_FILTER, name, plugin_class, settings, seconds)))
-    return loaded
+    """Return the request filters of these names, in this order; see :func:`load_filters` for the errors."""
+    return [Named(name, plugin) for name, plugin, _ in _loaded(conf, _REQUEST_FILTER, names)]
 
 
 def multiplier_key(name: str) -> str:
@@ -112,11 +97,11 @@ def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
 
     :param seconds: time limit for each import; 0 for none.
     """
-    keys = {multiplier_key(name) for name in _entry_points(WEIGHERS)}
-    for kind, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
-        for name in _entry_points(namespace):
+    keys = {multiplier_key(name) for name in _entry_points(_WEIGHER)}
+    for kind in (_FILTER, _WEIGHER):
+        for name in _entry_points(kind):
             try:
-                [plugin_class] = _classes(kind, namespace, [name], base, seconds).values()
+                [plugin_class] = _classes(kind, [name], seconds).values()
             except errors.ConfigurationError as fault:
                 LOG.warning("Not asked which metadata it reads as numbers: %s", fault)
             else:
@@ -129,19 +114,11 @@ def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
 
     :param seconds: time limit for each import; 0 for none.
     """
-    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _entry_points(FILTERS), Filter, seconds)
-    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _entry_points(WEIGHERS), Weigher, seconds)
-    of_requests: dict[str, type[RequestFilter]] = _classes(
-        _REQUEST_FILTER, REQUEST_FILTERS, _entry_points(REQUEST_FILTERS), RequestFilter, seconds
-    )
-    of_filters = [option for plugin_class in filters.values() for option in plugin_class.options]
-    of_weighers = [
-        option
-        for name, plugin_class in weighers.items()
-        for option in (_multiplier_option(name, plugin_class), *plugin_class.options)
-    ]
-    of_request_filters = [option for plugin_class in of_requests.values() for option in plugin_class.options]
-    return [("filters", of_filters), ("weighers", of_weighers), ("request_filters", of_request_filters)]
+    listed = []
+    for kind in (_FILTER, _WEIGHER, _REQUEST_FILTER):
+        classes = _classes(kind, _entry_points(kind), seconds)
+        listed.append((kind.group, [option for name in classes for option in _options(kind, name, classes[name])]))
+    return listed
 
 
 def check_names(conf: cfg.ConfigOpts) -> None:
@@ -162,6 +139,18 @@ def check_names(conf: cfg.ConfigOpts) -> None:
     unknown.of_groups(files, known)
 
 
+def _loaded(conf: cfg.ConfigOpts, kind: _Kind, names: Sequence[str]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    seconds = conf.scheduler.plugin_timeout
+    for name, plugin_class in _classes(kind, names, seconds).items():
+        settings = _settings(conf, kind.group, name, _options(kind, name, plugin_class))
+        yield name, _construct(f"{kind.word} {name}", plugin_class, settings, seconds), settings
+
+
+def _options(kind: _Kind, name: str, plugin_class: Any) -> list[cfg.Opt]:
+    multiplier = [_multiplier_option(name, plugin_class)] if kind is _WEIGHER else []
+    return [*multiplier, *plugin_class.options]
+
+
 def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
     return cfg.FloatOpt(
         multiplier_key(name),
@@ -171,64 +160,63 @@ def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
     )
 
 
-def _entry_points(namespace: str) -> dict[str, set[str]]:
-    """Return the entry points of a namespace by name; a set, as a package may be found twice on the path."""
-    manager = NamedExtensionManager[Any](namespace, names=[])
+def _entry_points(kind: _Kind) -> dict[str, set[str]]:
+    """Return the entry points of a kind by name; a set, as a package may be found twice on the path."""
+    manager = NamedExtensionManager[Any](kind.namespace, names=[])
     known: dict[str, set[str]] = {}
     for entry_point in manager.list_entry_points():
         known.setdefault(entry_point.name, set()).add(entry_point.value)
     return dict(sorted(known.items()))
 
 
-def _classes(kind: str, namespace: str, names: Collection[str], base: type, seconds: float) -> dict[str, Any]:
+def _classes(kind: _Kind, names: Collection[str], seconds: float) -> dict[str, Any]:
     """Import the plug-in classes of these names, in their order."""
-    known = _entry_points(namespace)
+    known = _entry_points(kind)
     # Before any import: a wrong name must not wait for one.
     for name in names:
         if name not in known:
-            raise errors.UnknownPlugin(kind=kind, name=name, known=", ".join(known) or "none")
+            raise errors.UnknownPlugin(kind=kind.word, name=name, known=", ".join(known) or "none")
         if len(known[name]) > 1:
-            raise errors.ConfigurationError(reason=f"two packages bring a {kind} {name}: {sorted(known[name])}")
+            raise errors.ConfigurationError(reason=f"two packages bring a {kind.word} {name}: {sorted(known[name])}")
     if len(set(names)) < len(names):
-        raise errors.ConfigurationError(reason=f"a {kind} is enabled twice: {', '.join(names)}")
+        raise errors.ConfigurationError(reason=f"a {kind.word} is enabled twice: {', '.join(names)}")
 
     classes = {}
     for name in names:
         [source] = known[name]
-        load = partial(_import, kind, namespace, name)
-        plugin_class = classes[name] = _within(seconds, kind, name, source, load)
-        if not (isinstance(plugin_class, type) and issubclass(plugin_class, base)):
-            raise errors.ConfigurationError(reason=f"the {kind} {name} is no {base.__name__}, but {plugin_class!r}")
+        plugin = f"{kind.word} {name}"
+        found = classes[name] = _within(seconds, plugin, source, partial(_import, kind.namespace, name, plugin))
+        if not (isinstance(found, type) and issubclass(found, kind.base)):
+            raise errors.ConfigurationError(reason=f"the {plugin} is no {kind.base.__name__}, but {found!r}")
     return classes
 
 
-def _import(kind: str, namespace: str, name: str) -> Any:
+def _import(namespace: str, name: str, plugin: str) -> Any:
     def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
-        raise errors.ConfigurationError(
-            reason=f"the {kind} {name} ({entry_point.value}) cannot be loaded: {fault}"
-        ) from fault
+        reason = f"the {plugin} ({entry_point.value}) cannot be loaded: {fault}"
+        raise errors.ConfigurationError(reason=reason) from fault
 
     try:
         manager = NamedExtensionManager[Any](namespace, [name], on_load_failure_callback=refuse)
     except (AssertionError, SystemExit) as fault:
         # The library does not catch these, and a module may raise anything at import.
-        reason = f"the {kind} {name} cannot be loaded: {type(fault).__name__}: {fault}"
+        reason = f"the {plugin} cannot be loaded: {type(fault).__name__}: {fault}"
         raise errors.ConfigurationError(reason=reason) from fault
     return manager[name].plugin
 
 
-def _construct(kind: str, name: str, plugin_class: type[P], settings: Mapping[str, Any], seconds: float) -> P:
+def _construct(plugin: str, plugin_class: Any, settings: Mapping[str, Any], seconds: float) -> Any:
     """Construct a plug-in with its settings; any exception of its constructor becomes an error that names it."""
     try:
-        return _within(seconds, kind, name, plugin_class.__module__, lambda: plugin_class(settings))
+        return _within(seconds, plugin, plugin_class.__module__, lambda: plugin_class(settings))
     except errors.ConfigurationError:
         raise
     except (Exception, SystemExit) as fault:
         reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
-        raise errors.ConfigurationError(reason=f"the {kind} {name}: {reason}") from fault
+        raise errors.ConfigurationError(reason=f"the {plugin}: {reason}") from fault
 
 
-def _within(seconds: float, kind: str, name: str, source: str, work: Callable[[], T]) -> T:
+def _within(seconds: float, plugin: str, source: str, work: Callable[[], T]) -> T:
     """Run the import or the constructor of a plug-in within a time limit, and return its result.
 
     :param seconds: time limit for a plug-in that is not built-in; 0 for none.
@@ -241,14 +229,14 @@ def _within(seconds: float, kind: str, name: str, source: str, work: Callable[[]
     watch = PluginWatchdog(seconds)
 
     def timed_work() -> T:
-        with watch.timed(f"{kind} {name}"):
+        with watch.timed(plugin):
             return work()
 
     try:
         return watch.run(timed_work)
     except errors.SlowPlugin as slow:
         raise errors.ConfigurationError(
-            reason=f"the {kind} {name} ({source}) cannot be loaded: its import or its constructor has not ended within "
+            reason=f"the {plugin} ({source}) cannot be loaded: its import or its constructor has not ended within "
             f"{seconds} s ([scheduler] plugin_timeout); the log names the line"
         ) from slow
     finally:
@@ -256,7 +244,6 @@ def _within(seconds: float, kind: str, name: str, source: str, work: Callable[[]
 
 
 def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg.Opt]) -> dict[str, Any]:
-    """Register a plug-in's options and return their values by name."""
     try:
         conf.register_opts(options, group=group)
         return {option.dest: conf[group][option.dest] for option in options}

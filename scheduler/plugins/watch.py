@@ -37,8 +37,6 @@ class _Abandoned(BaseException):
 
 
 class _Call:
-    """One call of one plug-in."""
-
     __slots__ = ("_undecided", "began", "plugin")
 
     def __init__(self, plugin: str, began: float) -> None:
