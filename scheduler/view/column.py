@@ -10,6 +10,12 @@ S = TypeVar("S", bound=np.generic)
 _FIRST_CAPACITY = 16
 
 
+def frozen(array: NDArray[S]) -> NDArray[S]:
+    """Make an array read-only and return it."""
+    array.flags.writeable = False
+    return array
+
+
 class Column(Generic[S]):
     """One value for each row.
 
@@ -37,8 +43,7 @@ class Column(Generic[S]):
     def frozen(self) -> NDArray[S]:
         """Return the current values as an array that never changes."""
         if self._shared is None or len(self._shared) != self._length:
-            self._shared = self._buffer[: self._length]
-            self._shared.flags.writeable = False
+            self._shared = frozen(self._buffer[: self._length])
         return self._shared
 
     def resize(self, length: int) -> None:

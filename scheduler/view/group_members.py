@@ -6,6 +6,7 @@ import numpy as np
 
 from moorage.plugin import IntArray
 from placement_store.server_groups.rows import OccupiedRoot
+from scheduler.view.column import frozen
 
 
 class GroupMembers:
@@ -38,12 +39,12 @@ class GroupMembers:
     @property
     def here(self) -> IntArray:
         """The number of members on each host."""
-        return _frozen(self._here.copy())
+        return frozen(self._here.copy())
 
     @property
     def elsewhere(self) -> IntArray:
         """The number of members on the other hosts, without hosts that are forced down."""
-        return _frozen(self._running - self._running_here)
+        return frozen(self._running - self._running_here)
 
     def here_at(self, row: int) -> int:
         """Return the number of members on one host."""
@@ -60,8 +61,3 @@ class GroupMembers:
             self._running += members
             if row is not None:
                 self._running_here[row] += members
-
-
-def _frozen(array: IntArray) -> IntArray:
-    array.flags.writeable = False
-    return array

@@ -101,7 +101,6 @@ class DictionaryColumn:
         return row < len(self._codes) and self._code_of.get(key) == self._codes[row]
 
     def _enter(self, value: Any, key: Hashable = None) -> int:
-        """Count a host for a value and return its code."""
         key = key or _key(value)
         code = self._code_of.get(key)
         if code is None:

@@ -166,7 +166,7 @@ class HostCache:
     def versions(self, uuids: Collection[str]) -> Versions:
         """Return the version of each provider; taken before a claim, for :meth:`apply_claims` after it."""
         with self._lock:
-            return {uuid: self._version_of(uuid) for uuid in uuids}
+            return {uuid: self._version_of_id[self._ids[uuid]] if uuid in self._ids else None for uuid in uuids}
 
     def apply_claims(
         self, claims: Iterable[tuple[str, Resources]], versions: Versions, placed: Mapping[str, int] | None = None
@@ -180,27 +180,25 @@ class HostCache:
         with self._lock:
             self._snapshot = None
             for uuid, resources in claims:
-                version = self._version_of(uuid)
-                if version is None:
-                    continue
-                self._provisional.add(self._ids[uuid])
-                provider = self._provider_trees.get(self._ids[uuid])
-                # A provider that was read since may contain the claim already: to count it twice would hide free room.
-                # The next read brings it, as the provider is provisional.
-                if provider and version == versions.get(uuid):
+                id_ = self._claimed_id(uuid, versions)
+                if id_ is not None and (provider := self._provider_trees.get(id_)):
                     self._inventories.use(provider.slots, resources)
             for uuid, count in (placed or {}).items():
-                version = self._version_of(uuid)
-                if version is None:
-                    continue
-                root_id = self._ids[uuid]
-                self._provisional.add(root_id)
-                if version == versions.get(uuid):
-                    self._write_instances(root_id, self._instances.get(root_id, 0) + count)
+                id_ = self._claimed_id(uuid, versions)
+                if id_ is not None:
+                    self._write_instances(id_, self._instances.get(id_, 0) + count)
 
-    def _version_of(self, uuid: str) -> int | None:
-        provider_id = self._ids.get(uuid)
-        return None if provider_id is None else self._version_of_id[provider_id]
+    def _claimed_id(self, uuid: str, versions: Versions) -> int | None:
+        """Mark a provider as provisional, and return its id unless it was read since these versions.
+
+        A provider that was read since may contain the claim already: to count it twice would hide free room. The next
+        read brings it, as the provider is provisional.
+        """
+        id_ = self._ids.get(uuid)
+        if id_ is None:
+            return None
+        self._provisional.add(id_)
+        return id_ if self._version_of_id[id_] == versions.get(uuid) else None
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
@@ -325,13 +323,11 @@ class HostCache:
                 self._set_tree(row, None)
 
     def _refresh_tree(self, root_id: int) -> None:
-        """Set the present tree of a root on its host, if a host has this root."""
         row = self._row_of_root(root_id)
         if row is not None:
             self._set_tree(row, self._provider_trees.tree(root_id))
 
     def _set_tree(self, row: int, tree: CachedTree | None) -> None:
-        """Write the tree of a host, and the columns that come from it."""
         before = self._trees[row]
         if tree == before:
             return

@@ -138,7 +138,6 @@ class ClassAmounts:
         return sums
 
     def _first_of_hosts(self, values: NDArray[S]) -> NDArray[S]:
-        """Return the value of each host's first slot."""
         return values[NONE + 1 :] if self.in_order else values[self.first]
 
 

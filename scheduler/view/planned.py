@@ -6,8 +6,9 @@ from typing import Self
 
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
+from scheduler.view.column import frozen
 from scheduler.view.provider_trees import CachedProvider
-from scheduler.view.snapshot import Snapshot, frozen
+from scheduler.view.snapshot import Snapshot
 
 
 @dataclass(frozen=True, eq=False)

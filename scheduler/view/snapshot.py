@@ -7,7 +7,7 @@ keeps its planned claims in a view of its own: :mod:`scheduler.view.planned`.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,12 @@ from placement_store.providers.rows import InventoryRow
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.registry.hosts import HostRow
 from scheduler.view.bitsets import Bitsets
+from scheduler.view.column import frozen
 from scheduler.view.group_members import GroupMembers
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.indexes import NameIndex, ProviderIndex
 from scheduler.view.inventory_columns import ClassAmounts
 from scheduler.view.provider_trees import CachedProvider, CachedTree
-
-S = TypeVar("S", bound=np.generic)
 
 CodeArray = NDArray[np.int32]
 #: Cached results of `fits` for each snapshot: more than a request needs.
@@ -81,7 +80,7 @@ class Snapshot(HostView):
             up=known.up,
             disabled=known.disabled,
             forced_down=known.forced_down,
-            inventories=self._inventories(tree) if tree else {},
+            inventories={name: self._inventories(name, slots) for name, slots in tree.slots().items()} if tree else {},
             attributes=known.attributes,
             traits=tree.traits() if tree else frozenset(),
             root_traits=tree.own[0].traits if tree else frozenset(),
@@ -102,8 +101,7 @@ class Snapshot(HostView):
     def inventories_of(self, row: int, resource_class: str) -> list[HostInventory]:
         """Return the inventories of one resource class of the host of a row, one for each provider."""
         tree = self.trees[row]
-        providers = [provider for provider in tree.serving if resource_class in provider.slots] if tree else []
-        return [self.classes[resource_class].slots.of(provider.slots[resource_class]) for provider in providers]
+        return self._inventories(resource_class, tree.slots().get(resource_class, ()) if tree else ())
 
     def host_tree(self, row: int) -> HostTree | None:
         """Return the providers of the host of a row for the candidate search, or None if it has no providers."""
@@ -120,11 +118,11 @@ class Snapshot(HostView):
     def limits(self, row: int, resource_classes: Iterable[str]) -> dict[str, float]:
         """Return the capacity of one host for each of these resource classes."""
         tree = self.trees[row]
-        limits: dict[str, float] = {}
-        for name in resource_classes:
-            slots = [provider.slots[name] for provider in tree.serving if name in provider.slots] if tree else []
-            limits[name] = float(sum(self.classes[name].slots.capacity[slot] for slot in slots))
-        return limits
+        slots = tree.slots() if tree else {}
+        return {
+            name: float(sum(self.classes[name].slots.capacity[slot] for slot in slots.get(name, ())))
+            for name in resource_classes
+        }
 
     @property
     def flat(self) -> BoolArray:
@@ -296,8 +294,8 @@ class Snapshot(HostView):
         rows = {row_of_node[node]: frozenset(uuids) for node, uuids in instances.items() if node in row_of_node}
         return replace(self, neighbours=rows)
 
-    def _inventories(self, tree: CachedTree) -> dict[str, list[HostInventory]]:
-        return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
+    def _inventories(self, resource_class: str, slots: Iterable[int]) -> list[HostInventory]:
+        return [self.classes[resource_class].slots.of(slot) for slot in slots]
 
     def _candidate_provider(self, provider: CachedProvider, uuids: Mapping[int, str]) -> CandidateProvider:
         return CandidateProvider(
@@ -325,9 +323,3 @@ class Snapshot(HostView):
         chosen = self._none()
         chosen[rows] = True
         return chosen
-
-
-def frozen(array: NDArray[S]) -> NDArray[S]:
-    """Make an array read-only and return it."""
-    array.flags.writeable = False
-    return array
