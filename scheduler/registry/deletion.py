@@ -114,18 +114,15 @@ def _residues(connection: Connection, name: str, tree: list[int], roots: list[in
     :raises InvalidState: another consumer has allocations there, or is placed there.
     """
     table = consumer_table.c
-    holding = (
-        select(table.uuid, table.consumer_type)
-        .join_from(consumer_table, allocation_table, allocation_table.c.consumer_id == table.id)
-        .distinct()
-    )
+    kinds = select(table.uuid, table.consumer_type)
+    holding = kinds.join_from(consumer_table, allocation_table, allocation_table.c.consumer_id == table.id).distinct()
     there = {
         row.uuid: row.consumer_type
-        for row in bulk.select_in(connection, holding, allocation_table.c.resource_provider_id, tree)
-    }
-    placed = select(table.uuid, table.consumer_type)
-    there |= {
-        row.uuid: row.consumer_type for row in bulk.select_in(connection, placed, table.root_provider_id, sorted(roots))
+        for query, column, ids in (
+            (holding, allocation_table.c.resource_provider_id, tree),
+            (kinds, table.root_provider_id, sorted(roots)),
+        )
+        for row in bulk.select_in(connection, query, column, ids)
     }
     others = sorted(uuid for uuid, kind in there.items() if kind != residues.RESIDUE)
     if others:

@@ -1,26 +1,40 @@
 """The host registry: rows for the host view and for lists, the operator's changes, and the failure detection."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import Connection, Row, and_, select
 
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import ListHosts, SetHost
-from moorage.model import HostState
+from moorage.model import ZONE_KEY, HostState
 from placement_store.allocations import placed
 from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
-from placement_store.schema import hosts
-from scheduler.registry import metadata as host_metadata
-from scheduler.registry.metadata import AggregateMetadata
+from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
 
-#: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
-_CHUNK = 10_000
+#: The metadata that a host has from all its aggregates together: the set of values of each key.
+AggregateMetadata = Mapping[str, frozenset[str]]
 
+# SELECT h.id, m.aggregate_id FROM hosts h
+#   JOIN host_aggregate_hosts m ON m.cell_uuid = h.cell_uuid AND m.service_host = h.service_host WHERE h.id IN (...)
+_MEMBER = host_aggregate_hosts.c
+_MEMBERSHIPS = bulk.Lookup(
+    select(hosts.c.id, _MEMBER.aggregate_id)
+    .select_from(hosts)
+    .join(
+        host_aggregate_hosts,
+        (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
+    ),
+    hosts.c.id,
+)
+_DOCUMENTS = bulk.Lookup(
+    select(host_aggregates.c.aggregate_id, host_aggregates.c.metadata), host_aggregates.c.aggregate_id
+)
 _ALL = ListHosts()
 
 
@@ -52,15 +66,12 @@ class HostRow:
 _VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__ if name in hosts.c]
 
 
-def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
-    """Return the hosts of these ids, or all hosts for None; ids without a row are left out."""
+def rows(connection: Connection, ids: Collection[int]) -> list[HostRow]:
+    """Return the hosts of these ids; ids without a row are left out."""
     # The hosts first: the metadata may then be newer than `seq`, and is read again with the next `seq`.
-    if ids is None:
-        found = list(connection.execute(select(*_VIEW_COLUMNS)))
-    else:
-        found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
-    metadata = host_metadata.of_hosts(connection, ids) if found else {}
-    return [_host_row(row, metadata.get(row.id, host_metadata.NO_METADATA)) for row in found]
+    found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
+    metadata = _metadata_of(connection, ids) if found else {}
+    return [_host_row(row, metadata.get(row.id, {})) for row in found]
 
 
 def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]:
@@ -78,11 +89,8 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
     found = connection.execute(query.order_by(*order).limit(message.limit)).all()
     # Read the instances and the metadata of all hosts together, not host by host.
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
-    metadata = host_metadata.of_hosts(connection, [row.id for row in found])
-    return [
-        _host_state(row, metadata.get(row.id, host_metadata.NO_METADATA), instances.get(row.compute_node_uuid, 0))
-        for row in found
-    ]
+    metadata = _metadata_of(connection, [row.id for row in found])
+    return [_host_state(row, metadata.get(row.id, {}), instances.get(row.compute_node_uuid, 0)) for row in found]
 
 
 def by_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:
@@ -114,43 +122,30 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     :raises StaleRead: a provider of the host was created or deleted concurrently; a new transaction may succeed.
     """
     found = by_name(connection, message.service_host, message.cell_uuid)
-    changed = [host for host in found if _wanted(message, host) != _settings(host)]
+    changed = [after for host in found if (after := _wanted(message, host)) != host]
     # Lock order: providers before hosts, as in every write.
     nodes = [] if message.disabled is None else [host.compute_node_uuid for host in found]
     roots = disabled_hosts.lock(connection, nodes)
     for host in changed:
         row_ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid))
-        disabled, reason, forced_down = _wanted(message, host)
-        update(
-            connection,
-            row_ids.all(),
-            {
-                "disabled": disabled,
-                "disabled_reason": None if reason is None else reason.encode(),
-                "forced_down": forced_down,
-            },
-        )
+        reason = None if host.disabled_reason is None else host.disabled_reason.encode()
+        values = {"disabled": host.disabled, "disabled_reason": reason, "forced_down": host.forced_down}
+        update(connection, row_ids.all(), values)
     disabled_hosts.mark(connection, nodes, roots)
     # Read again: it may have been deleted concurrently.
     return by_name(connection, message.service_host, found[0].cell_uuid)[0]
 
 
-#: Disabled, the reason for it, forced down.
-_Settings = tuple[bool, str | None, bool]
-
-
-def _settings(host: HostState) -> _Settings:
-    return host.disabled, host.disabled_reason, host.forced_down
-
-
-def _wanted(message: SetHost, host: HostState) -> _Settings:
+def _wanted(message: SetHost, host: HostState) -> HostState:
+    """Return a host after a change by the operator."""
     disabled = host.disabled if message.disabled is None else message.disabled
     if message.disabled_reason is not None and not disabled:
         raise errors.InvalidRequest(path="$.disabled_reason", reason="only a disabled host has one")
     reason = host.disabled_reason if message.disabled_reason is None else message.disabled_reason
-    if not disabled:
-        reason = None
-    return disabled, reason, host.forced_down if message.forced_down is None else message.forced_down
+    forced_down = host.forced_down if message.forced_down is None else message.forced_down
+    return structs.replace(
+        host, disabled=disabled, disabled_reason=reason if disabled else None, forced_down=forced_down
+    )
 
 
 def mark_down(connection: Connection, down_after: float) -> list[str]:
@@ -175,44 +170,64 @@ def update(connection: Connection, ids: Collection[int], values: dict[str, Any],
 
     :param also: a further condition that a host must meet to be changed.
     """
-    for chunk in chunks(sorted(ids)):
+    for chunk in bulk.chunks(sorted(ids)):
         condition = hosts.c.id.in_(chunk) if also is None else and_(hosts.c.id.in_(chunk), also)
         connection.execute(hosts.update().where(condition).values(**values, seq=hosts.c.seq + 1, updated_at=now()))
     if ids:
         change_feed.record(connection, host_ids=ids)
 
 
-def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
-    """Yield ``values`` in lists that fit into one statement."""
-    everything = list(values)
-    for start in range(0, len(everything), _CHUNK):
-        yield everything[start : start + _CHUNK]
-
-
 def _host_row(row: Row[Any], metadata: AggregateMetadata) -> HostRow:
     data = row._asdict()
-    data["availability_zone"] = metadata.zone(row.availability_zone)
+    data["availability_zone"] = _zone(metadata, row.availability_zone)
     data["attributes"] = msgspec.json.decode(data["attributes"])
     data["image_properties"] = msgspec.json.decode(data["image_properties"] or b"{}")
-    return HostRow(**data, metadata=metadata.metadata)
+    return HostRow(**data, metadata=metadata)
 
 
 def _host_state(row: Row[Any], metadata: AggregateMetadata, instances: int) -> HostState:
-    return HostState(
-        service_host=row.service_host,
-        nodename=row.nodename,
-        compute_node_uuid=row.compute_node_uuid,
-        cell_uuid=row.cell_uuid,
-        agent=row.agent,
-        availability_zone=metadata.zone(row.availability_zone),
-        up=row.up,
-        disabled=row.disabled,
-        disabled_reason=None if row.disabled_reason is None else row.disabled_reason.decode(),
-        forced_down=row.forced_down,
-        attributes=msgspec.json.decode(row.attributes),
-        # The heartbeat and this query are two statements, whose clocks may differ slightly.
-        heartbeat_age=max(0.0, row.heartbeat_age),
-        instances=instances,
-        io_ops=row.io_ops,
-        failed_builds=row.failed_builds,
-    )
+    data = {name: value for name, value in row._asdict().items() if name in HostState.__struct_fields__}
+    data["availability_zone"] = _zone(metadata, row.availability_zone)
+    data["disabled_reason"] = None if row.disabled_reason is None else row.disabled_reason.decode()
+    data["attributes"] = msgspec.json.decode(row.attributes)
+    # The heartbeat and this query are two statements, whose clocks may differ slightly.
+    data["heartbeat_age"] = max(0.0, row.heartbeat_age)
+    return HostState(**data, instances=instances)
+
+
+# --- Metadata of aggregates -----------------------------------------------------------------------------------------
+
+
+def _metadata_of(connection: Connection, ids: Collection[int]) -> dict[int, AggregateMetadata]:
+    """Return the metadata of these hosts, by id; a host without aggregates is left out."""
+    numbers: dict[int, set[int]] = {}
+    for host_id, number in _MEMBERSHIPS.rows(connection, sorted(ids)):
+        numbers.setdefault(host_id, set()).add(number)
+    if not numbers:
+        return {}
+    named = sorted({number for of_host in numbers.values() for number in of_host})
+    documents = {
+        number: msgspec.json.decode(document, type=dict[str, str])
+        for number, document in _DOCUMENTS.rows(connection, named)
+    }
+    # Hosts in the same aggregates share one object.
+    merged: dict[frozenset[int], AggregateMetadata] = {}
+    found = {}
+    for host_id, of_host in numbers.items():
+        key = frozenset(of_host)
+        if key not in merged:
+            merged[key] = _merged([documents[number] for number in key if number in documents])
+        found[host_id] = merged[key]
+    return found
+
+
+def _merged(documents: Collection[Mapping[str, str]]) -> AggregateMetadata:
+    values: dict[str, set[str]] = {}
+    for document in documents:
+        for key, value in document.items():
+            values.setdefault(key, set()).add(value)
+    return {key: frozenset(of_key) for key, of_key in sorted(values.items())}
+
+
+def _zone(metadata: AggregateMetadata, reported: str) -> str:
+    return min(metadata.get(ZONE_KEY, ()), default=reported)

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, or_, select
+from sqlalchemy import Connection, bindparam, or_, select
 
 from moorage.db.columns import now
 from moorage.model import HostLoad
 from placement_store.cells import CLOCK_SET_BACK
-from placement_store.db import change_feed
+from placement_store.db import bulk, change_feed
 from placement_store.schema import hosts
-from scheduler.registry.hosts import chunks
 
+#: The columns of a host's load.
+_LOADED = ("io_ops", "failed_builds", "image_properties")
 # UPDATE hosts SET io_ops = ..., failed_builds = ..., image_properties = ..., load_at = :at, seq = seq + 1, ...
 #  WHERE id = ... AND (load_at <= :at OR load_at > :at + 60)
 _LOAD = (
@@ -22,15 +23,13 @@ _LOAD = (
         or_(hosts.c.load_at <= bindparam("seen_at"), hosts.c.load_at > bindparam("seen_at") + CLOCK_SET_BACK),
     )
     .values(
-        io_ops=bindparam("new_io_ops"),
-        failed_builds=bindparam("new_failed_builds"),
-        image_properties=bindparam("new_image_properties"),
+        **{name: bindparam(f"new_{name}") for name in _LOADED},
         load_at=bindparam("seen_at"),
         seq=hosts.c.seq + 1,
         updated_at=now(),
     )
 )
-_COLUMNS = [hosts.c[name] for name in ("id", "service_host", "io_ops", "failed_builds", "image_properties", "load_at")]
+_COLUMNS = [hosts.c[name] for name in ("id", "service_host", "load_at", *_LOADED)]
 
 
 def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad], at: float) -> None:
@@ -42,39 +41,19 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
     :param at: the time of the loads, by the clock of the cell's database, in seconds.
     """
     changed: list[dict[str, Any]] = []
-    for chunk in chunks(sorted(loads)):
+    for chunk in bulk.chunks(sorted(loads)):
         query = select(*_COLUMNS).where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
         for row in connection.execute(query):
             load = loads[row.service_host]
+            properties = msgspec.json.encode(load.image_properties, order="sorted") if load.image_properties else None
+            new = {"io_ops": load.io_ops, "failed_builds": load.failed_builds, "image_properties": properties}
             # A registered load of a much later time does not win: the cell's clock was set back.
             is_late = at < row.load_at <= at + CLOCK_SET_BACK
-            if not is_late and _columns_of(load) != _registered(row):
-                io_ops, failed_builds, image_properties = _columns_of(load)
-                changed.append(
-                    {
-                        "row_id": row.id,
-                        "seen_at": at,
-                        "new_io_ops": io_ops,
-                        "new_failed_builds": failed_builds,
-                        "new_image_properties": image_properties,
-                    }
-                )
+            if not is_late and new != {name: getattr(row, name) for name in _LOADED}:
+                changed.append({"row_id": row.id, "seen_at": at, **{f"new_{name}": new[name] for name in _LOADED}})
     if not changed:
         return
     # Lock order: rows by id.
     changed.sort(key=lambda one: int(one["row_id"]))
     connection.execute(_LOAD, changed)
     change_feed.record(connection, host_ids=[one["row_id"] for one in changed])
-
-
-#: The io_ops, failed_builds and image_properties columns of a host.
-_LoadColumns = tuple[int, float, bytes | None]
-
-
-def _columns_of(load: HostLoad) -> _LoadColumns:
-    properties = msgspec.json.encode(load.image_properties, order="sorted") if load.image_properties else None
-    return load.io_ops, load.failed_builds, properties
-
-
-def _registered(row: Row[Any]) -> _LoadColumns:
-    return row.io_ops, row.failed_builds, row.image_properties

@@ -7,10 +7,11 @@ misconfigured host must not silence its whole cell, and guests must not change h
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import Connection, and_, bindparam, func, select
 
 from moorage import errors
@@ -22,7 +23,7 @@ from placement_store.db import bulk, change_feed
 from placement_store.schema import hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
-from scheduler.registry.hosts import chunks, update
+from scheduler.registry.hosts import update
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ _WRITE_DESCRIPTION = (
         updated_at=now(),
     )
 )
+# UPDATE hosts SET description_number = ... WHERE id = ...
 _RENUMBER = hosts.update().where(hosts.c.id == bindparam("row_id")).values(description_number=bindparam("new_number"))
 
 
@@ -110,7 +112,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         if host is not by_node.get(report.compute_node_uuid):
             _log_refusal(report, host, by_node.get(report.compute_node_uuid))
         elif host is None:
-            by_name[name] = by_node[report.compute_node_uuid] = host = _new(message.cell_uuid, report, number)
+            described = {**structs.asdict(report), "attributes": _encoded(report.attributes)}
+            host = _RegisteredHost(id=None, cell_uuid=message.cell_uuid, description_number=number, **described)
+            by_name[name] = by_node[report.compute_node_uuid] = host
             new.append(host)
         elif host.id is None:
             continue  # a second time in this report
@@ -121,7 +125,10 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         elif number > host.description_number:
             numbers[host.id] = number
     _write_descriptions(connection, changed)
-    _write_numbers(connection, numbers)
+    if numbers:
+        # This is no change of the hosts, so `seq` stays.
+        rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
+        connection.execute(_RENUMBER, rows)
     _insert(connection, new, alive)
     # A new node of a registered host joins the aggregates of that host.
     registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
@@ -130,10 +137,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
 
 
 def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
-    """Return the registered hosts with a name or a compute node of this report."""
     columns = [hosts.c[name] for name in _RegisteredHost.__dataclass_fields__]
     found: dict[int, _RegisteredHost] = {}
-    for chunk in chunks(message.hosts):
+    for chunk in bulk.chunks(message.hosts):
         named = hosts.c.service_host.in_({report.service_host for report in chunk})
         same_node = hosts.c.compute_node_uuid.in_([report.compute_node_uuid for report in chunk])
         # Two statements, each with an index of its own: one with OR would read the whole table.
@@ -184,53 +190,20 @@ def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostRep
     change_feed.record(connection, host_ids=list(changed))
 
 
-def _write_numbers(connection: Connection, numbers: dict[int, int]) -> None:
-    """Write greater numbers of unchanged descriptions; this is no change of the hosts, so `seq` stays."""
-    if numbers:
-        # UPDATE hosts SET description_number = ... WHERE id = ...
-        rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
-        connection.execute(_RENUMBER, rows)
-
-
 def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collection[str]) -> None:
     if not new:
         return
     # In the order of a unique key: two concurrent reports of the same hosts wait for each other and do not deadlock.
     new.sort(key=lambda host: host.compute_node_uuid)
-    for chunk in chunks(new):
-        rows = [
-            {
-                "cell_uuid": host.cell_uuid,
-                "service_host": host.service_host,
-                "nodename": host.nodename,
-                "compute_node_uuid": host.compute_node_uuid,
-                "agent": host.agent,
-                "availability_zone": host.availability_zone,
-                "attributes": host.attributes,
-                "description_number": host.description_number,
-                # A description alone does not make a host up; a heartbeat does.
-                "up": host.service_host in alive,
-            }
-            for host in chunk
-        ]
+    for chunk in bulk.chunks(new):
+        # A description alone does not make a host up; a heartbeat does.
+        rows = [{**asdict(host), "up": host.service_host in alive} for host in chunk]
+        for row in rows:
+            del row["id"]
         bulk.insert(connection, hosts, rows, stamps=("heartbeat_at", "created_at", "updated_at"))
         nodes = [host.compute_node_uuid for host in chunk]
         ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid.in_(nodes))).all()
         change_feed.record(connection, host_ids=list(ids))
-
-
-def _new(cell_uuid: str, report: HostReport, number: int) -> _RegisteredHost:
-    return _RegisteredHost(
-        id=None,
-        cell_uuid=cell_uuid,
-        service_host=report.service_host,
-        nodename=report.nodename,
-        compute_node_uuid=report.compute_node_uuid,
-        agent=report.agent,
-        availability_zone=report.availability_zone,
-        attributes=_encoded(report.attributes),
-        description_number=number,
-    )
 
 
 def _encoded(attributes: dict[str, Any]) -> bytes:
@@ -244,7 +217,7 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     """Write heartbeats; return the names of hosts without a row."""
     unknown: list[str] = []
     # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host IN (...)
-    for chunk in chunks(sorted(alive)):
+    for chunk in bulk.chunks(sorted(alive)):
         connection.execute(
             hosts.update()
             .where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
@@ -260,8 +233,7 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     return unknown
 
 
-def _unknown(connection: Connection, cell_uuid: str, names: list[str]) -> list[str]:
-    """Return the names of service hosts of a cell that have no row."""
+def _unknown(connection: Connection, cell_uuid: str, names: Collection[str]) -> list[str]:
     here = (hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(names))
     # Count first: to read twenty thousand names at each heartbeat would take longer than all the rest of it.
     if connection.scalar(select(func.count(hosts.c.service_host.distinct())).where(*here)) == len(names):

@@ -52,15 +52,13 @@ class Sweep:
         try:
             self._probe()
             if begun - since >= self._down_after:
-                self._mark_silent_hosts()
+                silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
+                if silent:
+                    names = ", ".join(sorted(silent))
+                    LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, names)
             else:
                 self._database.read(hosts.any_host)  # only to see that the database answers
         except errors.Unavailable:
             self._reachable_since = None
             raise
         self._reachable_since = since
-
-    def _mark_silent_hosts(self) -> None:
-        silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
-        if silent:
-            LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, ", ".join(sorted(silent)))

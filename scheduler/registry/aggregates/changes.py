@@ -1,4 +1,9 @@
-"""Changes of host aggregates, each in one transaction: rows, the mirroring provider aggregate, and the change feed."""
+"""Changes of host aggregates, each in one transaction: rows, the mirroring provider aggregate, and the change feed.
+
+Each change of an existing aggregate raises HostAggregateNotFound if it does not exist, InvalidState if servers are on
+a host whose zone would change, and StaleRead if a host or provider of it has changed concurrently: a new transaction
+may succeed.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -59,12 +64,9 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
 def change(connection: Connection, message: SetHostAggregate) -> None:
     """Change the name or some of the metadata of a host aggregate; a key with the value None is removed.
 
-    :raises HostAggregateNotFound: the aggregate does not exist.
     :raises AlreadyExists: the name is taken.
     :raises InvalidRequest: the zone is not a valid name, or there are too many keys.
     :raises ZoneConflict: another aggregate gives one of its hosts another zone.
-    :raises InvalidState: servers are on a host whose zone would change.
-    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     changed = {**before.metadata, **message.metadata}
@@ -86,12 +88,9 @@ def change(connection: Connection, message: SetHostAggregate) -> None:
 def add_host(connection: Connection, message: AddAggregateHost) -> None:
     """Add a host with all its nodes to a host aggregate; if it is in it already, nothing changes.
 
-    :raises HostAggregateNotFound: the aggregate does not exist.
     :raises HostNotFound: no host has the name, or none in that cell.
     :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
     :raises ZoneConflict: another aggregate gives the host another zone.
-    :raises InvalidState: servers are on the host, and its zone would change.
-    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     [known, *_] = hosts.by_name(connection, message.service_host, message.cell_uuid)
@@ -103,14 +102,12 @@ def add_host(connection: Connection, message: AddAggregateHost) -> None:
 def remove_host(connection: Connection, message: RemoveAggregateHost) -> None:
     """Remove a host from a host aggregate.
 
-    :raises HostAggregateNotFound: the aggregate does not exist.
     :raises HostNotFound: the host is not in the aggregate.
     :raises InvalidRequest: hosts of that name in several cells are in it, and no cell is given.
-    :raises InvalidState: servers are on the host, and its zone would change.
-    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
-    leaving = [host for host in before.hosts if _is_named_in(host, message)]
+    named = [host for host in before.hosts if host.service_host == message.service_host]
+    leaving = [host for host in named if message.cell_uuid in (None, host.cell_uuid)]
     if not leaving:
         raise errors.HostNotFound(name=f"{message.service_host} in aggregate {before.name}")
     if len(leaving) > 1:
@@ -122,9 +119,7 @@ def remove_host(connection: Connection, message: RemoveAggregateHost) -> None:
 def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregate:
     """Delete a host aggregate and return its last state. The provider aggregate stays: it is only a uuid.
 
-    :raises HostAggregateNotFound: the aggregate does not exist.
-    :raises InvalidState: it has hosts and ``force`` is not set, or servers are on a host whose zone would change.
-    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
+    :raises InvalidState: also if it has hosts and ``force`` is not set.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     if before.hosts and not message.force:
@@ -205,10 +200,6 @@ def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> 
 
 
 # --- Helpers --------------------------------------------------------------------------------------------------------
-
-
-def _is_named_in(host: AggregateHost, message: RemoveAggregateHost) -> bool:
-    return host.service_host == message.service_host and message.cell_uuid in (None, host.cell_uuid)
 
 
 def _check_zone(metadata: Mapping[str, str]) -> None:

@@ -5,9 +5,8 @@ edits the tables. A new node of a registered host joins the aggregates of its ho
 """
 
 from collections.abc import Collection
-from typing import Any
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import Connection, and_, select
 
 from moorage.model import UnmirroredHost
 from placement_store.db import bulk, change_feed
@@ -20,6 +19,31 @@ from placement_store.schema import (
     hosts,
     provider_aggregates,
     resource_providers,
+)
+
+# SELECT g.name, ... FROM host_aggregate_hosts m
+#   JOIN host_aggregates g ... JOIN aggregates a ... JOIN hosts h ON (h.cell_uuid, h.service_host) = (m. ...)
+#   JOIN resource_providers p ON p.uuid = h.compute_node_uuid
+#   LEFT JOIN provider_aggregates l ON l.resource_provider_id = p.id AND l.aggregate_id = m.aggregate_id
+#  WHERE l.aggregate_id IS NULL
+_MEMBER, _OWN, _LINK = host_aggregate_hosts.c, resource_providers.c, provider_aggregates.c
+_MISSING = (
+    select(
+        host_aggregates.c.name,
+        aggregates.c.uuid.label("aggregate_uuid"),
+        hosts.c.service_host,
+        hosts.c.cell_uuid,
+        _OWN.uuid.label("provider_uuid"),
+    )
+    .select_from(host_aggregate_hosts)
+    .join(host_aggregates, host_aggregates.c.aggregate_id == _MEMBER.aggregate_id)
+    .join(aggregates, aggregates.c.id == _MEMBER.aggregate_id)
+    .join(hosts, and_(hosts.c.cell_uuid == _MEMBER.cell_uuid, hosts.c.service_host == _MEMBER.service_host))
+    .join(resource_providers, _OWN.uuid == hosts.c.compute_node_uuid)
+    .outerjoin(
+        provider_aggregates, and_(_LINK.resource_provider_id == _OWN.id, _LINK.aggregate_id == _MEMBER.aggregate_id)
+    )
+    .where(_LINK.aggregate_id.is_(None))
 )
 
 
@@ -46,9 +70,8 @@ def add_missing(connection: Connection, provider_uuids: Collection[str]) -> None
     providers.lock(connection, ids)
     # Read under the lock: a host may have left its aggregate since the search for missing nodes.
     required = host_aggregate_links.required(connection, ids)
-    link = provider_aggregates.c
-    query = select(link.resource_provider_id, link.aggregate_id)
-    held = {tuple(row) for row in bulk.select_in(connection, query, link.resource_provider_id, sorted(ids))}
+    query = select(_LINK.resource_provider_id, _LINK.aggregate_id)
+    held = {tuple(row) for row in bulk.select_in(connection, query, _LINK.resource_provider_id, sorted(ids))}
     wanted = {(id_, number) for id_, numbers in required.items() for number in numbers.values()}
     new = sorted(wanted - held)
     bulk.insert(
@@ -74,33 +97,3 @@ def add_new_nodes(connection: Connection, cell_uuid: str, service_hosts: Collect
     of_cell = _MISSING.where(hosts.c.cell_uuid == cell_uuid)
     found = bulk.select_in(connection, of_cell, hosts.c.service_host, sorted(service_hosts))
     add_missing(connection, {row.provider_uuid for row in found})
-
-
-def _missing_query() -> Select[Any]:
-    # SELECT g.name, ... FROM host_aggregate_hosts m
-    #   JOIN host_aggregates g ... JOIN aggregates a ... JOIN hosts h ON (h.cell_uuid, h.service_host) = (m. ...)
-    #   JOIN resource_providers p ON p.uuid = h.compute_node_uuid
-    #   LEFT JOIN provider_aggregates l ON l.resource_provider_id = p.id AND l.aggregate_id = m.aggregate_id
-    #  WHERE l.aggregate_id IS NULL
-    member, own, link = host_aggregate_hosts.c, resource_providers.c, provider_aggregates.c
-    return (
-        select(
-            host_aggregates.c.name,
-            aggregates.c.uuid.label("aggregate_uuid"),
-            hosts.c.service_host,
-            hosts.c.cell_uuid,
-            own.uuid.label("provider_uuid"),
-        )
-        .select_from(host_aggregate_hosts)
-        .join(host_aggregates, host_aggregates.c.aggregate_id == member.aggregate_id)
-        .join(aggregates, aggregates.c.id == member.aggregate_id)
-        .join(hosts, and_(hosts.c.cell_uuid == member.cell_uuid, hosts.c.service_host == member.service_host))
-        .join(resource_providers, own.uuid == hosts.c.compute_node_uuid)
-        .outerjoin(
-            provider_aggregates, and_(link.resource_provider_id == own.id, link.aggregate_id == member.aggregate_id)
-        )
-        .where(link.aggregate_id.is_(None))
-    )
-
-
-_MISSING = _missing_query()

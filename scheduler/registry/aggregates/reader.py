@@ -52,8 +52,7 @@ class AggregateReader:
     def _read(self, connection: Connection) -> None:
         rows = [(row.uuid, row.name, bytes(row.metadata)) for row in connection.execute(_ALL)]
         # Decode only the rows that have changed.
-        self._known = {row: self._known.get(row) or _aggregate(*row) for row in rows}
-
-
-def _aggregate(uuid: str, name: str, metadata: bytes) -> Aggregate:
-    return Aggregate(uuid, name, msgspec.json.decode(metadata, type=dict[str, str]))
+        self._known = {
+            row: self._known.get(row) or Aggregate(row[0], row[1], msgspec.json.decode(row[2], type=dict[str, str]))
+            for row in rows
+        }

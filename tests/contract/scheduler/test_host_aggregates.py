@@ -1,7 +1,16 @@
 """Host aggregates on SQLite and on MariaDB: who is in them, what the view is told, their mirror among providers."""
 
 import pytest
-from support.scheduler.aggregate_builders import Aggregates, host_rows, marks, members, metadata, provider, told_since
+from support.scheduler.aggregate_builders import (
+    Aggregates,
+    all_rows,
+    host_rows,
+    marks,
+    members,
+    metadata,
+    provider,
+    told_since,
+)
 from support.scheduler.builders import CELLS, select
 from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
 
@@ -308,8 +317,7 @@ def test_another_node_of_a_host_is_in_its_aggregates_by_itself(rig: Rig, aggrega
             rig.report(nodes, ["host1"])
         rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one,)))
     assert provider(rig, 7).aggregates == provider(rig, 8).aggregates == (uuid,)
-    rows = rig.database.read(lambda connection: hosts.rows(connection, None))
-    of_host = [row for row in rows if row.service_host == "host1"]
+    of_host = [row for row in all_rows(rig) if row.service_host == "host1"]
     assert [row.metadata for row in of_host] == [{"disk": frozenset({"ssd"})}] * 3
     aggregates.remove("bare", "host1")
     assert [provider(rig, number).aggregates for number in (1, 2, 7, 8)] == [(), (uuid,), (), ()]

@@ -99,9 +99,16 @@ def provider(rig: Rig, number: int) -> ResourceProvider:
     return rig.placement.call(GetResourceProvider(uuid=node_uuid(number)))
 
 
+def all_rows(rig: Rig) -> list[HostRow]:
+    """Return the rows that a view would read, of all nodes."""
+    return rig.database.read(
+        lambda connection: hosts.rows(connection, change_feed.seq_by_id(connection, host_table).keys())
+    )
+
+
 def host_rows(rig: Rig) -> dict[str, HostRow]:
     """Return the rows that a view would read, by host."""
-    return {row.service_host: row for row in rig.database.read(lambda connection: hosts.rows(connection, None))}
+    return {row.service_host: row for row in all_rows(rig)}
 
 
 def marks(rig: Rig) -> tuple[int, dict[str, int]]:
