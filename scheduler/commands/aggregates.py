@@ -31,11 +31,9 @@ _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
 class _AggregateCommand(WithCells):
-    """A command about host aggregates."""
-
     def shown(self, aggregate: HostAggregate) -> Shown:
         """Return the columns and the values of an aggregate, its hosts with the names of their cells."""
-        names = {uuid: name for name, uuid in self.cells().items()} if aggregate.hosts else {}
+        names = self.cell_names() if aggregate.hosts else {}
         pairs = sorted((host.service_host, names.get(host.cell_uuid, host.cell_uuid)) for host in aggregate.hosts)
         hosts = [{"host": host, "cell": cell} for host, cell in pairs]
         lines = [f"{host['host']} in {host['cell']}" for host in hosts]
@@ -61,8 +59,10 @@ class _NamedAggregateCommand(_AggregateCommand):
         return parser
 
 
-class _AggregateHostCommand(_NamedAggregateCommand):
-    """A command about one host of an aggregate."""
+class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
+    """A command that changes whether a host is in an aggregate."""
+
+    change: type[AddAggregateHost | RemoveAggregateHost]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
@@ -70,6 +70,17 @@ class _AggregateHostCommand(_NamedAggregateCommand):
         parser.add_argument("host", type=argument_types.name, metavar="HOST", help="the host")
         parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
         return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Change the aggregate and show it; the errors are those of the message."""
+        message = self.change(
+            request_id=ids.fresh(),
+            aggregate=parsed_args.aggregate,
+            service_host=parsed_args.host,
+            cell_uuid=self.cell_uuid(parsed_args.cell),
+        )
+        self.client("scheduler").call(message)
+        return self.shown_now(parsed_args.aggregate)
 
 
 class AggregateCreate(_AggregateCommand, ShowOne):
@@ -91,11 +102,7 @@ class AggregateCreate(_AggregateCommand, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Create the aggregate and show it.
-
-        :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
-        :raises InvalidRequest: a name or a value is malformed.
-        """
+        """Create the aggregate and show it."""
         message = CreateHostAggregate(
             request_id=ids.fresh(), name=parsed_args.name, uuid=parsed_args.uuid, metadata=_metadata(parsed_args)
         )
@@ -124,14 +131,7 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Change the aggregate and show it.
-
-        :raises HostAggregateNotFound: the aggregate does not exist.
-        :raises AlreadyExists: the name is taken.
-        :raises InvalidRequest: a name or a value is malformed, or a value that plug-ins read as a number is not one.
-        :raises ZoneConflict: another aggregate gives a host another zone.
-        :raises InvalidState: servers are on a host whose zone would change.
-        """
+        """Change the aggregate and show it."""
         message = SetHostAggregate(
             request_id=ids.fresh(),
             aggregate=parsed_args.aggregate,
@@ -142,54 +142,23 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
         return self.shown_now(parsed_args.name or parsed_args.aggregate)
 
 
-class AggregateAddHost(_AggregateHostCommand, ShowOne):
+class AggregateAddHost(_AggregateHostCommand):
     """Put a host into a host aggregate, with all its nodes; one that is in it already stays.
 
     Refused where it has another availability zone by another aggregate, and where servers are on it and its zone would
     change.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Add the host to the aggregate and show the aggregate.
-
-        :raises HostAggregateNotFound: the aggregate does not exist.
-        :raises HostNotFound: the host does not exist.
-        :raises InvalidRequest: hosts of several cells have the name.
-        :raises ZoneConflict: another aggregate gives the host another zone.
-        :raises InvalidState: servers are on the host, and its zone would change.
-        """
-        message = AddAggregateHost(
-            request_id=ids.fresh(),
-            aggregate=parsed_args.aggregate,
-            service_host=parsed_args.host,
-            cell_uuid=self.cell_uuid(parsed_args.cell),
-        )
-        self.client("scheduler").call(message)
-        return self.shown_now(parsed_args.aggregate)
+    change = AddAggregateHost
 
 
-class AggregateRemoveHost(_AggregateHostCommand, ShowOne):
+class AggregateRemoveHost(_AggregateHostCommand):
     """Take a host out of a host aggregate.
 
     Refused where servers are on it and its availability zone would change.
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Remove the host from the aggregate and show the aggregate.
-
-        :raises HostAggregateNotFound: the aggregate does not exist.
-        :raises HostNotFound: the host is not in the aggregate.
-        :raises InvalidRequest: hosts of that name in several cells are in it.
-        :raises InvalidState: servers are on the host, and its zone would change.
-        """
-        message = RemoveAggregateHost(
-            request_id=ids.fresh(),
-            aggregate=parsed_args.aggregate,
-            service_host=parsed_args.host,
-            cell_uuid=self.cell_uuid(parsed_args.cell),
-        )
-        self.client("scheduler").call(message)
-        return self.shown_now(parsed_args.aggregate)
+    change = RemoveAggregateHost
 
 
 class AggregateList(_AggregateCommand, Lister):
@@ -213,10 +182,7 @@ class AggregateShow(_NamedAggregateCommand, ShowOne):
     """Show a host aggregate with its metadata and its hosts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Show the aggregate.
-
-        :raises HostAggregateNotFound: the aggregate does not exist.
-        """
+        """Show the aggregate."""
         return self.shown_now(parsed_args.aggregate)
 
 
@@ -234,11 +200,7 @@ class AggregateDelete(_NamedAggregateCommand, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Delete the aggregate and show its last state.
-
-        :raises HostAggregateNotFound: the aggregate does not exist.
-        :raises InvalidState: it has hosts, or servers are on one whose zone would change.
-        """
+        """Delete the aggregate and show its last state."""
         message = DeleteHostAggregate(
             request_id=ids.fresh(),
             aggregate=parsed_args.aggregate,
@@ -265,7 +227,7 @@ class AggregateSync(_AggregateCommand, Lister):
         """Return a row for each node."""
         message = SyncHostAggregates(request_id=ids.fresh(), dry_run=parsed_args.dry_run)
         found = self.client("scheduler").call(message)
-        names = {uuid: name for name, uuid in self.cells().items()} if found else {}
+        names = self.cell_names() if found else {}
         return ("aggregate", "uuid", "host", "cell", "provider", "added"), [
             (
                 one.aggregate,

@@ -4,18 +4,15 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 from cliff.lister import Lister
 
-from moorage import errors
-from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, ShownLines, ShownValue, positive
-from moorage.cli.services import up
-from moorage.messages import ListServices, ShowPolicy
+from moorage.messages import ShowPolicy
 from moorage.model.inspection import PluginUse, PolicyState
+from scheduler.commands import running
 
 LOG = logging.getLogger(__name__)
 
@@ -54,15 +51,10 @@ class SchedulerConfigShow(Configured, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask all schedulers, in parallel, and return a row for each one that answers."""
-        clients = self.clients(parsed_args.timeout)
-        names = [parsed_args.scheduler] if parsed_args.scheduler else self._running(clients)
-        with ThreadPoolExecutor(len(names)) as threads:
-            answers = dict(zip(names, threads.map(lambda name: _ask(clients, name), names), strict=True))
-        policies = {name or "(any)": answer for name, answer in answers.items() if isinstance(answer, PolicyState)}
+        answers = running.ask(self.conf, self.clients(parsed_args.timeout), ShowPolicy(), parsed_args.scheduler)
+        policies = {name: answer for name, answer in answers.items() if isinstance(answer, PolicyState)}
         silent = [
-            f"Scheduler {name or '(any)'} does not answer: {answer}"
-            for name, answer in answers.items()
-            if not isinstance(answer, PolicyState)
+            f"Scheduler {name} does not answer: {answer}" for name, answer in answers.items() if name not in policies
         ]
         self._wrong = [*silent, *differences(policies)]
         return _COLUMNS, [_row(name, policy) for name, policy in policies.items()]
@@ -83,11 +75,6 @@ class SchedulerConfigShow(Configured, Lister):
             column_names, rows = _side_by_side(column_names, rows)
         status: int = super().produce_output(parsed_args, column_names, rows)
         return status
-
-    def _running(self, clients: Clients) -> list[str | None]:
-        """Return the names of the running schedulers; None for any one, if none has reported itself yet."""
-        services = clients.topic("placement").call(ListServices())
-        return [*up(services, "scheduler", self.conf.service.silent_after)] or [None]
 
 
 def differences(policies: Mapping[str, PolicyState]) -> list[str]:
@@ -123,13 +110,6 @@ def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[
             ]
         turned.append((name, *values))
     return ("Field", *columns), turned
-
-
-def _ask(clients: Clients, name: str | None) -> PolicyState | errors.MoorageError:
-    try:
-        return clients.topic("scheduler", name).call(ShowPolicy())
-    except errors.MoorageError as fault:
-        return fault
 
 
 def _row(name: str, policy: PolicyState) -> tuple[Any, ...]:

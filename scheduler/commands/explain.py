@@ -11,7 +11,7 @@ import msgspec
 from cliff.show import ShowOne
 
 from moorage import errors
-from moorage.cli import lists, request_arguments
+from moorage.cli import group_options, lists, request_arguments
 from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import (
     MAX_INSTANCES,
@@ -24,12 +24,16 @@ from moorage.messages import (
 )
 from moorage.messages.wire import decode_strictly
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
-from scheduler.commands import explain_arguments
 from scheduler.commands.explain_format import fields
 
 _IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 #: Exit statuses.
 A_HOST, NO_HOST, BAD_INPUT, NOT_KNOWN = 0, 1, 2, 3
+#: The options of a size, which replaces the instance's own.
+_SIZE = frozenset({"vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "extra_spec"})
+_COUNT = frozenset({"count"})
+#: Stands in errors for all options of resource groups.
+_GROUPS = "resource, --required, --group and their like"
 
 
 class Explain(Configured, ShowOne):
@@ -97,7 +101,7 @@ class Explain(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Read a stored explanation or ask for a new one, and return its fields."""
         about: dict[str, Any] = {}
-        explain_arguments.check(parsed_args)
+        _check(parsed_args)
         explanation = self._explanation(parsed_args, about)
         self._status = A_HOST if explanation.chosen is not None else NO_HOST
         shown = {name: ShownValue(value) for name, value in about.items()} | fields(explanation, self._cells())
@@ -183,12 +187,12 @@ class Explain(Configured, ShowOne):
 
 def _is_asked_anew(given: argparse.Namespace) -> bool:
     """Return whether an option asks for more than a stored explanation has."""
-    return bool(given.now or given.host or given.what_if or explain_arguments.has_size(given))
+    return bool(given.now or given.host or given.what_if or _has_size(given))
 
 
 def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
     """Return the request of an instance: with the size of the options, and within its cell if it stays there."""
-    if explain_arguments.has_size(given):
+    if _has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
     if given.moving is None and instance.state not in ("shelved", "unshelving"):
         return spec
@@ -213,3 +217,46 @@ def _uuid(text: str) -> str:
     if not _IS_UUID.fullmatch(text):
         raise errors.InstanceNotFound(name=text)
     return text
+
+
+# --- Options that have no effect ------------------------------------------------------------------------------------
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Check that each given option has an effect, and that a size is complete.
+
+    :raises InvalidRequest: an option has no effect, or a size is incomplete; the error names the option.
+    """
+    given_options = _given_options(given)
+    size = bool(given_options & _SIZE)
+    for source, allowed in (("spec", _COUNT), ("instance", _SIZE | _COUNT), ("request_id", _SIZE | _COUNT)):
+        if getattr(given, source) is None:
+            continue
+        for option in sorted(given_options - allowed):
+            raise errors.InvalidRequest(
+                path=_flag(option),
+                reason=f"it would count for nothing, as {_flag(source)} says what is asked for",
+            )
+        if size and not _has_size(given):
+            raise errors.InvalidRequest(path="--vcpus, --memory-mb", reason="a size is typed whole: both must be given")
+        return
+    if not _has_size(given):
+        raise errors.InvalidRequest(
+            path="--vcpus, --memory-mb", reason="both must be given, or else one of --spec, --instance and --request-id"
+        )
+
+
+def _has_size(given: argparse.Namespace) -> bool:
+    return given.vcpus is not None and given.memory_mb is not None
+
+
+def _given_options(given: argparse.Namespace) -> frozenset[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    request_arguments.add_options(parser, size_required=False)
+    usual = vars(parser.parse_args([]))
+    typed = frozenset(option for option in usual if getattr(given, option) != usual[option])
+    return typed | {_GROUPS} if group_options.groups(given) else typed
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

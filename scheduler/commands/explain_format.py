@@ -15,41 +15,31 @@ def fields(explanation: Explanation, cells: Mapping[str, str]) -> dict[str, Any]
     :param cells: the names of cells by uuid; a cell without a name is shown by its uuid.
     """
     shown: dict[str, Any] = {
-        "answer": ShownValue(_answer(explanation)),
+        "answer": ShownValue("NO VALID HOST" if explanation.chosen is None else f"host {explanation.chosen}"),
         "why": ShownValue(explanation.summary()),
         "hosts": ShownValue(explanation.hosts),
         "feasible": ShownValue(explanation.feasible),
         "chosen": ShownValue(explanation.chosen),
         "filters": _lines(explanation.filters, _of_filters(explanation.filters)),
     }
-    if explanation.nearest_misses:
-        shown["nearest_misses"] = _lines(explanation.nearest_misses, _of_misses(explanation))
-    if explanation.nearest_hosts:
-        shown["nearest_hosts"] = _lines(explanation.nearest_hosts, _by_host(explanation.nearest_hosts))
     ranked = (*explanation.top_hosts, *explanation.named_scores)
     counting = {score.weigher for host in ranked for score in host.scores if score.counts}
-    if explanation.named_hosts:
-        shown["named_hosts"] = _lines(explanation.named_hosts, _of_named(explanation, cells, counting))
-    if explanation.lost_races:
-        shown["lost_races"] = _lines(
-            explanation.lost_races, (f"{host}: {claims:,} claim(s)" for host, claims in explanation.lost_races.items())
-        )
-    if explanation.top_hosts:
-        shown["top_hosts"] = _lines(
-            explanation.top_hosts, (_ranked(host, cells, counting) for host in explanation.top_hosts)
-        )
-    if explanation.skipped_plugins:
-        broken = (f"{plugin}: {why}" for plugin, why in explanation.skipped_plugins.items())
-        shown["skipped_plugins"] = _lines(explanation.skipped_plugins, broken)
-    if explanation.what_if is not None:
-        shown["what_if"] = _lines(explanation.what_if, _what_if(explanation.what_if, cells))
-    return shown
-
-
-def _answer(explanation: Explanation) -> str:
-    if explanation.chosen is not None:
-        return f"host {explanation.chosen}"
-    return "NO VALID HOST"
+    lines_by_name: dict[str, Iterable[str]] = {
+        "nearest_misses": (
+            f"{miss.host}: {miss.resource_class}, {miss.asked:,} asked, {miss.free:,.10g} free ({miss.reason})"
+            for miss in explanation.nearest_misses
+        ),
+        "nearest_hosts": (f"{host} {why}" for host, why in explanation.nearest_hosts.items()),
+        "named_hosts": _of_named(explanation, cells, counting),
+        "lost_races": (f"{host}: {claims:,} claim(s)" for host, claims in explanation.lost_races.items()),
+        "top_hosts": (_ranked(host, cells, counting) for host in explanation.top_hosts),
+        "skipped_plugins": (f"{plugin}: {why}" for plugin, why in explanation.skipped_plugins.items()),
+        "what_if": _what_if(explanation.what_if, cells),
+    }
+    # Fields without content are left out.
+    return shown | {
+        name: _lines(value, lines) for name, lines in lines_by_name.items() if (value := getattr(explanation, name))
+    }
 
 
 def _of_filters(filters: Iterable[FilterCount]) -> Iterable[str]:
@@ -60,15 +50,6 @@ def _of_filters(filters: Iterable[FilterCount]) -> Iterable[str]:
         left = each.hosts - each.removed
         parts = "; ".join(f"{part.hosts:,} {part.words}" for part in each.parts())
         yield f"{each.name:<{width}}  {each.hosts:>7,} -> {left:>7,}" + (f"  {parts}" if parts else "")
-
-
-def _of_misses(explanation: Explanation) -> Iterable[str]:
-    for miss in explanation.nearest_misses:
-        yield f"{miss.host}: {miss.resource_class}, {miss.asked:,} asked, {miss.free:,.10g} free ({miss.reason})"
-
-
-def _by_host(words: Mapping[str, str]) -> Iterable[str]:
-    return (f"{host} {why}" for host, why in words.items())
 
 
 def _of_named(explanation: Explanation, cells: Mapping[str, str], counting: Collection[str]) -> Iterable[str]:
@@ -112,7 +93,9 @@ def _number(score: float) -> str:
     return f"{score:,.0f}" if score.is_integer() and abs(score) < 1e15 else f"{score:,.6g}"
 
 
-def _what_if(counted: WhatIf, cells: Mapping[str, str]) -> Iterable[str]:
+def _what_if(counted: WhatIf | None, cells: Mapping[str, str]) -> Iterable[str]:
+    if counted is None:
+        return
     least = "" if counted.exact else "at least "
     late = ", as many as were tried in that time" if counted.out_of_time else ""
     yield f"{least}{counted.more:,} more of these would fit{late}"

@@ -16,7 +16,7 @@ from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
 from moorage.service import process
-from scheduler.commands import catch_up
+from scheduler.commands import running
 from scheduler.service import SchedulerService
 
 LOG = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ class Scheduler(Configured, Command):
 class WithCells(Configured):
     """A command that takes and shows cells by name."""
 
-    def cells(self) -> dict[str, str]:
-        """Return the uuid of each cell by name."""
-        return {cell.name: cell.uuid for cell in self.client("placement").call(ListCells(without_databases=True))}
+    def cell_names(self) -> dict[str, str]:
+        """Return the name of each cell by uuid."""
+        return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
 
     def cell_uuid(self, name: str | None) -> str | None:
         """Return the uuid of the cell of a name, or None for None.
@@ -62,10 +62,21 @@ class WithCells(Configured):
         """
         if name is None:
             return None
-        try:
-            return self.cells()[name]
-        except KeyError:
-            raise errors.CellNotFound(kind="cell", name=name) from None
+        for uuid, known in self.cell_names().items():
+            if known == name:
+                return uuid
+        raise errors.CellNotFound(kind="cell", name=name)
+
+
+class _HostCommand(WithCells, ShowOne):
+    """A command about one host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="NAME", help="the host")
+        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        return parser
 
 
 class HostList(WithCells, Lister):
@@ -79,12 +90,12 @@ class HostList(WithCells, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each host."""
-        names = {uuid: name for name, uuid in self.cells().items()}
+        names = self.cell_names()
         hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
         return _COLUMNS, [_row(host, names) for host in hosts]
 
 
-class HostSet(WithCells, ShowOne):
+class HostSet(_HostCommand):
     """Keep new servers off a host, or declare it down.
 
     A host that is disabled gets no new servers from any scheduler once this has returned. If it cannot be told of one
@@ -97,8 +108,6 @@ class HostSet(WithCells, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="NAME", help="the host")
-        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
         parser.add_argument("--reason", help="why it is disabled")
         able = parser.add_mutually_exclusive_group()
         able.add_argument("--disable", dest="disabled", action="store_true", default=None, help="no new servers")
@@ -142,11 +151,7 @@ class HostSet(WithCells, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
-        """Change the host and return its row.
-
-        :raises HostNotFound: the host does not exist.
-        :raises InvalidRequest: hosts of several cells have the name, or two reasons are given.
-        """
+        """Change the host and return its row."""
         disabled, reason = parsed_args.disabled, parsed_args.reason
         if parsed_args.maintenance is not None:
             if reason is not None:
@@ -163,8 +168,8 @@ class HostSet(WithCells, ShowOne):
             )
         )
         if disabled and parsed_args.wait:
-            self._behind = catch_up.schedulers_behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
-        return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
+            self._behind = running.behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
+        return _COLUMNS, _row(host, self.cell_names())
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the host; the exit status is 1 if a scheduler may not have seen the change."""
@@ -174,7 +179,7 @@ class HostSet(WithCells, ShowOne):
         return status or int(bool(self._behind))
 
 
-class HostDelete(WithCells, ShowOne):
+class HostDelete(_HostCommand):
     """Delete a host that will not come back, with its resource providers and what residues hold there.
 
     It must be down, or forced down, and nothing but residues may hold anything of it. A host that comes back after all
@@ -184,18 +189,11 @@ class HostDelete(WithCells, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="NAME", help="the host")
-        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
         parser.add_argument("--dry-run", action="store_true", help="only say whether it may be deleted")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
-        """Delete the host.
-
-        :raises HostNotFound: the host does not exist.
-        :raises InvalidRequest: hosts of several cells have the name.
-        :raises InvalidState: the host may be up, or is still in use.
-        """
+        """Delete the host."""
         message = DeleteHost(
             request_id=ids.fresh(),
             service_host=parsed_args.host,
