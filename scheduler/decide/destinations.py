@@ -46,7 +46,9 @@ def select(environment: DecisionEnvironment, writer: ClaimWriter, message: Selec
     """
     _check_size(message)
     _check_move(message)
-    return environment.watched(lambda: ClaimingDecision(environment, writer, message).run())
+    # A decision that runs again without a slow plug-in begins anew.
+    run_watched = environment.policy.plugin_failures.run_watched
+    return run_watched(lambda: ClaimingDecision(environment, writer, message).run())
 
 
 class ClaimingDecision(Decision[Selections]):

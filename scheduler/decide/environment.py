@@ -2,13 +2,12 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from moorage.db.database import Database
-from moorage.model import RequestSpec, ResourceRequest
+from moorage.model import RequestSpec
 from moorage.plugin import Filter, RequestFilter
 from placement_store import candidates, cells
 from placement_store.db.names import ResourceClassNames, TraitNames
@@ -19,8 +18,6 @@ from scheduler.decide.request_filters import Aggregates, RequestFilterChain
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +62,6 @@ class DecisionEnvironment:
     max_age: float
     max_tries: int
 
-    def watched(self, decide: Callable[[], T]) -> T:
-        """Return the result of a decision whose plug-ins are timed.
-
-        :raises SlowPlugin: a plug-in does not return, and the policy does not skip it.
-        """
-        return self.policy.plugin_failures.run_watched(decide)
-
     def check_groups(self, request: RequestSpec) -> None:
         """Refuse resource groups that contradict each other, and names that do not exist.
 
@@ -80,9 +70,12 @@ class DecisionEnvironment:
         """
         wanted = request.resource_request
         candidates.check(wanted, path="$.request_spec")
-        for name in {name for group in wanted.groups.values() for name in group.resources}:
+        for name in wanted.totals():
             self.names.id_of(name)
-        if traits := _traits_named(wanted):
+        traits = {*wanted.root_required, *wanted.root_forbidden}
+        for group in wanted.groups.values():
+            traits.update(group.required, group.forbidden, *group.any_of)
+        if traits:
             self.database.read(lambda connection: TraitNames.require(connection, traits))
 
     def check_cell(self, request: RequestSpec) -> None:
@@ -124,10 +117,3 @@ class InFlight:
             waited_for = frozenset(self._present)
             self._changed.wait_for(lambda: waited_for.isdisjoint(self._present), seconds)
             return len(waited_for & self._present)
-
-
-def _traits_named(request: ResourceRequest) -> set[str]:
-    named = {*request.root_required, *request.root_forbidden}
-    for group in request.groups.values():
-        named.update(group.required, group.forbidden, *group.any_of)
-    return named

@@ -118,10 +118,7 @@ class HostCandidates:
         if self._plain is not None and cached.is_flat:
             return _candidates_of_flat_host(view, cached, self._plain)
         tree = view.host_tree(row)
-        return () if tree is None else self._search(tree)
-
-    def _search(self, tree: candidates.HostTree) -> Iterable[AllocationRequest]:
-        return candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget)
+        return () if tree is None else candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget)
 
 
 def only_resources(request: ResourceRequest) -> Resources | None:

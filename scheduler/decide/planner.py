@@ -3,7 +3,6 @@
 Nothing is claimed here. A plan may be refused by the store, and is then made again on a newer snapshot.
 """
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -11,14 +10,14 @@ import numpy as np
 from msgspec import structs
 
 from moorage.messages import SelectDestinations
-from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
+from moorage.model import Explanation, RequestSpec, WhatIf
 from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
-from scheduler.decide.ranking import Ranking, pick, seed_of
+from scheduler.decide.ranking import pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -132,7 +131,7 @@ class Planner:
         message, refused_claims, request = task.message, task.refused_claims, task.message.request_spec
         seed = seed_of(message.request_id)
         host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
-        view, planned = task.views(_classes(host_candidates.request))
+        view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
@@ -157,13 +156,15 @@ class Planner:
                 # The next instance sees this claim: the amounts, the instance and the member of the server group.
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
         is_isolated = request.resource_request.group_policy == "isolate"
-        if not message.num_alternates or _is_forced(request):
+        # There is no use in alternates of forced hosts.
+        if not message.num_alternates or request.force_hosts or request.force_nodes:
             return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
         # Hosts that have refused a claim of this request would probably refuse it again.
         offered = _without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.nodes))
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
-            ranking = self._rank(view, request, offered, seed)
+            feasible = self._funnel.filter(view, request, offered).left
+            ranking = self._funnel.rank(view, request, feasible, seed)
         alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
         return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
 
@@ -189,7 +190,7 @@ class Planner:
         """
         request = message.request_spec
         first = structs.replace(message, instance_uuids=message.instance_uuids[:1])
-        view, _ = _PlanInput(snapshot, first, RefusedClaims(), context).views(_classes(request.resource_request))
+        view, _ = _PlanInput(snapshot, first, RefusedClaims(), context).views(request.resource_request.totals())
         entering = _entering(view, _leaving(view, context))
         feasible = self._funnel.filter(view, request, entering).left
         return InstanceCounter(self._funnel, view, request, feasible, seconds).count()
@@ -204,9 +205,6 @@ class Planner:
             placed=placed,
             skipped_plugins=dict(self._funnel.plugin_failures.skipped),
         )
-
-    def _rank(self, view: Snapshot, request: RequestSpec, entering: BoolArray, seed: int) -> Ranking:
-        return self._funnel.rank(view, request, self._funnel.filter(view, request, entering).left, seed)
 
     def _all_removed(
         self, view: Snapshot, request: RequestSpec, host_candidates: HostCandidates, before: Sequence[Stage]
@@ -273,11 +271,8 @@ def _leaving(view: Snapshot, context: RequestContext) -> list[Stage]:
 
 def _has_room_for_all(view: Snapshot, message: SelectDestinations) -> BoolArray:
     """Return which hosts may have room for all instances of a request together, judged by the sums of each class."""
-    amounts: Counter[str] = Counter()
-    for group in message.request_spec.resource_request.groups.values():
-        amounts.update(group.resources)
     has_room = _all(view)
-    for name, amount in amounts.items():
+    for name, amount in message.request_spec.resource_request.totals().items():
         has_room &= view.room(name) >= amount * len(message.instance_uuids)
     return has_room
 
@@ -307,10 +302,6 @@ def _stages(
     return stages
 
 
-def _classes(request: ResourceRequest) -> set[str]:
-    return {name for group in request.groups.values() for name in group.resources}
-
-
 def _without(rows: BoolArray, taken_out: Collection[int]) -> BoolArray:
     if not taken_out:
         return rows
@@ -323,8 +314,3 @@ def _rows_of(view: Snapshot, node_uuids: Collection[str]) -> set[int]:
     if not node_uuids:
         return set()
     return {row for row, host in enumerate(view.hosts) if host.compute_node_uuid in node_uuids}
-
-
-def _is_forced(request: RequestSpec) -> bool:
-    """Tell whether the request forces hosts, so that there is no use in alternates."""
-    return bool(request.force_hosts or request.force_nodes)

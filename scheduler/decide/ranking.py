@@ -63,28 +63,28 @@ class Ranking:
         few = None if among is None else np.flatnonzero(among[self.rows])
         weights = self.weights if few is None else self.weights[few]
         ties = self._ties if few is None else self._ties[few]
-        places = _best_places(weights, ties, count)
+        places = best_places(weights, ties, count)
         places = places[np.lexsort((ties[places], -weights[places]))]
         rows = self.rows[places if few is None else few[places]]
         return list(zip(rows.tolist(), weights[places].tolist(), strict=True))
 
 
-def _best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
+def best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
     """Return the places of the ``count`` best, in no order."""
     if count >= len(weights):
         return np.arange(len(weights))
     highest = np.flatnonzero(weights == weights.max())
     if len(highest) >= count:
         # Usually many hosts share the highest weight: then only their ties have to be sorted.
-        return highest[_lowest(ties[highest], count)]
+        return highest[lowest(ties[highest], count)]
     last = np.partition(weights, len(weights) - count)[len(weights) - count]
     better, equal = np.flatnonzero(weights > last), np.flatnonzero(weights == last)
     missing = count - len(better)
-    equal = equal[_lowest(ties[equal], missing)]
+    equal = equal[lowest(ties[equal], missing)]
     return np.concatenate([better, equal])
 
 
-def _lowest(ties: TieArray, count: int) -> RowArray:
+def lowest(ties: TieArray, count: int) -> RowArray:
     """Return the places of the ``count`` lowest ties, in no order."""
     if count == 1:
         return np.array([ties.argmin()])

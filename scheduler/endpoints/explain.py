@@ -44,7 +44,8 @@ class ExplainEndpoint:
             raise errors.InvalidRequest(path="$.instances", reason="an instance that exists is explained by itself")
         if message.moving is not None and message.instance_uuid is None:
             raise errors.InvalidRequest(path="$.moving", reason="it is not said which instance is to move")
-        return self._environment.watched(lambda: ExplainedDecision(self._environment, message).run())
+        run_watched = self._environment.policy.plugin_failures.run_watched
+        return run_watched(lambda: ExplainedDecision(self._environment, message).run())
 
 
 class ExplainedDecision(Decision[Explanation]):

@@ -7,9 +7,8 @@ repairs.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -24,13 +23,9 @@ from scheduler.registry import hosts
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 
-
-@dataclass(frozen=True, slots=True)
-class _Seqs:
-    """The ``seq`` of every provider and of every host, by id."""
-
-    providers: Mapping[int, int]
-    hosts: Mapping[int, int]
+#: The ``seq`` of every row by id, of both tables that the view follows.
+_Seqs = Mapping[Table, Mapping[int, int]]
+_TABLES = (resource_providers, hosts_table)
 
 
 class ViewCatchUp:
@@ -75,19 +70,22 @@ class ViewComparison:
         self._follower.follow(self._follower.now())
         # A provider with a claim from here that is not read again yet is ahead of any `seq` of the store.
         ahead = dict.fromkeys(self._host_cache.provisional_ids(), sys.maxsize)
-        in_view = _Seqs(self._host_cache.provider_seqs() | ahead, self._host_cache.host_seqs())
+        in_view = {
+            resource_providers: self._host_cache.provider_seqs() | ahead,
+            hosts_table: self._host_cache.host_seqs(),
+        }
+        behind = {table: _behind(before[table], in_view[table]) for table in _TABLES}
         names: set[str] = set()
-        if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):
-            names = self._database.read(lambda connection: self._drifted(connection, before, in_view))
+        if any(behind.values()):
+            names = self._database.read(lambda connection: self._drifted(connection, before, behind))
         return ViewDrift(hosts=len(self._host_cache.snapshot()), drifted=tuple(sorted(names)))
 
-    def _drifted(self, connection: Connection, before: _Seqs, in_view: _Seqs) -> set[str]:
+    def _drifted(self, connection: Connection, before: _Seqs, behind: Mapping[Table, set[int]]) -> set[str]:
         """Return the names of the hosts that have drifted, without those created or deleted meanwhile."""
         after = _seqs_in_store(connection)
-        provider_ids = _existing_in_both_or_neither(
-            _behind(before.providers, in_view.providers), before.providers, after.providers
+        provider_ids, host_ids = (
+            {id_ for id_ in behind[table] if (id_ in before[table]) == (id_ in after[table])} for table in _TABLES
         )
-        host_ids = _existing_in_both_or_neither(_behind(before.hosts, in_view.hosts), before.hosts, after.hosts)
         known = [*self._host_cache.snapshot().hosts, *hosts.rows(connection, host_ids)]
         host_of_node = {host.compute_node_uuid: host.service_host for host in known}
         names = {host.service_host for host in known if host.id in host_ids}
@@ -104,14 +102,9 @@ class ViewComparison:
 
 
 def _seqs_in_store(connection: Connection) -> _Seqs:
-    return _Seqs(change_feed.seq_by_id(connection, resource_providers), change_feed.seq_by_id(connection, hosts_table))
+    return {table: change_feed.seq_by_id(connection, table) for table in _TABLES}
 
 
 def _behind(store: Mapping[int, int], view: Mapping[int, int]) -> set[int]:
     """Return the ids of rows whose ``seq`` is older in the view than in the store, or that only one of them has."""
     return {id_ for id_, seq in store.items() if view.get(id_, -1) < seq} | (view.keys() - store.keys())
-
-
-def _existing_in_both_or_neither(ids: set[int], before: Mapping[int, int], after: Mapping[int, int]) -> set[int]:
-    """Return the ids of rows that existed both before and after, or at neither time."""
-    return {id_ for id_ in ids if (id_ in before) == (id_ in after)}

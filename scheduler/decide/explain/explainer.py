@@ -93,7 +93,6 @@ class Explainer:
             yield count
 
     def _claims_refused(self) -> Mapping[str, int]:
-        """Return the number of claims of this request that each host has refused."""
         lost = self._refused_claims.lost
         if not lost:
             return {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRequest, WhatIf
+from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, WhatIf
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
@@ -61,7 +61,7 @@ class InstanceCounter:
         self._deadline = clock() + seconds
         self._budget = SearchBudget(seconds=seconds)
         self._timed_out = False
-        self._totals = _totals(self._wanted)
+        self._totals = self._wanted.totals()
         self._units = {
             name: _units(view.classes[name].slots, amount)
             for name, amount in self._totals.items()
@@ -260,14 +260,6 @@ def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:
         taken = max(0, min(units, left[slot]))
         left[slot] -= taken
         units -= taken
-
-
-def _totals(wanted: ResourceRequest) -> dict[str, int]:
-    """Return the amounts of all groups of a request together, by class."""
-    totals: Counter[str] = Counter()
-    for group in wanted.groups.values():
-        totals.update(group.resources)
-    return dict(totals)
 
 
 def _units(slots: InventoryArrays, amount: int) -> IntArray:

@@ -3,6 +3,7 @@
 This is done for explanations only. It reads whole columns and a few single hosts, however many hosts there are.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cached_property
 
@@ -15,8 +16,8 @@ from moorage.plugin import BoolArray, FloatArray, HostInventory
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import FilterResult
 from scheduler.decide.host_candidates import HostCandidates
-from scheduler.decide.ranking import RowArray
-from scheduler.view.snapshot import Snapshot, TieArray
+from scheduler.decide.ranking import RowArray, best_places, lowest
+from scheduler.view.snapshot import Snapshot
 
 CountArray = NDArray[np.int16]
 #: Hosts listed as nearest misses: enough to see what is lacking, since the others lack as much or more.
@@ -94,11 +95,11 @@ class RemovedHosts:
         # Equal hosts are ordered by their ties, so that every scheduler names the same ones.
         ties = self.view.ties[self.rows[places]]
         if not count:
-            order = _first(ties, most)
+            order = lowest(ties, most)
             order = order[np.argsort(ties[order])]
         else:
             share = self._share_lacking(places)
-            chosen = _smallest(share, ties, most)
+            chosen = best_places(-share, ties, most)
             order = chosen[np.lexsort((ties[chosen], share[chosen]))]
         nearest: list[int] = places[order].tolist()
         return nearest
@@ -142,32 +143,16 @@ class RemovedHosts:
             yield Shortage(resource_class=name, hosts=uneven, what="uneven", asked=requested)
 
 
-def _smallest(values: FloatArray, ties: TieArray, most: int) -> RowArray:
-    """Return the places of at most ``most`` smallest values, in no order; of equal values, those of smaller ties."""
-    if len(values) <= most:
-        return np.arange(len(values))
-    # Often thousands of values equal the smallest, which is found faster than the largest one to be returned.
-    equal = np.flatnonzero(values == values.min())
-    smaller = equal[:0]
-    if len(equal) < most:
-        last = np.partition(values, most - 1)[most - 1]
-        smaller, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
-    return np.concatenate((smaller, equal[_first(ties[equal], most - len(smaller))]))
-
-
-def _first(ties: TieArray, most: int) -> RowArray:
-    """Return the places of at most ``most`` smallest ties, in no order."""
-    return np.argpartition(ties, most)[:most] if most < len(ties) else np.arange(len(ties))
-
-
 class RequestedAmounts:
-    """Hold the requested amounts by class: those that one provider must serve, and the sums over all groups."""
+    """Hold the requested amounts by class: those that one provider must serve, and the sums over several groups."""
 
     def __init__(self, request: ResourceRequest) -> None:
-        self.together = dict(_sums_of_groups(request))
         self.of_one: dict[str, list[int]] = {}
-        for name, amount in _amounts_of_one_provider(request):
+        wanted = [item for group in request.groups.values() for item in group.resources.items()]
+        for name, amount in dict.fromkeys(wanted):
             self.of_one.setdefault(name, []).append(amount)
+        times = Counter(name for name, _ in wanted)
+        self.together = {name: total for name, total in request.totals().items() if times[name] > 1}
 
     def most(self, name: str) -> int:
         """Return the least amount of a class that a host must have free."""
@@ -227,20 +212,6 @@ class NearestMisses:
                 yield _miss(host, name, together, room, "not enough room")
 
 
-def _amounts_of_one_provider(request: ResourceRequest) -> list[tuple[str, int]]:
-    """Return each class and amount that one provider must serve, without duplicates."""
-    return list(dict.fromkeys(item for group in request.groups.values() for item in group.resources.items()))
-
-
-def _sums_of_groups(request: ResourceRequest) -> list[tuple[str, int]]:
-    """Return the sum of each class that several groups request."""
-    amounts: dict[str, list[int]] = {}
-    for group in request.groups.values():
-        for name, amount in group.resources.items():
-            amounts.setdefault(name, []).append(amount)
-    return [(name, sum(each)) for name, each in amounts.items() if len(each) > 1]
-
-
 def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, budget: SearchBudget) -> Iterator[Miss]:
     """Yield the misses of a host that has room for each amount: the groups that no provider can serve.
 
@@ -268,7 +239,6 @@ def _may_have_candidate(view: Snapshot, row: int, request: ResourceRequest, budg
 
 
 def _only(request: ResourceRequest, suffix: str, group: ResourceGroup) -> ResourceRequest:
-    """Return a request for one group alone, with the same conditions on the root."""
     return ResourceRequest(
         groups={suffix: group}, root_required=request.root_required, root_forbidden=request.root_forbidden
     )
