@@ -21,5 +21,5 @@ class FormulaWeigher(Weigher):
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
         """Return the score of each row."""
-        score = self.score(view, request) if self.concerns(request) else 0.0
-        return np.broadcast_to(np.asarray(score, dtype=np.float64), len(view))
+        scores = np.asarray(self.score(view, request) if self.concerns(request) else 0.0, dtype=np.float64)
+        return scores if scores.ndim else np.full(len(view), scores)
