@@ -78,20 +78,14 @@ class HostReportEndpoint:
         return self._report(message)
 
     def _report(self, message: ReportHosts) -> HostsRegistered:
-        def work(connection: Connection) -> HostsRegistered:
-            return reports.write(connection, message)
-
-        return run_once(self._requests, message, work)
+        return run_once(self._requests, message, lambda connection: reports.write(connection, message))
 
 
 class SchedulerEndpoint(HostReportEndpoint):
     """Serve the methods of topic ``scheduler``: decisions, hosts, and reports of former releases."""
 
     def __init__(
-        self,
-        environment: DecisionEnvironment,
-        requests: StoredRequests,
-        failure_counts: FailureCounts,
+        self, environment: DecisionEnvironment, requests: StoredRequests, failure_counts: FailureCounts
     ) -> None:
         super().__init__(requests)
         self._environment = environment
@@ -129,11 +123,7 @@ class SchedulerEndpoint(HostReportEndpoint):
     @serves(SetHost)
     def set_host(self, message: SetHost) -> HostState:
         """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.registry.hosts.set_host` for its errors."""
-
-        def work(connection: Connection) -> HostState:
-            return hosts.set_host(connection, message)
-
-        return run_once(self._requests, message, work)
+        return run_once(self._requests, message, lambda connection: hosts.set_host(connection, message))
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:

@@ -49,15 +49,13 @@ class RefusedClaims:
 
     #: The candidates that were refused, by compute node.
     tried: dict[str, set[Amounts]] = field(default_factory=dict)
-    #: The compute nodes of hosts that have refused: they are not offered as alternates.
-    nodes: set[str] = field(default_factory=set)
-    #: The number of claims that were refused, by compute node: other decisions were faster.
+    #: The number of claims that were refused, by compute node: other decisions were faster. These hosts are not offered
+    #: as alternates.
     lost: Counter[str] = field(default_factory=Counter)
 
     def add(self, node_uuid: str, request: AllocationRequest) -> None:
         """Note that the store has refused the claim of a candidate."""
         self.tried.setdefault(node_uuid, set()).add(amounts_of(request))
-        self.nodes.add(node_uuid)
         self.lost[node_uuid] += 1
 
     def try_all_again(self) -> None:

@@ -160,7 +160,7 @@ class Planner:
         if not message.num_alternates or request.force_hosts or request.force_nodes:
             return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
         # Hosts that have refused a claim of this request would probably refuse it again.
-        offered = _without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.nodes))
+        offered = _without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
             feasible = self._funnel.filter(view, request, offered).left
