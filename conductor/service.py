@@ -110,7 +110,7 @@ class SuperConductor(_Conductor):
         acknowledgements = Acknowledgements(bus.client("placement"))
         operations = self._operations(database, conductor_operations, {})
         service = logs.service_name(conf)
-        context = SuperContext.of(conf, database, operations, acknowledgements, bus, cells, service)
+        context = SuperContext(conf, database, operations, acknowledgements, bus, cells, service)
         steps = super_parts.steps(context)
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
@@ -153,7 +153,7 @@ class CellConductor(_Conductor):
         scope = {"cell_uuid": cell.uuid}
         operations = self._operations(database, cell_operations, scope)
         service = logs.service_name(conf) or self._name
-        context = CellContext.of(conf, cell.uuid, database, operations, acknowledgements, bus, cell_bus, service)
+        context = CellContext(conf, cell.uuid, database, operations, acknowledgements, bus, cell_bus, service)
         bulkheads = context.agents.bulkheads
         opened.callback(bulkheads.stop)
         bulkheads.start()

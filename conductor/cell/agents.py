@@ -1,5 +1,6 @@
 """Send orders to a cell's compute agents."""
 
+import logging
 from typing import TypeVar
 
 from oslo_config import cfg
@@ -7,18 +8,19 @@ from oslo_config import cfg
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
-from conductor.engine.steps import Backoff, Operation
+from conductor.engine.steps import UNDECIDED, Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
-from moorage.messages import BuildOnHost, DestroyOnHost, RebuildOnHost, StartOnHost, StopOnHost
+from moorage.messages import DestroyOnHost
+from moorage.messages.compute import OrderOnHost
 from moorage.messages.wire import Message
+
+LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 #: The longest timeout of a probe, in seconds; no order waits for a probe.
 _PROBE_SECONDS = 2.0
-#: The orders to a guest that exists.
-GuestOrder = StopOnHost | StartOnHost | RebuildOnHost
 
 
 class CellAgents:
@@ -31,6 +33,7 @@ class CellAgents:
         self._topic = f"compute.{cell_uuid}"
         self._bus = bus
         self._hosts = hosts
+        self._retries: int = conf.conductor.max_unanswered_retries
         timeout: float = conf.rpc.call_timeout
         self._probe_seconds = min(timeout / 3, _PROBE_SECONDS)
         #: One for the orders to each agent. A refused order is repeated a few times; then the next host is tried.
@@ -38,32 +41,35 @@ class CellAgents:
             "agent", worker_share(conf), backoff, (errors.NoReply,), timeout / 3, postpones=False
         )
 
-    def build(self, agent: str, message: BuildOnHost) -> None:
-        """Order a host to start an attempt.
+    def order(self, operation: Operation, attempt: AttemptRecord, message: OrderOnHost) -> str | None:
+        """Carry out an order to an attempt's guest; return the reason if that is refused for good, else nothing.
 
-        :raises MoorageError: the agent has raised it, or has not answered.
+        :raises MoorageError: the order may still succeed: repeat the same one.
         """
-        self._call(agent, message)
+        with context.bound(attempt_id=attempt.attempt_id):
+            try:
+                self.call(attempt.agent, message)
+            except UNDECIDED:
+                raise
+            except errors.MoorageError as fault:
+                # An action that failed may succeed another time. A refusal, of a missing guest for instance, is final.
+                if isinstance(fault, errors.GuestActionFailed) and operation.tries < self._retries:
+                    raise
+                LOG.warning("It cannot be done to the guest of %s on %s: %s", operation.subject, attempt.host, fault)
+                return str(fault)
+        return None
 
-    def order(self, agent: str, message: GuestOrder) -> None:
-        """Order a host to stop, start or rebuild a guest; when this returns, it is done.
+    def why_left(self, operation: Operation, attempt: AttemptRecord) -> errors.MoorageError | None:
+        """Destroy the guest of an attempt, unless it is gone; return the error if the guest may be left."""
+        try:
+            if not attempt.guest_gone:
+                self.destroy(operation, attempt)
+        except errors.MoorageError as fault:
+            LOG.warning("The guest of %s on host %s may be left: %s", attempt.instance_uuid, attempt.host, fault)
+            return fault
+        return None
 
-        :raises MoorageError: the agent has raised it, or has not answered.
-        """
-        # One by one, for the type checker: each message has an answer of its own type.
-        match message:
-            case StopOnHost():
-                self._call(agent, message)
-            case StartOnHost():
-                self._call(agent, message)
-            case RebuildOnHost():
-                self._call(agent, message)
-
-    def why_silent(self, host: str) -> str | None:
-        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""
-        return self._hosts.why_silent(host)
-
-    def destroy(self, operation: Operation, instance_uuid: str, attempt: AttemptRecord) -> None:
+    def destroy(self, operation: Operation, attempt: AttemptRecord) -> None:
         """Order a host to destroy the guest of an attempt; when this returns, the guest is gone.
 
         A silent host is not called: with many dead hosts, a thread would wait for each.
@@ -79,14 +85,18 @@ class CellAgents:
         message = DestroyOnHost(
             request_id=operation.derived("destroy", attempt.attempt_id),
             host=attempt.host,
-            instance_uuid=instance_uuid,
+            instance_uuid=attempt.instance_uuid,
             attempt_id=attempt.attempt_id,
             claim_id=attempt.claim_id,
         )
         with context.bound(attempt_id=attempt.attempt_id):
-            self._call(attempt.agent, message)
+            self.call(attempt.agent, message)
 
-    def _call(self, agent: str, message: Message[R]) -> R:
+    def call(self, agent: str, message: Message[R]) -> R:
+        """Send an order to an agent and return its answer.
+
+        :raises MoorageError: the agent has raised it, or has not answered.
+        """
         client = self._bus.client(self._topic, server=agent)
         try:
             with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):

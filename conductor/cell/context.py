@@ -1,13 +1,12 @@
 """The context of a cell's conductor: the records and clients that its endpoints and steps share."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
+from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
 from conductor.cell.attempt_sequence import AttemptSequences
-from conductor.cell.guest_orders import CellGuests
 from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords
@@ -16,45 +15,30 @@ from conductor.cell.requests import CellRequests
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
 from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.operations import Operations
+from conductor.engine.order_requests import origin
 from conductor.engine.revoked_claims import RevokedClaims
+from conductor.engine.steps import NewOperation, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_requests
-from moorage.bus.bus import Bus, Client
+from moorage import ids
+from moorage.bus.bus import Bus
 from moorage.db.database import Database
+from moorage.messages import DeleteInCell
+from moorage.messages.basis import NumberedOrder
+from moorage.model import Value
 from moorage.service.stored_requests import StoredRequests
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellContext:
-    """The context, made once. It alone has state: a part can be made of it at any time, and more than once."""
+    """The context, made once. It alone has state: a part can be made of it at any time, and more than once.
 
-    #: The options of the section `[conductor]`.
-    options: Any
-    cell_uuid: str
-    database: Database
-    operations: Operations
-    worker: Worker
-    stored: StoredRequests
-    #: The same, for the orders to this cell.
-    requests: CellRequests
-    revoked_claims: RevokedClaims
-    records: CellRecords
-    migrations: MigrationRecords
-    sequences: AttemptSequences
-    hosts: CellHosts
-    forced_down: ForcedDownHosts
-    agents: CellAgents
-    guests: CellGuests
-    #: The placement role as the steps send to it: stored answers are acknowledged once the step is recorded.
-    placement: AcknowledgingClient
-    #: The placement role as the endpoints send to it.
-    placement_client: Client
-    #: Releases through `placement`, under the conflict policy.
-    writes: PolicyWrites
+    :param bus: the main bus, with the placement role.
+    :param cell_bus: the bus of the cell, with its agents.
+    :param service: the service name on log lines.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         conf: cfg.ConfigOpts,
         cell_uuid: str,
         database: Database,
@@ -63,41 +47,32 @@ class CellContext:
         bus: Bus,
         cell_bus: Bus,
         service: str,
-    ) -> "CellContext":
-        """Make the context; nothing of it is started yet.
-
-        :param bus: the main bus, with the placement role.
-        :param cell_bus: the bus of the cell, with its agents.
-        :param service: the service name on log lines.
-        """
-        records = CellRecords(cell_uuid)
-        migrations = MigrationRecords(records)
-        hosts = CellHosts(conf, database, cell_uuid)
-        agents = CellAgents(conf, cell_uuid, cell_bus, hosts, operations.backoff)
-        worker = Worker(operations, conf.conductor.workers, service, agents.bulkheads, acknowledgements)
-        stored = StoredRequests(database, cell_requests)
-        placement = AcknowledgingClient(bus.client("placement"), acknowledgements)
-        return cls(
-            options=conf.conductor,
-            cell_uuid=cell_uuid,
-            database=database,
-            operations=operations,
-            worker=worker,
-            stored=stored,
-            requests=CellRequests(database, stored, cell_uuid, worker),
-            revoked_claims=RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid}),
-            records=records,
-            migrations=migrations,
-            sequences=AttemptSequences(records, migrations),
-            hosts=hosts,
-            # Shorter than the third of it that the super conductor waits for this cell's answer.
-            forced_down=ForcedDownHosts(cell_uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4)),
-            agents=agents,
-            guests=CellGuests(conf, agents),
-            placement=placement,
-            placement_client=bus.client("placement"),
-            writes=PolicyWrites(conf, placement),
-        )
+    ) -> None:
+        #: The options of the section `[conductor]`.
+        self.options: Final[Any] = conf.conductor
+        self.cell_uuid: Final = cell_uuid
+        self.database: Final = database
+        self.operations: Final = operations
+        self.records: Final = CellRecords(cell_uuid)
+        self.migrations: Final = MigrationRecords(self.records)
+        self.sequences: Final = AttemptSequences(self.records, self.migrations)
+        self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
+        self.hosts: Final = CellHosts(conf, database, cell_uuid)
+        # Shorter than the third of it that the super conductor waits for this cell's answer.
+        impatient = bus.client("placement", timeout=conf.rpc.call_timeout / 4)
+        self.forced_down: Final = ForcedDownHosts(cell_uuid, impatient)
+        self.agents: Final = CellAgents(conf, cell_uuid, cell_bus, self.hosts, operations.backoff)
+        bulkheads = self.agents.bulkheads
+        self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
+        self.stored: Final = StoredRequests(database, cell_requests)
+        #: The same, for the orders to this cell.
+        self.requests: Final = CellRequests(database, self.stored, cell_uuid, self.worker)
+        #: The placement role as the steps send to it: stored answers are acknowledged once the step is recorded.
+        self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
+        #: The placement role as the endpoints send to it.
+        self.placement_client: Final = bus.client("placement")
+        #: Releases through `placement`, under the conflict policy.
+        self.writes: Final = PolicyWrites(conf, self.placement)
 
 
 class CellPart:
@@ -105,3 +80,11 @@ class CellPart:
 
     def __init__(self, cell: CellContext) -> None:
         self._cell = cell
+
+    def _begin(
+        self, connection: Connection, order: DeleteInCell | NumberedOrder[Any], kind: str, step: str, payload: Value
+    ) -> list[Operation]:
+        """Record the operation that carries out an order about an instance, and take its lease."""
+        uuid = order.instance_uuid
+        new = NewOperation(ids.derived(order.request_id, kind, uuid), kind, uuid, step, payload)
+        return self._cell.operations.begin(connection, [new], origin(order))

@@ -4,13 +4,11 @@ An order is answered as soon as its operation is recorded; the worker carries it
 """
 
 import logging
-from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import ReleaseStep, StartStep
-from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
 from conductor.engine.order_requests import origin
 from conductor.engine.steps import BUILD, NewOperation, Operation
@@ -24,10 +22,6 @@ LOG = logging.getLogger(__name__)
 
 class CellOrders(CellPart):
     """Serves `build_instances`, `delete_instance` and `list_instances`."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._deletes = CellDeletes(cell)
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
@@ -47,34 +41,26 @@ class CellOrders(CellPart):
             new = [build for build in message.builds if build.instance_uuid not in known]
             claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
             revoked = self._cell.revoked_claims.among(connection, claims)
-            begun += self._begin(connection, message.request_id, origin(message), new, revoked)
+            attempts: dict[str, InstanceBuild] = {}
+            operations: list[NewOperation] = []
+            for build in new:
+                uuid = ids.derived(message.request_id, "build", build.instance_uuid)
+                step, payload = first_step(1, build.selections[0].claim_id in revoked)
+                operations.append(NewOperation(uuid, BUILD, build.instance_uuid, step, payload))
+                attempts[ids.derived(uuid, "attempt", 1)] = build
+            if attempts:
+                self._cell.records.add(connection, attempts, origin(message))
+            begun += self._cell.operations.begin(connection, operations, origin(message))
             return Done()
 
         return self._cell.requests.once(message, work)
-
-    def _begin(
-        self,
-        connection: Connection,
-        parent: str,
-        request_id: str,
-        builds: list[InstanceBuild],
-        revoked: Collection[str | None],
-    ) -> list[Operation]:
-        operations = [_build(parent, build, build.selections[0].claim_id in revoked) for build in builds]
-        if builds:
-            instances = [
-                NewInstance(build, ids.derived(operation.uuid, "attempt", 1))
-                for build, operation in zip(builds, operations, strict=True)
-            ]
-            self._cell.records.add(connection, instances, request_id)
-        return self._cell.operations.begin(connection, operations, request_id)
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
         """Begin to delete an instance, which may not have arrived here yet."""
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            begun += self._deletes.order(connection, message)
+            begun += CellDeletes(self._cell).order(connection, message)
             return Done()
 
         return self._cell.requests.once(message, work)
@@ -95,15 +81,3 @@ def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tu
         return "start", StartStep(number=number)
     why = "its claim had been given up before it arrived"
     return "release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=claim_id)
-
-
-def _build(parent: str, build: InstanceBuild, is_revoked: bool) -> NewOperation:
-    """Return the operation that builds an instance, or that ends it in error if its claim was revoked before."""
-    step, payload = first_step(1, is_revoked)
-    return NewOperation(
-        uuid=ids.derived(parent, "build", build.instance_uuid),
-        kind=BUILD,
-        subject=build.instance_uuid,
-        step=step,
-        payload=payload,
-    )

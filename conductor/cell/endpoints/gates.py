@@ -8,7 +8,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import Fate
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
@@ -28,11 +28,6 @@ _WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "
 
 class CellGates(CellPart):
     """Serves the reports of agents about attempts. Each answer holds for the moment, so the requests are not stored."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._cleanups = CellCleanups(cell)
-        self._move_ends = CellMoveEnds(cell)
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
@@ -96,7 +91,7 @@ class CellGates(CellPart):
             # A live migration and an evacuation confirm themselves, with an operation of their own.
             if confirmed is None:
                 return None
-            return self._move_ends.begin_confirming(connection, instance.uuid, confirmed, attempt)
+            return CellMoveEnds(self._cell).begin_confirming(connection, confirmed, attempt)
 
         self._cell.worker.take_up(self._cell.database.write(work))
         return Done()
@@ -126,7 +121,7 @@ class CellGates(CellPart):
                 # Sent in an earlier life of the host: in the present one the guest may be spawning.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")
             # A cleanup of this attempt may be waiting for just this report; else the operation falls back.
-            cleanup = self._cleanups.gone(connection, attempt)
+            cleanup = CellCleanups(self._cell).gone(connection, attempt)
             return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
         self._cell.worker.take_up(self._cell.database.write(work))

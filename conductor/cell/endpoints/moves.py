@@ -7,7 +7,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
@@ -30,10 +30,6 @@ _BROKEN_OFF = "it was broken off"
 
 class CellMoves(CellPart):
     """Serves `prepare_move`, `cancel_move`, `move_instance` and `end_move`."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._ends = CellMoveEnds(cell)
 
     @serves(PrepareMoveInCell)
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
@@ -157,14 +153,13 @@ class CellMoves(CellPart):
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             _require_its_move(instance, message.migration_uuid)
             if message.outcome == "abort":
                 begun += self._abort(connection, instance)
             else:
                 kind = CONFIRM if message.outcome == "confirm" else REVERT
-                begun += self._ends.order(connection, instance, kind, message.request_id)
+                begun += CellMoveEnds(self._cell).order(connection, instance, kind, message.request_id)
             return Done()
 
         return self._cell.requests.once(message, work)
@@ -182,7 +177,7 @@ class CellMoves(CellPart):
         # A swap may have been sent: its step finds the migration aborted when the answer is recorded.
         if move is None or move.step not in ("start", "wait"):
             return []
-        attempt = self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
+        attempt = self._cell.records.current(connection, instance)
         self._fail(connection, attempt.attempt_id, _BROKEN_OFF, gone=attempt.guest_gone)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
         payload = GiveBackStep(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)

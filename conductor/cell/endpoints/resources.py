@@ -6,10 +6,9 @@ from conductor.cell.context import CellPart
 from conductor.cell.payloads import ChooseStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance
-from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.steps import ATTACH, DETACH, NewOperation, Operation
-from moorage import errors, ids
+from conductor.engine.steps import ATTACH, DETACH, Operation
+from moorage import errors
 from moorage.bus.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
 from moorage.messages.basis import NumberedOrder
@@ -44,17 +43,10 @@ class ResourceOrders(CellPart):
             # A flavor's extra specs may add groups that the request itself does not name.
             if message.suffix in attempt.selection.allocation_request.mappings:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
-            number = attempt.number
-            choosing = ChooseStep(suffix=message.suffix, group=message.group, number=number)
-            new = NewOperation(
-                uuid=ids.derived(message.request_id, ATTACH, instance.uuid),
-                kind=ATTACH,
-                subject=instance.uuid,
-                step="choose",
-                payload=choosing,
-            )
-            begun += self._cell.operations.begin(connection, [new], origin(message))
-            return OperationBegun(operation_uuid=new.uuid)
+            choosing = ChooseStep(suffix=message.suffix, group=message.group, number=attempt.number)
+            [operation] = self._begin(connection, message, ATTACH, "choose", choosing)
+            begun.append(operation)
+            return OperationBegun(operation_uuid=operation.uuid)
 
         return self._cell.requests.once(message, work)
 
@@ -78,31 +70,21 @@ class ResourceOrders(CellPart):
                     reason=f"resource group {message.suffix} was not attached to instance {instance.uuid}: "
                     "it was asked for when the instance was built"
                 )
-            number = (
-                None if instance.state == "shelved" else self._cell.records.active_attempt(connection, instance).number
-            )
-            new = NewOperation(
-                uuid=ids.derived(message.request_id, DETACH, instance.uuid),
-                kind=DETACH,
-                subject=instance.uuid,
-                step="read",
-                payload=ChooseStep(suffix=message.suffix, group=group, number=number),
-            )
-            begun += self._cell.operations.begin(connection, [new], origin(message))
-            return OperationBegun(operation_uuid=new.uuid)
+            is_shelved = instance.state == "shelved"
+            number = None if is_shelved else self._cell.records.active_attempt(connection, instance).number
+            reading = ChooseStep(suffix=message.suffix, group=group, number=number)
+            [operation] = self._begin(connection, message, DETACH, "read", reading)
+            begun.append(operation)
+            return OperationBegun(operation_uuid=operation.uuid)
 
         return self._cell.requests.once(message, work)
 
     def _lock(
         self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[InstanceState, ...]
     ) -> CellInstance:
-        uuid = message.instance_uuid
-        instance = self._cell.records.lock_known(connection, uuid)
-        order_numbers.take(self._cell.records, connection, instance, message)
-        if instance.state not in states:
-            needed = " or ".join(states)
-            raise errors.InvalidState(reason=f"instance {uuid} is {instance.state}; it has to be {needed}")
-        require_settled(connection, self._cell.operations, uuid)
+        instance = order_numbers.lock(self._cell.records, connection, message)
+        instance.require(*states)
+        require_settled(connection, self._cell.operations, instance.uuid)
         return instance
 
 

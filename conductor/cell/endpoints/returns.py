@@ -13,11 +13,11 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
-from conductor.cell.hosts.hosts import BATCH, batches
+from conductor.cell.context import CellPart
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.unknown_guests import UnknownGuests
 from conductor.cell.steps.cleanup import CellCleanups
+from conductor.engine.rows import batches
 from conductor.engine.steps import Operation
 from moorage.bus.bus import serves
 from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
@@ -35,11 +35,6 @@ class CellReturns(CellPart):
     A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest
     without such a record is an unknown guest: recorded, and left running.
     """
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._cleanups = CellCleanups(cell)
-        self._unknown_guests = UnknownGuests(cell.cell_uuid)
 
     @serves(ListEndedAttempts)
     def list_ended_attempts(self, message: ListEndedAttempts) -> list[EndedAttempt]:
@@ -72,7 +67,7 @@ class CellReturns(CellPart):
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
             LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
             return None
-        return self._cleanups.gone(connection, attempt)
+        return CellCleanups(self._cell).gone(connection, attempt)
 
     @serves(ReturnHosts)
     def return_hosts(self, message: ReturnHosts) -> Done:
@@ -98,10 +93,10 @@ class CellReturns(CellPart):
             LOG.warning("Host %s has a guest of %s without a record here", guest.host, guest.instance_uuid)
 
         def work(connection: Connection) -> None:
-            for names in batches(hosts, BATCH):
-                current = self._cell.records.lives.returning_in(connection, names, message.lives, lock=True)
-                of_these = [guest for guest in unknown if guest.host in set(current)]
-                self._unknown_guests.replace(connection, message.agent, current, of_these)
+            current = self._cell.records.lives.returning_in(connection, hosts, message.lives, lock=True)
+            for names in batches(current):
+                of_these = [guest for guest in unknown if guest.host in set(names)]
+                UnknownGuests(self._cell.cell_uuid).replace(connection, message.agent, names, of_these)
 
         self._cell.database.write(work)
         # Last, after all comparisons: from here on builds may begin on these hosts.
@@ -114,15 +109,9 @@ class CellReturns(CellPart):
 
     def _current(self, message: ReturnHosts, hosts: Sequence[str]) -> list[str]:
         """Return the hosts that are returning, and in the life that the message names."""
-
-        def work(connection: Connection) -> list[str]:
-            return [
-                host
-                for names in batches(hosts, BATCH)
-                for host in self._cell.records.lives.returning_in(connection, names, message.lives)
-            ]
-
-        found = self._cell.database.read(work)
+        found = self._cell.database.read(
+            lambda connection: self._cell.records.lives.returning_in(connection, hosts, message.lives)
+        )
         if len(found) < len(hosts):
             LOG.info("%d host(s) are not returning, or are in another life", len(hosts) - len(found))
         return found
@@ -130,24 +119,16 @@ class CellReturns(CellPart):
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Return the unknown guests of this cell's hosts."""
-        return self._cell.database.read(lambda connection: self._unknown_guests.list_all(connection, message))
+        unknown = UnknownGuests(self._cell.cell_uuid)
+        return self._cell.database.read(lambda connection: unknown.list_all(connection, message))
 
     def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
-        def work(connection: Connection) -> list[AttemptRecord]:
-            return [each for names in batches(hosts, BATCH) for each in self._cell.records.on_hosts(connection, names)]
-
-        return self._cell.database.read(work)
+        return self._cell.database.read(lambda connection: self._cell.records.on_hosts(connection, hosts))
 
     def _known(self, guests: Sequence[Guest]) -> dict[str, AttemptRecord]:
         """Return the attempts of guests, keyed by attempt id, whose host and claim agree with the record."""
-
-        def work(connection: Connection) -> dict[str, AttemptRecord]:
-            found: dict[str, AttemptRecord] = {}
-            for part in batches([guest.attempt_id for guest in guests], BATCH):
-                found |= self._cell.records.by_ids(connection, part)
-            return found
-
-        found = self._cell.database.read(work)
+        named = [guest.attempt_id for guest in guests]
+        found = self._cell.database.read(lambda connection: self._cell.records.by_ids(connection, named))
         return {
             guest.attempt_id: attempt
             for guest in guests

@@ -15,7 +15,6 @@ from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
 from moorage.model import RequestSpec
-from moorage.model.states import InstanceState
 
 
 class ShelfOrders(CellPart):
@@ -32,14 +31,13 @@ class ShelfOrders(CellPart):
         dead = self._declared_down(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             if retried := self._cell.operations.retry_now(connection, instance.uuid, SHELVE):
                 begun += retried
                 return Done()
-            _require(instance, "active")
+            instance.require("active")
             require_settled(connection, self._cell.operations, instance.uuid)
-            attempt = self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
+            attempt = self._cell.records.current(connection, instance)
             if attempt.host == dead:
                 raise errors.InvalidState(
                     reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
@@ -48,14 +46,7 @@ class ShelfOrders(CellPart):
             # From now on the attempt passes no gate, and a returning host destroys its guest.
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
             self._cell.records.change(connection, instance.uuid, state="shelving", reason=None)
-            new = NewOperation(
-                uuid=ids.derived(message.request_id, SHELVE, instance.uuid),
-                kind=SHELVE,
-                subject=instance.uuid,
-                step="destroy",
-                payload=StartStep(number=attempt.number),
-            )
-            begun += self._cell.operations.begin(connection, [new], origin(message))
+            begun += self._begin(connection, message, SHELVE, "destroy", StartStep(number=attempt.number))
             return Done()
 
         return self._cell.requests.once(message, work)
@@ -67,7 +58,7 @@ class ShelfOrders(CellPart):
             instance = self._cell.records.read(connection, instance_uuid)
             if instance is None or instance.state != "active":
                 return None
-            return self._cell.records.numbered(connection, instance.uuid, instance.attempt_number).host
+            return self._cell.records.current(connection, instance).host
 
         host = self._cell.database.read(work)
         return host if host is not None and self._cell.forced_down.has(host) else None
@@ -83,10 +74,9 @@ class ShelfOrders(CellPart):
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             if instance.state != "unshelving" or self._is_starting(connection, instance):
-                _require(instance, "shelved")
+                instance.require("shelved")
             require_settled(connection, self._cell.operations, instance.uuid)
             self._cell.records.change(connection, instance.uuid, state="unshelving")
             return instance.spec
@@ -101,8 +91,7 @@ class ShelfOrders(CellPart):
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             if instance.state == "unshelving" and not self._is_starting(connection, instance):
                 self._cell.records.change(connection, instance.uuid, state="shelved", reason=message.reason)
             return Done()
@@ -123,11 +112,10 @@ class ShelfOrders(CellPart):
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
-            _require(instance, "unshelving")
+            instance.require("unshelving")
             number = self._cell.records.next_number(connection, instance.uuid)
             step, payload = first_step(
                 number, claim_id in self._cell.revoked_claims.among(connection, [claim_id]), claim_id
@@ -159,8 +147,3 @@ class ShelfOrders(CellPart):
 
     def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
         return self._cell.operations.pending(connection, instance.uuid, UNSHELVE) is not None
-
-
-def _require(instance: CellInstance, state: InstanceState) -> None:
-    if instance.state != state:
-        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {state}")

@@ -8,8 +8,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from conductor.cell.hosts.hosts import BATCH, CellHosts, batches
+from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.hosts.loads import CellLoads
+from conductor.engine.rows import BATCH, batches
 from moorage import context, errors, ids
 from moorage.bus.bus import Client
 from moorage.messages import HostsRegistered, ReportHosts

@@ -1,8 +1,8 @@
 """Records of a cell's hosts, and the endpoint for the reports of their agents."""
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from oslo_config import cfg
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, 
 from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
 from conductor.cell.hosts.forwarded import ForwardedHosts
 from conductor.cell.records.lives import HostLives, Life
+from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus.bus import serves
@@ -18,8 +19,6 @@ from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
-
-T = TypeVar("T")
 
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
 
@@ -39,9 +38,6 @@ _REDESCRIBE = (
         description_number=cell_hosts.c.description_number + 1,
     )
 )
-
-#: Rows of one statement, and descriptions of one report. Arbitrary: below every limit of the databases.
-BATCH = 1000
 
 
 class CellHosts:
@@ -78,7 +74,7 @@ class CellHosts:
             changed = False
             if order is Order.NEXT:
                 changed = self._record(connection, message)
-                for names in batches(message.alive, BATCH):
+                for names in batches(message.alive):
                     unknown.extend(self._alive(connection, message.agent, names))
             return self._answer(connection, message, order), changed
 
@@ -97,9 +93,8 @@ class CellHosts:
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
         """Record descriptions, and new lives of started hosts; return True if there is news for the schedulers."""
         started = frozenset(message.started)
-        changed = [self._describe(connection, part, started) for part in batches(message.hosts, BATCH)]
-        for names in batches(message.started, BATCH):
-            self._lives.begin(connection, message.agent, names)
+        changed = [self._describe(connection, part, started) for part in batches(message.hosts)]
+        self._lives.begin(connection, message.agent, message.started)
         return any(changed)
 
     def _answer(self, connection: Connection, message: ReportHostsInCell, order: Order) -> HostsReported:
@@ -122,16 +117,15 @@ class CellHosts:
         :param lives: the life in which each has returned; one that has begun another life is still returning.
         :return: the names of the hosts that have returned.
         """
-        returned: list[str] = []
 
-        def work(connection: Connection) -> None:
-            returned.clear()
-            for names in batches(hosts, BATCH):
-                found = self._lives.returning_in(connection, names, lives, lock=True)
-                connection.execute(self._of(agent, found).values(is_returning=False, last_seen=now()))
-                returned.extend(found)
+        def work(connection: Connection) -> list[str]:
+            found = self._lives.returning_in(connection, hosts, lives, lock=True)
+            for names in batches(found):
+                these = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+                connection.execute(update(cell_hosts).where(*these).values(is_returning=False, last_seen=now()))
+            return found
 
-        self._database.write(work)
+        returned = self._database.write(work)
         self.changed.set()
         return returned
 
@@ -139,31 +133,23 @@ class CellHosts:
         """Begin another life of hosts that cannot count as up yet, so that a list of their guests is used only once."""
 
         def work(connection: Connection) -> None:
-            for names in batches(hosts, BATCH):
-                self._lives.begin(connection, agent, self._lives.returning_in(connection, names, lives, lock=True))
+            self._lives.begin(connection, agent, self._lives.returning_in(connection, hosts, lives, lock=True))
 
         self._database.write(work)
 
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else nothing."""
-        returning = self._database.read(
-            lambda connection: connection.scalar(
-                select(func.max(cell_hosts.c.is_returning)).where(
-                    self._here(), cell_hosts.c.service_host == service_host
-                )
-            )
+        query = select(func.max(cell_hosts.c.is_returning)).where(
+            self._here(), cell_hosts.c.service_host == service_host
         )
+        returning = self._database.read(lambda connection: connection.scalar(query))
         return "the host has not yet worked through what ended while it was away" if returning else None
 
     def why_silent(self, service_host: str) -> str | None:
         """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""
-        age = self._database.read(
-            lambda connection: connection.scalar(
-                select(now() - func.max(cell_hosts.c.last_seen)).where(
-                    self._here(), cell_hosts.c.service_host == service_host
-                )
-            )
-        )
+        age_of = now() - func.max(cell_hosts.c.last_seen)
+        query = select(age_of).where(self._here(), cell_hosts.c.service_host == service_host)
+        age = self._database.read(lambda connection: connection.scalar(query))
         if age is None or age <= self._down_after:
             return None
         return f"the host has not reported for {age:.0f} s"
@@ -243,14 +229,5 @@ class CellHosts:
             )
         )
 
-    def _of(self, agent: str, names: Sequence[str]) -> Update:
-        return update(cell_hosts).where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
-
     def _here(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid
-
-
-def batches(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield a sequence in batches of at most ``size``."""
-    for start in range(0, len(whole), size):
-        yield whole[start : start + size]

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from conductor.cell.hosts.hosts import batches
+from conductor.engine.rows import batches
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database

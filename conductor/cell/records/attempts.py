@@ -5,16 +5,23 @@ Their states, and how they follow each other: :data:`moorage.model.states.Attemp
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, select
 
 from conductor.cell.records.lives import HostLives
+from conductor.engine.rows import batches, encoded, of_row, text
 from conductor.schema import cell_attempts
 from moorage.db.columns import now
+from moorage.messages.compute import OrderOnHost
 from moorage.model import AllocationRequest, Attempt, Selection
 from moorage.model.states import AttemptState
+
+G = TypeVar("G", bound=OrderOnHost)
+
+#: The condition that the host of an attempt may have a guest of it, which it destroys because of the attempt's record.
+MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.guest_gone.is_(False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +84,19 @@ class AttemptRecord:
         """True if it passes no gate any more. A host destroys a guest only on such a record."""
         return self.state not in ("starting", "building", "active", "held")
 
-    @property
-    def shown(self) -> Attempt:
-        """The attempt as it is shown to an operator."""
-        return Attempt(
-            attempt_id=self.attempt_id,
-            number=self.number,
+    def order(self, kind: type[G], request_id: str, number: int | None, **content: Any) -> G:
+        """Return an order to its guest.
+
+        :param number: of the order, among those to guests of the instance.
+        """
+        return kind(
+            request_id=request_id,
             host=self.host,
-            state=self.state,
-            migration_uuid=self.migration_uuid,
-            reason=self.reason,
-            no_other_host=self.no_other_host,
-            guest_left=self.may_have_a_guest,
+            instance_uuid=self.instance_uuid,
+            attempt_id=self.attempt_id,
+            claim_id=self.claim,
+            order_number=number,
+            **content,
         )
 
 
@@ -123,38 +131,37 @@ class AttemptRecords:
         for row in connection.execute(
             select(cell_attempts).where(self._in(cell_attempts), by.in_(uuids)).order_by(cell_attempts.c.number)
         ):
-            shown = msgspec.structs.replace(_attempt(row).shown, created_at=row.created_at, updated_at=row.updated_at)
+            guest_left = row.claim_id is not None and not row.guest_gone
+            shown = of_row(Attempt, row, reason=text(row.reason), guest_left=guest_left)
             found.setdefault(getattr(row, column), []).append(shown)
         return {uuid: tuple(attempts) for uuid, attempts in found.items()}
 
     def attempt(self, connection: Connection, instance_uuid: str, attempt_id: str) -> AttemptRecord | None:
         """Return one attempt of an instance, or nothing if the instance has none of this id."""
-        found = self._attempts(
-            connection,
-            cell_attempts.c.attempt_id == attempt_id,
-            cell_attempts.c.instance_uuid == instance_uuid,
-        )
+        table = cell_attempts.c
+        found = self._attempts(connection, table.attempt_id == attempt_id, table.instance_uuid == instance_uuid)
         return found[0] if found else None
 
-    def on_hosts(self, connection: Connection, hosts: Collection[str]) -> list[AttemptRecord]:
+    def on_hosts(self, connection: Connection, hosts: Sequence[str]) -> list[AttemptRecord]:
         """Return the attempts whose guests may be on these hosts."""
-        return self._attempts(
-            connection,
-            cell_attempts.c.host.in_(hosts),
-            cell_attempts.c.claim_id.is_not(None),
-            cell_attempts.c.guest_gone.is_(False),
-        )
+        return [
+            attempt
+            for names in batches(hosts)
+            for attempt in self._attempts(connection, cell_attempts.c.host.in_(names), MAY_HAVE_A_GUEST)
+        ]
 
-    def by_ids(self, connection: Connection, attempt_ids: Collection[str]) -> dict[str, AttemptRecord]:
+    def by_ids(self, connection: Connection, attempt_ids: Sequence[str]) -> dict[str, AttemptRecord]:
         """Return the attempts of these ids, keyed by id; an unknown id is left out."""
-        found = self._attempts(connection, cell_attempts.c.attempt_id.in_(attempt_ids))
-        return {attempt.attempt_id: attempt for attempt in found}
+        return {
+            attempt.attempt_id: attempt
+            for ids in batches(attempt_ids)
+            for attempt in self._attempts(connection, cell_attempts.c.attempt_id.in_(ids))
+        }
 
     def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
         """Return an attempt by its number, which must be on record."""
-        [attempt] = self._attempts(
-            connection, cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.number == number
-        )
+        table = cell_attempts.c
+        [attempt] = self._attempts(connection, table.instance_uuid == instance_uuid, table.number == number)
         return attempt
 
     def next_number(self, connection: Connection, instance_uuid: str) -> int:
@@ -197,10 +204,18 @@ class AttemptRecords:
         )
 
     def _attempts(self, connection: Connection, *where: ColumnElement[bool]) -> list[AttemptRecord]:
-        rows = connection.execute(
-            select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
-        )
-        return [_attempt(row) for row in rows]
+        query = select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
+        return [
+            of_row(
+                AttemptRecord,
+                row,
+                reason=text(row.reason),
+                encoded_selection=row.selection,
+                host_life=row.host_life or 0,
+                accepted=bool(row.accepted),
+            )
+            for row in connection.execute(query)
+        ]
 
     def _insert_attempts(
         self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: AttemptState, **same: Any
@@ -231,33 +246,3 @@ def attempt_row(
         "claim_id": claim_id,
         "selection": msgspec.json.encode(selection),
     }
-
-
-def text(value: bytes | None) -> str | None:
-    """Return the text of a column that is stored as bytes."""
-    return None if value is None else value.decode()
-
-
-def encoded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of columns with the reason encoded as it is stored."""
-    reason = values.get("reason")
-    return values | {"reason": reason.encode()} if isinstance(reason, str) else values
-
-
-def _attempt(row: Row[Any]) -> AttemptRecord:
-    return AttemptRecord(
-        attempt_id=row.attempt_id,
-        instance_uuid=row.instance_uuid,
-        number=row.number,
-        host=row.host,
-        agent=row.agent,
-        claim_id=row.claim_id,
-        state=row.state,
-        reason=text(row.reason),
-        guest_gone=row.guest_gone,
-        migration_uuid=row.migration_uuid,
-        encoded_selection=row.selection,
-        no_other_host=row.no_other_host,
-        host_life=row.host_life or 0,
-        accepted=bool(row.accepted),
-    )

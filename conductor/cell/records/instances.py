@@ -3,7 +3,7 @@
 Their states, and how they follow each other: :data:`moorage.model.states.InstanceState`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ import msgspec
 from sqlalchemy import Connection, Row, exc, exists, or_, select
 
 from conductor.cell.attached_groups import provider_of
-from conductor.cell.records.attempts import AttemptRecord, AttemptRecords, attempt_row, encoded, text
+from conductor.cell.records.attempts import MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
+from conductor.engine.rows import document, encoded, of_row, text
+from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import InstanceBuild
-from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
+from moorage.model import AttachedResource, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
 #: Shown for an instance whose order to delete came before the order to build it. The super conductor has the real one.
@@ -37,7 +39,6 @@ class CellInstance:
     claim_id: str | None
     #: The migration that is under way, or waits to be confirmed or reverted.
     migration_uuid: str | None
-    reason: str | None
     #: The suffixes of the request's groups that were attached after the build.
     attached: tuple[str, ...]
     #: The numbers of the last order that was carried out, of the greatest that was refused, and of the last to a guest.
@@ -50,13 +51,14 @@ class CellInstance:
         """The number of the last order to a guest; null in records of earlier versions, which did not count them."""
         return self.guest_order_number or None
 
+    def require(self, *states: InstanceState) -> None:
+        """Refuse an order unless the instance is in one of these states.
 
-@dataclass(frozen=True, slots=True)
-class NewInstance:
-    """An instance to be inserted with its first attempt."""
-
-    build: InstanceBuild
-    attempt_id: str
+        :raises InvalidState: it is in another one.
+        """
+        if self.state not in states:
+            needed = " or ".join(states)
+            raise errors.InvalidState(reason=f"instance {self.uuid} is {self.state}; it has to be {needed}")
 
 
 class CellRecords(AttemptRecords):
@@ -67,37 +69,21 @@ class CellRecords(AttemptRecords):
         column = cell_instances.c.uuid
         return set(connection.scalars(select(column).where(self._in(cell_instances), column.in_(uuids))))
 
-    def add(self, connection: Connection, new: Sequence[NewInstance], request_id: str) -> None:
+    def add(self, connection: Connection, new: Mapping[str, InstanceBuild], request_id: str) -> None:
         """Insert instances, each with its first attempt on the host that is claimed for it.
 
+        :param new: the builds, by the ids of their attempts.
         :raises RequestInProgress: another transaction has recorded one of them just now.
         """
-        rows = [
-            {
-                "uuid": each.build.instance_uuid,
-                "request_spec": msgspec.json.encode(each.build.request_spec),
-                "selections": msgspec.json.encode(each.build.selections),
-                "host": each.build.selections[0].service_host,
-                "claim_id": each.build.selections[0].claim_id,
-            }
-            for each in new
-        ]
-        self._insert_instances(connection, rows, request_id, state="building", attempt_number=1)
-        self._insert_attempts(
-            connection,
-            [
-                attempt_row(
-                    each.build.instance_uuid,
-                    each.build.selections[0],
-                    each.attempt_id,
-                    1,
-                    each.build.selections[0].claim_id,
-                )
-                for each in new
-            ],
-            state="starting",
-            guest_gone=False,
-        )
+        instances, attempts = [], []
+        for attempt_id, build in new.items():
+            first = build.selections[0]
+            stored = {name: msgspec.json.encode(getattr(build, name)) for name in ("request_spec", "selections")}
+            place = {"host": first.service_host, "claim_id": first.claim_id}
+            instances.append({"uuid": build.instance_uuid, **place, **stored})
+            attempts.append(attempt_row(build.instance_uuid, first, attempt_id, 1, first.claim_id))
+        self._insert_instances(connection, instances, request_id, state="building", attempt_number=1)
+        self._insert_attempts(connection, attempts, state="starting", guest_gone=False)
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
         """Insert an instance that is being deleted. The order to build it has yet to arrive, and then changes nothing.
@@ -126,18 +112,27 @@ class CellRecords(AttemptRecords):
         row = connection.execute(self._one(uuid)).one_or_none()
         return None if row is None else _instance(row)
 
+    def expect(self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False) -> CellInstance:
+        """Return the instance of an operation, which is in one of these states until the operation ends.
+
+        :raises Superseded: it is in another one: an order to delete it has ended the operation.
+        """
+        instance = (self.lock if lock else self.read)(connection, uuid)
+        if instance is None or instance.state not in states:
+            raise Superseded
+        return instance
+
+    def current(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
+        """Return the current attempt of an instance, which must have one."""
+        return self.numbered(connection, instance.uuid, instance.attempt_number)
+
     def part(self, connection: Connection, after: str | None, limit: int) -> list[CellInstance]:
         """Return a page of instances in the order of their uuids.
 
         A deleted instance is left out, unless a host may still have a guest of it.
         """
-        table, attempts = cell_instances.c, cell_attempts.c
-        left = exists().where(
-            self._in(cell_attempts),
-            attempts.instance_uuid == table.uuid,
-            attempts.claim_id.is_not(None),
-            attempts.guest_gone.is_(False),
-        )
+        table = cell_instances.c
+        left = exists().where(self._in(cell_attempts), cell_attempts.c.instance_uuid == table.uuid, MAY_HAVE_A_GUEST)
         query = select(cell_instances).where(self._in(cell_instances), or_(table.state != "deleted", left))
         if after is not None:
             query = query.where(table.uuid > after)
@@ -188,17 +183,24 @@ class CellRecords(AttemptRecords):
         :param with_request: with the request spec.
         """
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
-        rows = connection.execute(
-            select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid.in_(uuids))
-        )
-        shown = ((row, self._shown(connection, row, attempts.get(row.uuid, ()))) for row in rows)
-        if not with_request:
-            return [instance for _, instance in shown]
-        # Null for one whose order to delete came first.
-        return [
-            msgspec.structs.replace(instance, request_spec=None if row.request_spec is None else _spec(row))
-            for row, instance in shown
-        ]
+        query = select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid.in_(uuids))
+        shown = []
+        for row in connection.execute(query):
+            spec = _spec(row)
+            instance = of_row(
+                Instance,
+                row,
+                project_id=spec.project_id,
+                user_id=spec.user_id,
+                flavor=spec.flavor,
+                reason=text(row.reason),
+                attempts=attempts.get(row.uuid, ()),
+                attached=self._attached_shown(connection, row, spec),
+                # Null also for one whose order to delete came first.
+                request_spec=spec if with_request and row.request_spec is not None else None,
+            )
+            shown.append(instance)
+        return shown
 
     def _one(self, uuid: str) -> Any:
         return select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid == uuid)
@@ -227,26 +229,6 @@ class CellRecords(AttemptRecords):
         except exc.IntegrityError as fault:
             raise errors.RequestInProgress(request_id=request_id) from fault
 
-    def _shown(self, connection: Connection, row: Row[Any], attempts: tuple[Attempt, ...]) -> Instance:
-        spec = _spec(row)
-        return Instance(
-            uuid=row.uuid,
-            project_id=spec.project_id,
-            user_id=spec.user_id,
-            flavor=spec.flavor,
-            state=row.state,
-            cell_uuid=self.cell_uuid,
-            host=row.host,
-            claim_id=row.claim_id,
-            migration_uuid=row.migration_uuid,
-            reason=text(row.reason),
-            attempts=attempts,
-            attached=self._attached_shown(connection, row, spec),
-            request_id=row.request_id,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-        )
-
     def _attached_shown(self, connection: Connection, row: Row[Any], spec: RequestSpec) -> dict[str, AttachedResource]:
         suffixes = _attached(row)
         if not suffixes or row.state == "deleted":
@@ -262,27 +244,13 @@ class CellRecords(AttemptRecords):
 
 
 def _spec(row: Row[Any]) -> RequestSpec:
-    return _UNKNOWN_SPEC if row.request_spec is None else msgspec.json.decode(row.request_spec, type=RequestSpec)
+    return document(row.request_spec, RequestSpec) or _UNKNOWN_SPEC
 
 
 def _instance(row: Row[Any]) -> CellInstance:
-    selections = () if row.selections is None else msgspec.json.decode(row.selections, type=tuple[Selection, ...])
-    return CellInstance(
-        uuid=row.uuid,
-        state=row.state,
-        spec=_spec(row),
-        selections=selections,
-        first_number=row.first_number,
-        attempt_number=row.attempt_number,
-        claim_id=row.claim_id,
-        migration_uuid=row.migration_uuid,
-        reason=text(row.reason),
-        attached=_attached(row),
-        order_number=row.order_number,
-        refused_order_number=row.refused_order_number,
-        guest_order_number=row.guest_order_number,
-    )
+    selections = document(row.selections, tuple[Selection, ...]) or ()
+    return of_row(CellInstance, row, spec=_spec(row), selections=selections, attached=_attached(row))
 
 
 def _attached(row: Row[Any]) -> tuple[str, ...]:
-    return () if row.attached is None else msgspec.json.decode(row.attached, type=tuple[str, ...])
+    return document(row.attached, tuple[str, ...]) or ()

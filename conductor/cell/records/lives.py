@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, func, select, update
 
+from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 
 
@@ -62,20 +63,23 @@ class HostLives:
         self, connection: Connection, hosts: Sequence[str], lives: Mapping[str, int], *, lock: bool = False
     ) -> list[str]:
         """Return the hosts that are returning, and in the life that ``lives`` names for them, if it names one."""
-        found = self.of_hosts(connection, hosts, lock=lock)
+        found: dict[str, Life] = {}
+        for names in batches(hosts):
+            found |= self.of_hosts(connection, names, lock=lock)
         return [
             host
             for host in hosts
             if host in found and found[host].is_returning and lives.get(host, found[host].number) == found[host].number
         ]
 
-    def begin(self, connection: Connection, agent: str, hosts: Collection[str]) -> None:
+    def begin(self, connection: Connection, agent: str, hosts: Sequence[str]) -> None:
         """Begin a new life of an agent's hosts: they are returning until :meth:`CellHosts.returned`."""
-        connection.execute(
-            update(cell_hosts)
-            .where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(hosts))
-            .values(is_returning=True, life=cell_hosts.c.life + 1)
-        )
+        for names in batches(hosts):
+            connection.execute(
+                update(cell_hosts)
+                .where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+                .values(is_returning=True, life=cell_hosts.c.life + 1)
+            )
 
     def _here(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from conductor.cell.records.attempts import AttemptRecord, encoded, text
+from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.engine.rows import document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_migrations, cell_operations
 from moorage.db.columns import now
@@ -80,6 +81,16 @@ class MigrationRecords:
         if found is None:
             raise Superseded
         return found
+
+    def expect(
+        self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False
+    ) -> tuple[CellInstance, CellMigration]:
+        """Return the instance of an operation, which is in one of these states until the operation ends, and its move.
+
+        :raises Superseded: an order to delete the instance has ended the operation.
+        """
+        instance = self._records.expect(connection, uuid, *states, lock=lock)
+        return instance, self.of(connection, instance)
 
     def read(self, connection: Connection, uuid: str) -> CellMigration | None:
         """Return one migration, or nothing if it is unknown."""
@@ -161,39 +172,22 @@ class MigrationRecords:
         )
         reasons = {row.subject: row.reason for row in pending}
         under_way: tuple[MigrationState, ...] = ("moving", "confirming", "reverting")
-        return [
-            Migration(
-                uuid=row.uuid,
-                instance_uuid=row.instance_uuid,
-                kind=row.kind,
-                state=row.state,
-                source_host=row.source_host,
-                destination_host=row.destination_host,
-                reason=text(row.reason or (reasons.get(row.instance_uuid) if row.state in under_way else None)),
-                attempts=attempts.get(row.uuid, ()),
-                request_id=row.request_id,
-                created_at=row.created_at,
-                updated_at=row.updated_at,
-            )
-            for row in rows
-        ]
+        shown = []
+        for row in rows:
+            reason = row.reason or (reasons.get(row.instance_uuid) if row.state in under_way else None)
+            shown.append(of_row(Migration, row, reason=text(reason), attempts=attempts.get(row.uuid, ())))
+        return shown
 
     def _one(self, uuid: str) -> tuple[Any, ...]:
         return cell_migrations.c.cell_uuid == self._cell_uuid, cell_migrations.c.uuid == uuid
 
 
 def _migration(row: Row[Any]) -> CellMigration:
-    selections = () if row.selections is None else msgspec.json.decode(row.selections, type=tuple[Selection, ...])
-    return CellMigration(
-        uuid=row.uuid,
-        instance_uuid=row.instance_uuid,
-        kind=row.kind,
-        state=row.state,
-        instance_state=row.instance_state,
-        source_number=row.source_number,
-        is_aborted=row.is_aborted,
-        spec=None if row.request_spec is None else msgspec.json.decode(row.request_spec, type=RequestSpec),
-        held=None if row.held is None else msgspec.json.decode(row.held, type=AllocationRequest),
-        selections=selections,
+    return of_row(
+        CellMigration,
+        row,
+        spec=document(row.request_spec, RequestSpec),
+        held=document(row.held, AllocationRequest),
+        selections=document(row.selections, tuple[Selection, ...]) or (),
         first_number=row.first_number or 0,
     )

@@ -13,6 +13,17 @@ from moorage.messages.basis import NumberedOrder
 from moorage.messages.wire import R
 
 
+def lock(records: CellRecords, connection: Connection, message: NumberedOrder[R]) -> CellInstance:
+    """Lock the instance of an order, check the order's number and record it.
+
+    :raises InstanceNotFound: the instance is unknown here.
+    :raises StaleOrder: a later order was carried out before, or this one was refused before.
+    """
+    instance = records.lock_known(connection, message.instance_uuid)
+    take(records, connection, instance, message)
+    return instance
+
+
 def take(records: CellRecords, connection: Connection, instance: CellInstance, message: NumberedOrder[R]) -> None:
     """Check an order's number and record it, in the transaction that carries the order out; the instance is locked.
 

@@ -36,13 +36,8 @@ class CellCleanups(CellPart):
         :param residue_uuid: the consumer that holds the residue, if its uuid is not the attempt's id.
         """
         for attempt in attempts:
-            new = NewOperation(
-                uuid=_uuid(attempt.attempt_id),
-                kind=CLEAN,
-                subject=attempt.attempt_id,
-                step="destroy",
-                payload=CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid),
-            )
+            payload = CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid)
+            new = NewOperation(_uuid(attempt.attempt_id), CLEAN, attempt.attempt_id, "destroy", payload)
             if not self._cell.operations.known(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and is to destroy it", attempt.host, instance_uuid)
                 self._cell.operations.begin(connection, [new], request_id, taken=False)
@@ -77,9 +72,9 @@ class CellCleanups(CellPart):
         if attempt is None:
             raise Superseded
         if not attempt.guest_gone:
-            if self._cell.agents.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
+            if self._cell.hosts.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
                 return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")
-            self._cell.agents.destroy(operation, payload.instance_uuid, attempt)
+            self._cell.agents.destroy(operation, attempt)
 
         def record(connection: Connection) -> Outcome:
             self._cell.records.lock(connection, payload.instance_uuid)
@@ -102,14 +97,11 @@ class CellCleanups(CellPart):
     def release(self, operation: Operation) -> CommitStep:
         """Release for good the residue under the attempt's id, and the one under another uuid, if there is any."""
         residue_uuid = operation.read(CleanStep).residue_uuid
-        self._cell.placement.call(
-            DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=operation.subject, for_good=True)
-        )
+        released = {operation.subject: operation.derived("release")}
         if residue_uuid is not None and residue_uuid != operation.subject:
-            request_id = operation.derived("release", residue_uuid)
-            self._cell.placement.call(
-                DeleteAllocations(request_id=request_id, consumer_uuid=residue_uuid, for_good=True)
-            )
+            released[residue_uuid] = operation.derived("release", residue_uuid)
+        for uuid, request_id in released.items():
+            self._cell.placement.call(DeleteAllocations(request_id=request_id, consumer_uuid=uuid, for_good=True))
         LOG.info("Nothing is left of attempt %s", operation.subject)
         return lambda _connection: Ended()
 

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import (
     DestroyAllStep,
     GiveBackStep,
@@ -34,14 +34,12 @@ from conductor.engine.steps import (
     UNSHELVE,
     CommitStep,
     Ended,
-    NewOperation,
     Next,
     Operation,
     Outcome,
     Retry,
     step,
 )
-from moorage import errors, ids
 from moorage.messages import DeleteAllocations, DeleteInCell, Released
 from moorage.model import AllocationRequest
 
@@ -54,34 +52,22 @@ ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, AT
 class CellDeletes(CellPart):
     """Takes orders to delete, and has the steps `destroy` and `release`."""
 
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._cleanups = CellCleanups(cell)
-
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
         """Begin to delete an instance and end all other operations on it; a deletion under way is tried again at once.
 
         :raises RequestInProgress: another transaction has recorded the instance just now.
         """
         uuid = message.instance_uuid
-        request_id = origin(message)
         instance = self._cell.records.lock(connection, uuid)
         payload = DestroyAllStep()
         if instance is None:
             # The order to build it is still on its way, and will find it deleted.
-            self._cell.records.add_deleting(connection, uuid, request_id)
+            self._cell.records.add_deleting(connection, uuid, origin(message))
         elif instance.state in ("deleting", "deleted"):
             return self._cell.operations.retry_now(connection, uuid, DELETE)
         else:
             payload = self._end_all(connection, instance)
-        new = NewOperation(
-            uuid=ids.derived(message.request_id, "delete", uuid),
-            kind=DELETE,
-            subject=uuid,
-            step="destroy",
-            payload=payload,
-        )
-        return self._cell.operations.begin(connection, [new], request_id)
+        return self._begin(connection, message, DELETE, "destroy", payload)
 
     def _end_all(self, connection: Connection, instance: CellInstance) -> DestroyAllStep:
         left: list[str] = []
@@ -117,11 +103,10 @@ class CellDeletes(CellPart):
         faults: list[str] = []
         gone: list[AttemptRecord] = []
         for attempt in attempts:
-            try:
-                self._cell.agents.destroy(operation, operation.subject, attempt)
+            fault = self._cell.agents.why_left(operation, attempt)
+            if fault is None:
                 gone.append(attempt)
-            except errors.MoorageError as fault:
-                LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
+            else:
                 faults.append(f"{attempt.host}: {fault}")
 
         def record(connection: Connection) -> Outcome:
@@ -169,7 +154,7 @@ class CellDeletes(CellPart):
         return [
             attempt
             for attempt in self._cell.records.attempts(connection, instance_uuid)
-            if attempt.may_have_a_guest and not self._cleanups.begun(connection, attempt)
+            if attempt.may_have_a_guest and not CellCleanups(self._cell).begun(connection, attempt)
         ]
 
     @step(DELETE, "release")
@@ -212,7 +197,7 @@ class CellDeletes(CellPart):
             # same, and only a cleanup releases it.
             attempts = self._cell.records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
-            self._cleanups.begin(connection, uuid, left, operation.request_id)
+            CellCleanups(self._cell).begin(connection, uuid, left, operation.request_id)
             LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
             return Ended()
 

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import AttemptSequence
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import GiveBackStep, ReleaseStep, StartStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
@@ -47,11 +47,6 @@ RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 class FallBack(CellPart):
     """The steps that follow a failed attempt. They call neither a scheduler nor the super conductor."""
 
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._cleanups = CellCleanups(cell)
-        self._reshaped = ReshapedAlternates(cell.placement)
-
     # --- swap ---------------------------------------------------------------------------------------------------------
 
     @step((BUILD, MOVE, UNSHELVE), "swap")
@@ -62,7 +57,7 @@ class FallBack(CellPart):
         new = _selection(sequence, payload)
         # Skip a host that is known to be unusable. Only before the first sending: after it the claim may already be on
         # that host, and only the repeated request can tell.
-        if not operation.tries and not operation.resumed:
+        if not operation.is_repeated:
             if (down := self._why_skipped(new.service_host)) is not None:
                 return partial(self._skip, operation, payload, down)
             if (returning := self._cell.hosts.why_returning(new.service_host)) is not None:
@@ -118,7 +113,8 @@ class FallBack(CellPart):
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
         # present providers. That is another request, so it is recorded as a step of its own.
         if payload.translated is None and isinstance(fault, RESHAPED):
-            translated = self._reshaped.translated(sequence.spec, sequence.selection(payload.candidate))
+            reshaped = ReshapedAlternates(self._cell.placement)
+            translated = reshaped.translated(sequence.spec, sequence.selection(payload.candidate))
             if translated is not None:
                 LOG.info("Host %d of %s was reshaped since it was chosen", payload.candidate, operation.subject)
                 following = msgspec.structs.replace(payload, translated=translated)
@@ -199,7 +195,7 @@ class FallBack(CellPart):
         """Begin the cleanup of every ended attempt that has left a residue or may have left a guest."""
         ended = [attempt for attempt in self._cell.records.attempts(connection, operation.subject) if attempt.ended]
         left = [attempt for attempt in ended if attempt.may_have_a_guest or attempt.attempt_id == residue]
-        self._cleanups.begin(connection, operation.subject, left, operation.request_id)
+        CellCleanups(self._cell).begin(connection, operation.subject, left, operation.request_id)
 
     # --- release ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import HealStep
 from conductor.engine.order_requests import origin
@@ -24,10 +24,6 @@ LOG = logging.getLogger(__name__)
 class HealOrders(CellPart):
     """The endpoint for orders to heal: recorded as operations, then carried out by the worker."""
 
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._holds = CellHolds(cell)
-
     @serves(HealInCell)
     def heal_instances(self, message: HealInCell) -> HealsBegun:
         """Begin to heal instances; one without a record here, or with a pending operation, is refused."""
@@ -39,16 +35,11 @@ class HealOrders(CellPart):
                 instance = self._cell.records.lock(connection, uuid)
                 if instance is None:
                     refused[uuid] = f"this cell has no record of instance {uuid}"
-                elif not self._holds.of(connection, [instance])[0].settled:
+                elif not CellHolds(self._cell).of(connection, [instance])[0].settled:
                     refused[uuid] = f"instance {uuid} is {instance.state}, and an operation on it may be under way"
                 else:
-                    new[uuid] = NewOperation(
-                        uuid=ids.derived(message.request_id, HEAL, uuid),
-                        kind=HEAL,
-                        subject=uuid,
-                        step="heal",
-                        payload=HealStep(seen=message.instances[uuid]),
-                    )
+                    heal_uuid = ids.derived(message.request_id, HEAL, uuid)
+                    new[uuid] = NewOperation(heal_uuid, HEAL, uuid, "heal", HealStep(seen=message.instances[uuid]))
             begun += self._cell.operations.begin(connection, list(new.values()), origin(message))
             return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
 
@@ -57,10 +48,6 @@ class HealOrders(CellPart):
 
 class CellHeals(CellPart):
     """The step `heal`, the only one of its operation."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._holds = CellHolds(cell)
 
     @step(HEAL, "heal")
     def heal(self, operation: Operation) -> CommitStep:
@@ -86,7 +73,7 @@ class CellHeals(CellPart):
         instance = self._cell.records.read(connection, operation.subject)
         if instance is None:
             raise Superseded
-        return self._holds.of(connection, [instance], besides=[operation.uuid])[0]
+        return CellHolds(self._cell).of(connection, [instance], besides=[operation.uuid])[0]
 
     def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> CommitStep:
         """Release the allocations of claims without a record, which may be in the way of other instances, and end."""

@@ -11,10 +11,9 @@ from conductor.cell.payloads import RebuildStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
-from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import require_settled
-from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Superseded, step
-from moorage import errors, ids
+from conductor.engine.steps import REBUILD, CommitStep, Ended, Operation, Outcome, step
+from moorage import errors
 from moorage.bus.bus import serves
 from moorage.messages import Done, RebuildInCell, RebuildOnHost
 from moorage.model.states import InstanceState
@@ -31,26 +30,18 @@ class CellRebuilds(CellPart):
         payload = operation.read(RebuildStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
-            instance = _rebuilding(self._cell.records.read(connection, operation.subject))
-            return instance, self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
+            instance = self._cell.records.expect(connection, operation.subject, "rebuilding")
+            return instance, self._cell.records.current(connection, instance)
 
         instance, attempt = self._cell.database.read(work)
-        message = RebuildOnHost(
-            request_id=operation.derived("rebuild"),
-            host=attempt.host,
-            instance_uuid=operation.subject,
-            attempt_id=attempt.attempt_id,
-            claim_id=attempt.claim,
-            rebuild_id=operation.derived("rebuild"),
-            image=payload.image,
-            order_number=instance.guest_order,
-        )
+        uuid = operation.derived("rebuild")
+        message = attempt.order(RebuildOnHost, uuid, instance.guest_order, rebuild_id=uuid, image=payload.image)
         # A silent host is not waited for: in error the instance can be evacuated from it, or rebuilt once more.
-        why = self._cell.guests.why_silent(attempt) or self._cell.guests.order(operation, attempt, message)
+        why = self._cell.hosts.why_silent(attempt.host) or self._cell.agents.order(operation, attempt, message)
         return partial(self._rebuilt, operation, payload, why)
 
     def _rebuilt(self, operation: Operation, payload: RebuildStep, why: str | None, connection: Connection) -> Outcome:
-        instance = _rebuilding(self._cell.records.lock(connection, operation.subject))
+        instance = self._cell.records.expect(connection, operation.subject, "rebuilding", lock=True)
         # The new image is recorded also after a failure: nothing of the former one may be left on the host.
         spec = msgspec.structs.replace(instance.spec, image=payload.image)
         state: InstanceState = "active" if why is None else "error"
@@ -74,8 +65,7 @@ class RebuildOrders(CellPart):
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            order_numbers.take(self._cell.records, connection, instance, message)
+            instance = order_numbers.lock(self._cell.records, connection, message)
             if instance.state not in ("active", "error") or instance.claim_id is None:
                 where = "" if instance.claim_id else " and on no host"
                 raise errors.InvalidState(
@@ -84,20 +74,7 @@ class RebuildOrders(CellPart):
             require_settled(connection, self._cell.operations, instance.uuid)
             self._cell.records.change(connection, instance.uuid, state="rebuilding", reason=None)
             order_numbers.next_guest_order(self._cell.records, connection, instance)
-            new = NewOperation(
-                uuid=ids.derived(message.request_id, REBUILD, instance.uuid),
-                kind=REBUILD,
-                subject=instance.uuid,
-                step="rebuild",
-                payload=RebuildStep(image=message.image),
-            )
-            begun += self._cell.operations.begin(connection, [new], origin(message))
+            begun += self._begin(connection, message, REBUILD, "rebuild", RebuildStep(image=message.image))
             return Done()
 
         return self._cell.requests.once(message, work)
-
-
-def _rebuilding(instance: CellInstance | None) -> CellInstance:
-    if instance is None or instance.state != "rebuilding":
-        raise Superseded
-    return instance

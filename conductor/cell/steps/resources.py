@@ -17,7 +17,7 @@ from conductor.cell.payloads import ChooseStep, WriteStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine import conflict_policy
-from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, Superseded, step
+from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, step
 from moorage import errors
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
@@ -143,7 +143,7 @@ class CellResources(CellPart):
         if operation.kind == DETACH or isinstance(fault, errors.ConsumerDeleted):
             return _ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
-        if operation.tries or operation.resumed:
+        if operation.is_repeated:
             # An earlier copy of the write may still be on its way, and find room when it arrives.
             return lambda _connection: Next("fence", writing)
         return lambda _connection: Next("choose", _other_than(writing))
@@ -175,7 +175,7 @@ class CellResources(CellPart):
 
     def _attached(self, operation: Operation, writing: WriteStep, connection: Connection) -> Outcome:
         choosing = writing.choosing
-        instance = self._as_it_was(self._cell.records.lock(connection, operation.subject), choosing)
+        instance = self._as_it_was(connection, operation, choosing, lock=True)
         record_claim(self._cell.records, connection, instance, writing)
         self._cell.records.change(
             connection,
@@ -190,7 +190,7 @@ class CellResources(CellPart):
 
     def _detached(self, operation: Operation, choosing: ChooseStep, connection: Connection) -> Outcome:
         suffix = choosing.suffix
-        instance = self._as_it_was(self._cell.records.lock(connection, operation.subject), choosing)
+        instance = self._as_it_was(connection, operation, choosing, lock=True)
         if choosing.number is not None:
             attempt = self._cell.records.numbered(connection, instance.uuid, choosing.number)
             claimed = attached_groups.claimed_without(
@@ -209,27 +209,23 @@ class CellResources(CellPart):
 
     def _instance_and_attempt(self, operation: Operation, choosing: ChooseStep) -> tuple[CellInstance, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
-            instance = self._as_it_was(self._cell.records.read(connection, operation.subject), choosing)
-            return instance, self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
+            instance = self._as_it_was(connection, operation, choosing)
+            return instance, self._cell.records.current(connection, instance)
 
         return self._cell.database.read(work)
 
-    @staticmethod
-    def _as_it_was(instance: CellInstance | None, choosing: ChooseStep) -> CellInstance:
-        """Return the instance if it is in the state that it had when the operation began.
-
-        :raises Superseded: it is being deleted; no other operation can have begun.
-        """
+    def _as_it_was(
+        self, connection: Connection, operation: Operation, choosing: ChooseStep, *, lock: bool = False
+    ) -> CellInstance:
+        """Return the instance, which has the state that it had when the operation began."""
         state: InstanceState = "shelved" if choosing.number is None else "active"
-        if instance is None or instance.state != state:
-            raise Superseded
-        return instance
+        return self._cell.records.expect(connection, operation.subject, state, lock=lock)
 
 
 def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: WriteStep) -> None:
     """Add an attached group to the allocation request of the current attempt; it is written, or may be."""
     choosing = writing.choosing
-    attempt = records.numbered(connection, instance.uuid, instance.attempt_number)
+    attempt = records.current(connection, instance)
     claimed = attached_groups.claimed_with(
         attempt.selection.allocation_request, choosing.suffix, str(writing.provider_uuid), choosing.group.resources
     )

@@ -5,27 +5,28 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.payloads import GiveBackStep, RestartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.records.migrations import STOPPING, CellMigration
+from conductor.cell.steps.end_move import send_end
 from conductor.cell.steps.fall_back import FallBack
 from conductor.engine.conflict_policy import describe_foreign
-from conductor.engine.steps import MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, Superseded, step
+from conductor.engine.steps import MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, step
 from moorage import errors
-from moorage.messages import EndMove, MoveEnded, StartOnHost
+from moorage.messages import MoveEnded, StartOnHost
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
+
+#: The states of an instance that returns: its move has failed, or is reverted.
+_RETURNING: tuple[InstanceState, ...] = ("moving", "moved")
 
 
 class ReturnToSource(CellPart):
     """The steps of a move that has failed on every host, and of one that is reverted."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._fall_back = FallBack(cell)
 
     @step((MOVE, REVERT), "give_back")
     def return_to_source(self, operation: Operation) -> CommitStep:
@@ -33,48 +34,32 @@ class ReturnToSource(CellPart):
         payload = operation.read(GiveBackStep)
 
         def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
-            instance, migration = self._of(connection, self._cell.records.read(connection, operation.subject))
+            instance, migration = self._cell.migrations.expect(connection, operation.subject, *_RETURNING)
             return migration, self._cell.records.numbered(connection, instance.uuid, payload.failed)
 
         migration, failed = self._cell.database.read(work)
-        _spec, held = migration.claimed_with
-
-        def message(payload: GiveBackStep) -> EndMove:
-            return EndMove(
-                request_id=self._cell.writes.request_id(operation, "give_back", payload, payload.failed, payload.fate),
-                consumer_uuid=operation.subject,
-                migration_uuid=migration.uuid,
-                claim_id=failed.claim,
-                outcome="revert",
-                held=held,
-                claimed=failed.selection.allocation_request,
-                consumer_generation=payload.generation,
-                migration_generation=payload.migration_generation,
-                guest_gone=payload.fate == "gone",
-                leave_residue=payload.fate == "unknown",
-                keep_extras=self._cell.writes.keeps_foreign,
-            )
-
+        named = (payload.failed, payload.fate)
         try:
-            ended = self._cell.writes.write(operation, payload, message, migration.uuid)
+            ended = send_end(self._cell, operation, payload, migration, failed, "revert", *named)
         except errors.InvalidState as fault:
             if payload.fate != "unstarted":
                 raise
             # The destination has accepted the claim after all: it is building, and its report decides.
-            return partial(self._fall_back.accepted, operation, payload.failed, payload.reason or str(fault))
+            return partial(FallBack(self._cell).accepted, operation, payload.failed, payload.reason or str(fault))
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
 
     def _returned(
         self, operation: Operation, payload: GiveBackStep, ended: MoveEnded, connection: Connection
     ) -> Outcome:
-        instance, migration = self._of(connection, self._cell.records.lock(connection, operation.subject))
+        instance, migration = self._lock(connection, operation)
+        fall_back = FallBack(self._cell)
         failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
         # First the destination. A reverted move has no reason: its attempt has ended before, and did not fail.
         if payload.reason is not None:
-            self._fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
+            fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
         elif ended.residue_uuid is None:
             self._cell.records.change_attempt(connection, failed.attempt_id, guest_gone=True)
-        self._fall_back.clean(connection, operation, ended.residue_uuid)
+        fall_back.clean(connection, operation, ended.residue_uuid)
         # Then the source: its attempt is the current one again, under the claim that the store has put back.
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
         self._cell.records.change_attempt(connection, source.attempt_id, state="active")
@@ -95,19 +80,12 @@ class ReturnToSource(CellPart):
         payload = operation.read(RestartStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
-            instance, _migration = self._of(connection, self._cell.records.read(connection, operation.subject))
-            return instance, self._cell.records.numbered(connection, instance.uuid, instance.attempt_number)
+            instance, _migration = self._cell.migrations.expect(connection, operation.subject, *_RETURNING)
+            return instance, self._cell.records.current(connection, instance)
 
         instance, source = self._cell.database.read(work)
-        message = StartOnHost(
-            request_id=operation.derived("restart"),
-            host=source.host,
-            instance_uuid=operation.subject,
-            attempt_id=source.attempt_id,
-            claim_id=source.claim,
-            order_number=instance.guest_order,
-        )
-        why = self._cell.guests.why_silent(source) or self._cell.guests.order(operation, source, message)
+        message = source.order(StartOnHost, operation.derived("restart"), instance.guest_order)
+        why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
         return lambda connection: self._back(connection, operation, payload.reason, why, payload.extras)
 
     def _back(
@@ -124,7 +102,7 @@ class ReturnToSource(CellPart):
         :param stopped: why the guest on the source does not run, if so.
         :param foreign: a description of the foreign allocations on the destination.
         """
-        instance, migration = self._of(connection, self._cell.records.lock(connection, operation.subject))
+        instance, migration = self._lock(connection, operation)
         if stopped is None:
             self._cell.records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
         else:
@@ -151,7 +129,5 @@ class ReturnToSource(CellPart):
         ]
         return "; ".join(f"{attempt.host}: {attempt.reason or reason}" for attempt in attempts)
 
-    def _of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, CellMigration]:
-        if instance is None or instance.state not in ("moving", "moved"):
-            raise Superseded
-        return instance, self._cell.migrations.of(connection, instance)
+    def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, CellMigration]:
+        return self._cell.migrations.expect(connection, operation.subject, *_RETURNING, lock=True)

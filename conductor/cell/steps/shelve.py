@@ -5,14 +5,14 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
+from conductor.cell.context import CellPart
 from conductor.cell.hosts.forced_down import why_waiting
 from conductor.cell.payloads import StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.conflict_policy import describe_foreign
-from conductor.engine.steps import SHELVE, CommitStep, Ended, Next, Operation, Outcome, Retry, Superseded, step
+from conductor.engine.steps import SHELVE, CommitStep, Ended, Next, Operation, Outcome, Retry, step
 from moorage import errors
 from moorage.messages import DeleteAllocations, Released
 
@@ -21,10 +21,6 @@ LOG = logging.getLogger(__name__)
 
 class CellShelves(CellPart):
     """The steps of shelving. An unshelving takes the steps of a build."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._cleanups = CellCleanups(cell)
 
     @step(SHELVE, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
@@ -35,15 +31,12 @@ class CellShelves(CellPart):
         """
         payload = operation.read(StartStep)
         attempt = self._attempt(operation, payload)
-        if not attempt.guest_gone:
-            try:
-                self._cell.agents.destroy(operation, operation.subject, attempt)
-            except errors.MoorageError as fault:
-                LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
-                return partial(self._not_destroyed, operation, attempt, fault, self._cell.forced_down.has(attempt.host))
+        fault = self._cell.agents.why_left(operation, attempt)
+        if fault is not None:
+            return partial(self._not_destroyed, operation, attempt, fault, self._cell.forced_down.has(attempt.host))
 
         def record(connection: Connection) -> Outcome:
-            self._shelving(connection, operation)
+            self._lock(connection, operation)
             self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             return Next("release", payload)
 
@@ -57,7 +50,7 @@ class CellShelves(CellPart):
         is_forced_down: bool,
         connection: Connection,
     ) -> Outcome:
-        self._shelving(connection, operation)
+        self._lock(connection, operation)
         if self._cell.records.numbered(connection, operation.subject, attempt.number).guest_gone:
             return Next("release", StartStep(number=attempt.number))  # its host has reported so meanwhile
         if is_forced_down:
@@ -98,14 +91,14 @@ class CellShelves(CellPart):
     def _shelved(
         self, operation: Operation, attempt: AttemptRecord, released: Released, connection: Connection
     ) -> Outcome:
-        instance = self._shelving(connection, operation)
+        instance = self._lock(connection, operation)
         parts = [describe_foreign(released.extras, stay=False)]
         may_be_left = self._cell.records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
         # The host may have reported the guest gone after the step was recorded. Its residue exists all the same, and
         # only a cleanup releases it.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
-            self._cleanups.begin(connection, instance.uuid, [attempt], operation.request_id)
+            CellCleanups(self._cell).begin(connection, instance.uuid, [attempt], operation.request_id)
         reason = "; ".join(part for part in parts if part is not None) or None
         self._cell.records.change(connection, instance.uuid, state="shelved", host=None, claim_id=None, reason=reason)
         LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")
@@ -116,8 +109,5 @@ class CellShelves(CellPart):
             lambda connection: self._cell.records.numbered(connection, operation.subject, payload.number)
         )
 
-    def _shelving(self, connection: Connection, operation: Operation) -> CellInstance:
-        instance = self._cell.records.lock(connection, operation.subject)
-        if instance is None or instance.state != "shelving":
-            raise Superseded
-        return instance
+    def _lock(self, connection: Connection, operation: Operation) -> CellInstance:
+        return self._cell.records.expect(connection, operation.subject, "shelving", lock=True)

@@ -40,7 +40,7 @@ class CellBuilds(CellPart):
                 returning = self._cell.hosts.why_returning(attempt.host)
                 if returning is not None:
                     raise errors.InvalidState(reason=returning)
-                self._cell.agents.build(attempt.agent, message)
+                self._cell.agents.call(attempt.agent, message)
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:

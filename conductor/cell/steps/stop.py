@@ -9,8 +9,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.payloads import GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
-from conductor.cell.records.migrations import CellMigration
-from conductor.engine.steps import MOVE, CommitStep, Next, Operation, Outcome, Retry, Superseded, step
+from conductor.engine.steps import MOVE, CommitStep, Next, Operation, Outcome, Retry, step
 from moorage import errors
 from moorage.messages import StopOnHost
 
@@ -25,29 +24,20 @@ class CellStops(CellPart):
         """Stop the guest on the source; repeat until it is answered. After the build timeout the move fails."""
         payload = operation.read(StartStep)
 
-        def work(connection: Connection) -> tuple[int | None, AttemptRecord]:
-            instance = self._cell.records.read(connection, operation.subject)
-            migration = self._under_way(connection, instance)
-            number = None if instance is None else instance.guest_order
-            return number, self._cell.records.numbered(connection, operation.subject, migration.source_number)
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
+            instance, migration = self._cell.migrations.expect(connection, operation.subject, "moving")
+            return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
 
-        number, source = self._cell.database.read(work)
-        message = StopOnHost(
-            request_id=operation.derived("stop"),
-            host=source.host,
-            instance_uuid=operation.subject,
-            attempt_id=source.attempt_id,
-            claim_id=source.claim,
-            order_number=number,
-        )
+        instance, source = self._cell.database.read(work)
         # A host that is silent is not called: nobody can say when it would answer.
-        why = self._cell.guests.why_silent(source)
+        why = self._cell.hosts.why_silent(source.host)
         if why is not None:
             # If no order to stop was ever sent, the guest runs and need not be started again.
-            stopped = operation.tries > 0 or operation.resumed
+            stopped = operation.is_repeated
             return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", stopped)
+        message = source.order(StopOnHost, operation.derived("stop"), instance.guest_order)
         try:
-            why = self._cell.guests.order(operation, source, message)
+            why = self._cell.agents.order(operation, source, message)
         except errors.MoorageError as fault:
             return partial(self._try_again, operation, payload.number, f"{source.host}: {fault}")
         if why is not None:
@@ -63,7 +53,7 @@ class CellStops(CellPart):
     def _not_stopped(
         self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
     ) -> Outcome:
-        self._under_way(connection, self._cell.records.lock(connection, operation.subject))
+        self._cell.migrations.expect(connection, operation.subject, "moving", lock=True)
         # Nothing was sent to the destination yet, so its attempt can fail as "gone" and its claim be released.
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._cell.records.numbered(connection, operation.subject, number)
@@ -71,8 +61,3 @@ class CellStops(CellPart):
             connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True
         )
         return Next("give_back", GiveBackStep(failed=number, fate="gone", reason=reason, stopped=stopped))
-
-    def _under_way(self, connection: Connection, instance: CellInstance | None) -> CellMigration:
-        if instance is None or instance.state != "moving":
-            raise Superseded
-        return self._cell.migrations.of(connection, instance)

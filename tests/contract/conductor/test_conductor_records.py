@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from support.conductor.record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.cell.records.instances import CellRecords
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
 from conductor.engine.steps import (
@@ -352,7 +352,7 @@ def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(databas
     for cell in (ids.fresh(), ids.fresh()):
         records = CellRecords(cell)
         build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(cell),))
-        new = [NewInstance(build, ids.fresh())]
+        new = {ids.fresh(): build}
         database.write(lambda connection, records=records, new=new: records.add(connection, new, "req"))
         with pytest.raises(errors.RequestInProgress):
             database.write(lambda connection, records=records: records.add_deleting(connection, uuid, "req"))

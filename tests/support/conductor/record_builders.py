@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.cell.records.instances import CellRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, NewOperation, NoPayload, Operation
 from conductor.schema import CELL, CONDUCTOR
@@ -58,5 +58,5 @@ def built(database: Database) -> tuple[str, str]:
     """Record an instance of the cell whose first attempt holds a claim; return both ids."""
     uuid, attempt_id = ids.fresh(), ids.fresh()
     build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(CELL_UUID),))
-    database.write(lambda connection: RECORDS.add(connection, [NewInstance(build, attempt_id)], "req"))
+    database.write(lambda connection: RECORDS.add(connection, {attempt_id: build}, "req"))
     return uuid, attempt_id

@@ -6,8 +6,8 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from conductor.cell.payloads import StartStep
-from conductor.cell.records.attempts import text
 from conductor.cell.steps.start import TIMED_OUT
+from conductor.engine.rows import text
 from conductor.schema import cell_attempts, cell_operations
 from moorage.db.database import Database
 

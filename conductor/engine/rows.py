@@ -1,0 +1,51 @@
+"""Read rows into values, and encode the columns that hold text or a document as bytes."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Row
+
+T = TypeVar("T")
+
+#: Rows of one statement. Arbitrary: below every limit of the databases.
+BATCH = 1000
+
+
+def of_row(kind: Callable[..., T], row: Row[Any], **given: Any) -> T:
+    """Return a value of this kind: each field is ``given``, or the column of its name if the row has that."""
+    columns = {name: value for name, value in row._asdict().items() if name in _fields(kind)}
+    return kind(**columns | given)
+
+
+@cache
+def _fields(kind: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(kind).parameters)
+
+
+def batches(whole: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
+    """Yield a sequence in batches of at most ``size``."""
+    for start in range(0, len(whole), size):
+        yield whole[start : start + size]
+
+
+def text(value: bytes | None) -> str | None:
+    """Return the text of a column that is stored as bytes."""
+    return None if value is None else value.decode()
+
+
+def document(value: bytes | None, kind: type[T]) -> T | None:
+    """Return the decoded value of a column that holds a document."""
+    return None if value is None else msgspec.json.decode(value, type=kind)
+
+
+def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of columns as they are stored: a reason as bytes, an explanation as a document."""
+    found = dict(values)
+    if isinstance(reason := values.get("reason"), str):
+        found["reason"] = reason.encode()
+    if (explanation := values.get("explanation")) is not None:
+        found["explanation"] = msgspec.json.encode(explanation)
+    return found
