@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, exists, not_, or_, select
 
+from conductor.cell.records.attempts import MAY_HAVE_A_GUEST
 from conductor.engine.steps import DELETE
 from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
 from conductor.schema import conductor_instances as instances
@@ -54,10 +55,7 @@ class EndedRecords:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        pruned = 0
-        while part := self._database.write(self._prune_some):
-            pruned += part
-        if pruned:
+        if pruned := _repeat(lambda: self._database.write(self._prune_some)):
             LOG.info("Forgot %d ended operations", pruned)
         return pruned
 
@@ -110,26 +108,16 @@ class CellEndedRecords(EndedRecords):
     """
 
     def _forgettable(self) -> list[ColumnElement[bool]]:
-        attempts, operation = cell_attempts.c, self._table.c
-        left = exists().where(
-            *self._in(cell_attempts),
-            attempts.instance_uuid == as_uuid(operation.subject),
-            attempts.claim_id.is_not(None),
-            attempts.guest_gone.is_(False),
-        )
+        operation = self._table.c
+        is_its_own = cell_attempts.c.instance_uuid == as_uuid(operation.subject)
+        left = exists().where(*self._in(cell_attempts), is_its_own, MAY_HAVE_A_GUEST)
         # The deletion stays as long as such an attempt: without it, the attempts would never be pruned.
         return [or_(operation.kind != DELETE, ~left)]
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
-        attempts = cell_attempts.c
-        connection.execute(
-            cell_attempts.delete().where(
-                *self._in(cell_attempts),
-                attempts.instance_uuid.in_(deleted),
-                or_(attempts.claim_id.is_(None), attempts.guest_gone.is_(True)),
-            )
-        )
-        moves = cell_migrations
+        attempts, moves = cell_attempts, cell_migrations
+        of_these = attempts.c.instance_uuid.in_(deleted)
+        connection.execute(attempts.delete().where(*self._in(attempts), of_these, not_(MAY_HAVE_A_GUEST)))
         connection.execute(moves.delete().where(*self._in(moves), moves.c.instance_uuid.in_(deleted)))
 
 
@@ -154,19 +142,14 @@ class CellDeletedInstances:
     def _prune_some(self, connection: Connection) -> int:
         # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
         # instances that are deleted at this moment are inserted.
-        instance = cell_instances.c
-        found = connection.scalars(
-            select(instance.uuid)
-            .where(
-                self._in(cell_instances),
-                instance.state == "deleted",
-                instance.updated_at < now() - self._kept,
-                ~self._has_guest(),
-                ~self._is_worked_on(),
-            )
-            .limit(_AT_ONCE)
-        ).all()
-        uuids = sorted(found)
+        instance, attempt, operation = cell_instances.c, cell_attempts.c, cell_operations.c
+        # A host may have a guest, which it destroys because of the attempt's record.
+        has_guest = exists().where(self._in(cell_attempts), attempt.instance_uuid == instance.uuid, MAY_HAVE_A_GUEST)
+        pending = (operation.subject == instance.uuid, operation.state == "pending")
+        is_worked_on = exists().where(self._in(cell_operations), *pending)
+        old = (instance.state == "deleted", instance.updated_at < now() - self._kept)
+        query = select(instance.uuid).where(self._in(cell_instances), *old, ~has_guest, ~is_worked_on)
+        uuids = sorted(connection.scalars(query.limit(_AT_ONCE)))
         for table, column in (
             (cell_attempts, cell_attempts.c.instance_uuid),
             (cell_migrations, cell_migrations.c.instance_uuid),
@@ -175,22 +158,6 @@ class CellDeletedInstances:
         ):
             connection.execute(table.delete().where(self._in(table), column.in_(uuids)))
         return len(uuids)
-
-    def _has_guest(self) -> ColumnElement[bool]:
-        """Return the condition that a host may have a guest, which it destroys because of the attempt's record."""
-        attempt = cell_attempts.c
-        return exists().where(
-            self._in(cell_attempts),
-            attempt.instance_uuid == cell_instances.c.uuid,
-            attempt.claim_id.is_not(None),
-            attempt.guest_gone.is_(False),
-        )
-
-    def _is_worked_on(self) -> ColumnElement[bool]:
-        operation = cell_operations.c
-        return exists().where(
-            self._in(cell_operations), operation.subject == cell_instances.c.uuid, operation.state == "pending"
-        )
 
     def _in(self, table: Table) -> ColumnElement[bool]:
         return table.c.cell_uuid == self._cell_uuid
@@ -255,11 +222,7 @@ class SuperDeletedInstances:
             )
         return connection.execute(query.order_by(instances.c.updated_at, instances.c.id).limit(self._at_once)).all()
 
-    def _of_cells(
-        self,
-        rows: Sequence[Any],
-        wanted: Callable[[dict[str, str], str], bool],
-    ) -> list[str]:
+    def _of_cells(self, rows: Sequence[Any], wanted: Callable[[dict[str, str], str], bool]) -> list[str]:
         """Return the instances for which ``wanted`` is true of their cell's answer; skip cells that do not answer."""
         by_cell: dict[str, list[str]] = {}
         for row in rows:

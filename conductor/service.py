@@ -11,8 +11,7 @@ from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.operations import Operations
-from conductor.engine.steps import Backoff, Steps
-from conductor.engine.worker import Worker
+from conductor.engine.steps import Backoff
 from conductor.housekeeping import Housekeeping, pruner
 from conductor.retention import CellDeletedInstances, CellEndedRecords, SuperDeletedInstances, SuperEndedRecords
 from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
@@ -21,13 +20,13 @@ from conductor.super.cell_clients import Cells
 from conductor.super.context import SuperContext
 from conductor.super.endpoints.migrations import SuperMigrationView
 from moorage import logs
-from moorage.bus.bus import Bus, BusServer
+from moorage.bus.bus import Bus
 from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import until_available
+from moorage.service.process import Service, until_available
 from moorage.service.stored_requests import Retention
 
 #: Threads for the reports of agents. Arbitrary: they wait only for the database.
@@ -76,19 +75,11 @@ class _Conductor:
     def _operations(self, database: Database, table: Table, scope: dict[str, str]) -> Operations:
         return Operations(database, table, self._name, scope, self._backoff, self._conf.conductor.lease_seconds)
 
-    def _work(self, opened: contextlib.ExitStack, housekeeping: Housekeeping, worker: Worker, steps: Steps) -> None:
-        """Start the periodic tasks and the worker; on closing, the worker stops first."""
-        opened.callback(housekeeping.stop)
-        housekeeping.start()
-        opened.callback(worker.stop)
-        worker.start(steps)
-
-    def _serve(self, opened: contextlib.ExitStack, server: BusServer, heartbeat: Heartbeat) -> None:
-        """Start to serve, then the heartbeat; on closing, the heartbeat stops first."""
-        opened.callback(server.stop)
-        server.start()
-        opened.callback(heartbeat.stop)
-        heartbeat.start()
+    def _start(self, opened: contextlib.ExitStack, *parts: Service) -> None:
+        """Start parts one after the other; on closing, the last one stops first."""
+        for part in parts:
+            opened.callback(part.stop)
+            part.start()
 
 
 class SuperConductor(_Conductor):
@@ -125,8 +116,10 @@ class SuperConductor(_Conductor):
             ],
         )
         server = bus.server("conductor", self._name, super_parts.endpoints(context), conf.rpc.threads)
-        self._work(opened, housekeeping, context.worker, steps)
-        self._serve(opened, server, Heartbeat(conf, bus, "conductor", self._name))
+        self._start(opened, housekeeping)
+        opened.callback(context.worker.stop)
+        context.worker.start(steps)
+        self._start(opened, server, Heartbeat(conf, bus, "conductor", self._name))
 
 
 class CellConductor(_Conductor):
@@ -154,9 +147,7 @@ class CellConductor(_Conductor):
         operations = self._operations(database, cell_operations, scope)
         service = logs.service_name(conf) or self._name
         context = CellContext(conf, cell.uuid, database, operations, acknowledgements, bus, cell_bus, service)
-        bulkheads = context.agents.bulkheads
-        opened.callback(bulkheads.stop)
-        bulkheads.start()
+        self._start(opened, context.agents.bulkheads)
         steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
@@ -166,14 +157,13 @@ class CellConductor(_Conductor):
         forwarder = HostForwarder(conf, cell.uuid, context.hosts, loads, bus.client(REPORTS_TOPIC), service)
         topic = f"conductor.{cell.uuid}"
         server = cell_bus.server(topic, self._name, cell_parts.endpoints(context), conf.rpc.threads)
-        self._work(opened, housekeeping, context.worker, steps)
-        opened.callback(forwarder.stop)
-        forwarder.start()
         endpoints = cell_parts.reports(context)
         reports = cell_bus.server(reports_topic(cell.uuid), self._name, endpoints, _REPORT_THREADS)
-        opened.callback(reports.stop)
-        reports.start()
-        self._serve(opened, server, Heartbeat(conf, bus, "cell conductor", self._name, cell.uuid))
+        heartbeat = Heartbeat(conf, bus, "cell conductor", self._name, cell.uuid)
+        self._start(opened, housekeeping)
+        opened.callback(context.worker.stop)
+        context.worker.start(steps)
+        self._start(opened, forwarder, reports, server, heartbeat)
 
     def _cell(self, bus: Bus) -> Cell:
         placement = bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0))

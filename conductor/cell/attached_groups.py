@@ -78,36 +78,38 @@ def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -
     """
     if not is_isolated(spec):
         return set()
-    named, present, claimed_pairs = suffixed_providers(claimed), _amounts(held), _amounts(claimed.allocations)
+    named, present, claimed_pairs = suffixed_providers(claimed), amounts_of(held), amounts_of(claimed.allocations)
     moved = {name for (uuid, name), amount in claimed_pairs.items() if uuid in named and present[uuid, name] < amount}
     return named | {uuid for uuid, name in present if name in moved and (uuid, name) not in claimed_pairs}
 
 
 def without_pairs(claimed: AllocationRequest, gone: Collection[Pair]) -> Allocations:
     """Return the claimed allocations without these pairs."""
-    return _allocations(Counter({pair: n for pair, n in _amounts(claimed.allocations).items() if pair not in gone}))
+    return allocations_of(Counter({pair: n for pair, n in amounts_of(claimed.allocations).items() if pair not in gone}))
 
 
 def together(one: Allocations, other: Allocations) -> Allocations:
     """Return the sum of two allocations."""
-    return _allocations(_amounts(one) + _amounts(other))
+    return allocations_of(amounts_of(one) + amounts_of(other))
 
 
 def claimed_with(
     claimed: AllocationRequest, suffix: str, provider_uuid: str, resources: Resources
 ) -> AllocationRequest:
     """Return an allocation request with a further group, claimed of this provider."""
-    amounts = _amounts(claimed.allocations) + _of(provider_uuid, resources)
-    return AllocationRequest(allocations=_allocations(amounts), mappings={**claimed.mappings, suffix: (provider_uuid,)})
+    amounts = amounts_of(claimed.allocations) + _of(provider_uuid, resources)
+    return AllocationRequest(
+        allocations=allocations_of(amounts), mappings={**claimed.mappings, suffix: (provider_uuid,)}
+    )
 
 
 def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resources) -> AllocationRequest:
     """Return an allocation request without one group."""
-    amounts = _amounts(claimed.allocations)
+    amounts = amounts_of(claimed.allocations)
     if (provider_uuid := provider_of(claimed, suffix)) is not None:
         amounts -= _of(provider_uuid, resources)
     mappings = {name: served for name, served in claimed.mappings.items() if name != suffix}
-    return AllocationRequest(allocations=_allocations(amounts), mappings=mappings)
+    return AllocationRequest(allocations=allocations_of(amounts), mappings=mappings)
 
 
 # --- What is held -----------------------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resource
 
 def held_with(held: Allocations, provider_uuid: str, resources: Resources) -> Allocations:
     """Return a consumer's allocations with those of a further group."""
-    return _allocations(_amounts(held) + _of(provider_uuid, resources))
+    return allocations_of(amounts_of(held) + _of(provider_uuid, resources))
 
 
 def held_without(
@@ -134,12 +136,12 @@ def held_without(
     group = Counter[Pair]()
     if (provider_uuid := provider_of(claimed, suffix)) is not None:
         group = _of(provider_uuid, resources)
-    own = _amounts(claimed.allocations) - group
-    left = _amounts(held)
+    own = amounts_of(claimed.allocations) - group
+    left = amounts_of(held)
     own_there, group_there = own & left, group & (left - own)
     left = left - own_there - group_there
     left -= _elsewhere(own - own_there, left, tree, pools)
-    return _allocations(_amounts(held) - group_there - _elsewhere(group - group_there, left, tree, pools))
+    return allocations_of(amounts_of(held) - group_there - _elsewhere(group - group_there, left, tree, pools))
 
 
 def _elsewhere(
@@ -161,12 +163,8 @@ def _elsewhere(
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def plain(held: Allocations) -> Allocations:
-    """Return allocations without provider generations, so that a write of them relies on none."""
-    return _allocations(_amounts(held))
-
-
-def _amounts(allocations: Allocations) -> Counter[Pair]:
+def amounts_of(allocations: Allocations) -> Counter[Pair]:
+    """Return the amounts of allocations by provider and resource class."""
     return Counter(
         {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
     )
@@ -176,7 +174,8 @@ def _of(provider_uuid: str, resources: Mapping[str, int]) -> Counter[Pair]:
     return Counter({(provider_uuid, name): amount for name, amount in resources.items()})
 
 
-def _allocations(amounts: Counter[Pair]) -> Allocations:
+def allocations_of(amounts: Counter[Pair]) -> Allocations:
+    """Return the allocations of these amounts, without provider generations."""
     found: dict[str, dict[str, int]] = {}
     for (uuid, name), amount in sorted(amounts.items()):
         if amount:

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
+from conductor.cell.attached_groups import Pair
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
@@ -16,7 +17,7 @@ from conductor.engine.operations import PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
 from moorage.bus.bus import serves
 from moorage.messages import HoldsInCell, ListHoldsInCell
-from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
+from moorage.model import AllocationRequest, InstanceHolds, RecordedHold
 from moorage.model.states import InstanceState
 
 #: The owner of every claim of a conductor, as the store has it.
@@ -104,7 +105,7 @@ def _holds(
     elif settled and current is not None and current.state == "active" and instance.claim_id is not None:
         # An earlier version may have lost the attempt's selection.
         settled = current.encoded_selection is not None
-        holds += _of_instance(instance, current) if settled else []
+        holds += _hold(instance, current, _amounts(current.selection.allocation_request)) if settled else []
     return InstanceHolds(
         instance_uuid=instance.uuid,
         state=instance.state,
@@ -125,10 +126,6 @@ def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
 # --- What one consumer holds ------------------------------------------------------------------------------------------
 
 
-def _of_instance(instance: CellInstance, current: AttemptRecord) -> list[RecordedHold]:
-    return _hold(instance, current, _amounts(current.selection.allocation_request))
-
-
 def _of_a_move(
     instance: CellInstance, move: CellMigration, source: AttemptRecord, current: AttemptRecord
 ) -> list[RecordedHold]:
@@ -140,16 +137,10 @@ def _of_a_move(
     held, claimed = _amounts(request), _amounts(current.selection.allocation_request)
     pools = set(source.selection.shared_providers) & {uuid for uuid, _ in claimed}
     shared = Counter({pair: amount for pair, amount in held.items() if pair[0] in pools})
+    migration = {"consumer_uuid": move.uuid, "consumer_type": "MIGRATION", "migration_of": instance.uuid}
     return [
         *_hold(instance, current, claimed | shared),
-        *_hold(
-            instance,
-            source,
-            held - shared,
-            consumer_uuid=move.uuid,
-            consumer_type="MIGRATION",
-            migration_of=instance.uuid,
-        ),
+        *_hold(instance, source, held - shared, **migration),
     ]
 
 
@@ -158,13 +149,8 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOpe
     if attempt.encoded_selection is None:
         return []
     uuid = msgspec.json.decode(cleanup.payload, type=CleanStep).residue_uuid
-    of_host = Counter(
-        {
-            pair: amount
-            for pair, amount in _amounts(attempt.selection.allocation_request).items()
-            if pair[0] not in attempt.selection.shared_providers
-        }
-    )
+    amounts, pools = _amounts(attempt.selection.allocation_request), attempt.selection.shared_providers
+    of_host = Counter({pair: amount for pair, amount in amounts.items() if pair[0] not in pools})
     return _hold(
         instance,
         attempt,
@@ -180,14 +166,11 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOpe
 
 
 def _hold(
-    instance: CellInstance, attempt: AttemptRecord, amounts: Counter[tuple[str, str]], **other: object
+    instance: CellInstance, attempt: AttemptRecord, amounts: Counter[Pair], **other: object
 ) -> list[RecordedHold]:
     """Return the hold of a consumer on the host of an attempt; nothing if there are no amounts."""
-    selection: Selection = attempt.selection
-    resources: dict[str, dict[str, int]] = {}
-    for (uuid, name), amount in sorted(amounts.items()):
-        resources.setdefault(uuid, {})[name] = amount
-    if not resources:
+    selection, allocations = attempt.selection, attached_groups.allocations_of(amounts)
+    if not allocations:
         return []
     # An active or a held attempt has been accepted, even if an earlier version did not record it.
     accepted = attempt.accepted or attempt.state in ("active", "held")
@@ -198,8 +181,8 @@ def _hold(
         root_provider_uuid=selection.compute_node_uuid,
         accepted_by=attempt.attempt_id if accepted else None,
         accepted_host=attempt.host if accepted else None,
-        allocations={uuid: ProviderAmounts(resources=part) for uuid, part in resources.items()},
-        pools=tuple(uuid for uuid in selection.shared_providers if uuid in resources),
+        allocations=allocations,
+        pools=tuple(uuid for uuid in selection.shared_providers if uuid in allocations),
         project_id=instance.spec.project_id,
         user_id=instance.spec.user_id,
         group=instance.spec.server_group,
@@ -209,7 +192,5 @@ def _hold(
     return [msgspec.structs.replace(hold, **other)]
 
 
-def _amounts(request: AllocationRequest) -> Counter[tuple[str, str]]:
-    return Counter(
-        {(uuid, name): amount for uuid, part in request.allocations.items() for name, amount in part.resources.items()}
-    )
+def _amounts(request: AllocationRequest) -> Counter[Pair]:
+    return attached_groups.amounts_of(request.allocations)

@@ -76,14 +76,5 @@ class MigrationShow(Configured, ShowOne):
 
 def migration_row(migration: Migration) -> tuple[Any, ...]:
     """Return the row of a migration in a list."""
-    return shown(
-        (
-            migration.uuid,
-            migration.instance_uuid,
-            migration.kind,
-            migration.state,
-            migration.source_host,
-            migration.destination_host,
-            migration.reason,
-        )
-    )
+    where = (migration.source_host, migration.destination_host)
+    return shown((migration.uuid, migration.instance_uuid, migration.kind, migration.state, *where, migration.reason))

@@ -26,7 +26,8 @@ from moorage.messages import (
     ShowMigration,
     UnshelveInstance,
 )
-from moorage.messages.wire import Mutation
+from moorage.messages.basis import OrderAfter
+from moorage.messages.conductor import EndOfMigration
 from moorage.model import Flavor, Image, Migration
 
 Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
@@ -38,7 +39,8 @@ _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
 class _MoveOrder(OrderCommand):
     """A command that orders a move of each of some servers, and shows the migrations."""
 
-    #: The state that `--wait` waits for.
+    #: The order, and the state that `--wait` waits for.
+    kind: ClassVar[type[OrderAfter[Ordered]]]
     comes_to: ClassVar[str] = "moved"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -58,10 +60,10 @@ class _MoveOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
-        migrations = [
-            self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid)).migration_uuid
-            for uuid in parsed_args.uuid
-        ]
+        migrations: list[str] = []
+        for uuid in parsed_args.uuid:
+            order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)
+            migrations.append(self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content)).migration_uuid)
         conductor = self.client("conductor")
 
         def look(uuid: str) -> Migration:
@@ -73,31 +75,22 @@ class _MoveOrder(OrderCommand):
         seen = self.waited(parsed_args, migrations, look, lambda one: one.state, (wanted, ends), "moving")
         return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order for one server."""
-        raise NotImplementedError
+    def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
+        """Return the further content of the order for one server."""
+        return {"host": given.host, "drop_extras": given.drop_extras}
 
 
 class InstanceMigrate(_MoveOrder):
     """Move servers to other hosts, stopped meanwhile; then each waits to be confirmed or reverted."""
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order for one server."""
-        return MigrateInstance(
-            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
-        )
+    kind = MigrateInstance
 
 
 class InstanceLiveMigrate(_MoveOrder):
     """Move servers to other hosts while they run."""
 
+    kind = LiveMigrateInstance
     comes_to = "confirmed"
-
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order for one server."""
-        return LiveMigrateInstance(
-            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
-        )
 
 
 class InstanceEvacuate(_MoveOrder):
@@ -106,13 +99,8 @@ class InstanceEvacuate(_MoveOrder):
     What they hold there stays held until that host has come back and has cleaned up, or is deleted.
     """
 
+    kind = EvacuateInstance
     comes_to = "confirmed"
-
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order for one server."""
-        return EvacuateInstance(
-            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
-        )
 
 
 class InstanceResize(_MoveOrder):
@@ -120,6 +108,8 @@ class InstanceResize(_MoveOrder):
 
     What is not given stays as it is, each extra spec for itself.
     """
+
+    kind = ResizeInstance
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
@@ -135,21 +125,16 @@ class InstanceResize(_MoveOrder):
         add("--unset-extra-spec", action="append", default=[], metavar="KEY", help=unset)
         return parser
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order for one server."""
+    def content(self, given: argparse.Namespace, uuid: str) -> dict[str, Any]:
+        """Return the further content of the order for one server: its new flavor too."""
         names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
         if not (sizes or given.extra_spec or given.unset_extra_spec):
             raise errors.InvalidRequest(path="--vcpus", reason="no part of the new size is given")
         current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
         extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec)
-        return ResizeInstance(
-            request_id=request_id,
-            instance_uuid=uuid,
-            flavor=msgspec.structs.replace(current, **sizes, extra_specs=extra_specs),
-            host=given.host,
-            drop_extras=given.drop_extras,
-        )
+        flavor = msgspec.structs.replace(current, **sizes, extra_specs=extra_specs)
+        return super().content(given, uuid) | {"flavor": flavor}
 
 
 def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str]) -> dict[str, str]:
@@ -167,7 +152,8 @@ def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], u
 class _ServerOrder(OrderCommand):
     """A command that orders something else for each of some servers, and shows them."""
 
-    #: The state that `--wait` waits for, and the states in which it cannot be reached any more.
+    #: The order, the state that `--wait` waits for, and the states in which it cannot be reached any more.
+    kind: ClassVar[type[OrderAfter[Done] | EndOfMigration]]
     comes_to: ClassVar[str] = "active"
     ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
 
@@ -183,13 +169,14 @@ class _ServerOrder(OrderCommand):
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         for uuid in parsed_args.uuid:
-            self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid))
+            order_id = ids.derived(request_id, "order", uuid)
+            self.order(self.kind(request_id=order_id, instance_uuid=uuid, **self.content(parsed_args)))
         rows = self.wait(parsed_args, parsed_args.uuid, self.comes_to, "waiting", self.ends)
         return INSTANCE_COLUMNS, rows
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        raise NotImplementedError
+    def content(self, _given: argparse.Namespace) -> dict[str, Any]:
+        """Return the further content of the orders."""
+        return {}
 
 
 class InstanceConfirm(_ServerOrder):
@@ -200,9 +187,7 @@ class InstanceConfirm(_ServerOrder):
     held there stays held until it is back and has cleaned up, or is deleted.
     """
 
-    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return ConfirmMigration(request_id=request_id, instance_uuid=uuid)
+    kind = ConfirmMigration
 
 
 class InstanceRevert(_ServerOrder):
@@ -212,17 +197,13 @@ class InstanceRevert(_ServerOrder):
     same order tries it again at once.
     """
 
-    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return RevertMigration(request_id=request_id, instance_uuid=uuid)
+    kind = RevertMigration
 
 
 class InstanceAbort(_ServerOrder):
     """Break off live migrations that are under way: the servers stay where they are."""
 
-    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return AbortMigration(request_id=request_id, instance_uuid=uuid)
+    kind = AbortMigration
 
 
 class InstanceShelve(_ServerOrder):
@@ -231,16 +212,14 @@ class InstanceShelve(_ServerOrder):
     Servers on hosts that are forced down are to be evacuated instead.
     """
 
+    kind = ShelveInstance
     comes_to = "shelved"
-
-    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return ShelveInstance(request_id=request_id, instance_uuid=uuid)
 
 
 class InstanceUnshelve(_ServerOrder):
     """Place shelved servers again, each in its cell."""
 
+    kind = UnshelveInstance
     ends = ("shelved", "error", "deleted")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -249,13 +228,15 @@ class InstanceUnshelve(_ServerOrder):
         parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
         return parser
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return UnshelveInstance(request_id=request_id, instance_uuid=uuid, host=given.host)
+    def content(self, given: argparse.Namespace) -> dict[str, Any]:
+        """Return the host, if one is given."""
+        return {"host": given.host}
 
 
 class InstanceRebuild(_ServerOrder):
     """Make servers anew where they are, from another image; what they hold stays as it is."""
+
+    kind = RebuildInstance
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
@@ -263,6 +244,6 @@ class InstanceRebuild(_ServerOrder):
         parser.add_argument("--image", required=True, metavar="ID", help="the image")
         return parser
 
-    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order for one server."""
-        return RebuildInstance(request_id=request_id, instance_uuid=uuid, image=Image(id=given.image))
+    def content(self, given: argparse.Namespace) -> dict[str, Any]:
+        """Return the image."""
+        return {"image": Image(id=given.image)}

@@ -55,20 +55,9 @@ class OperationShow(Configured, ShowOne):
 
 
 def _row(state: OperationSummary) -> tuple[Any, ...]:
-    return shown(
-        (
-            state.uuid,
-            state.kind,
-            state.subject,
-            state.step,
-            state.state,
-            state.tries,
-            state.lease_owner,
-            _seconds(state.age),
-            _seconds(state.idle),
-            state.reason,
-        )
-    )
+    times = (_seconds(state.age), _seconds(state.idle))
+    what = (state.uuid, state.kind, state.subject, state.step, state.state, state.tries)
+    return shown((*what, state.lease_owner, *times, state.reason))
 
 
 def _seconds(value: float | None) -> float | None:

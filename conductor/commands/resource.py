@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from conductor.commands.order import OrderCommand, add_request_id, add_wait_timeout
 from moorage import ids
@@ -18,6 +18,8 @@ _COLUMNS = ("instance", "group", "operation", "state", "reason")
 class _ResourceOrder(OrderCommand):
     """A command that sends an order for one resource group of one server, and shows its operation."""
 
+    kind: ClassVar[type[Mutation[OperationBegun]]]
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
@@ -32,7 +34,8 @@ class _ResourceOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait unless `--no-wait` is given."""
         request_id = ids.derived(self.named(parsed_args), "order", parsed_args.instance)
-        ordered = self.order(self.message(parsed_args, request_id))
+        named = {"instance_uuid": parsed_args.instance, "suffix": parsed_args.name}
+        ordered = self.order(self.kind(request_id=request_id, **named, **self.content(parsed_args)))
         conductor = self.client("conductor")
 
         def look(uuid: str) -> OperationSummary:
@@ -42,9 +45,9 @@ class _ResourceOrder(OrderCommand):
         [seen] = self.waited(parsed_args, [ordered.operation_uuid], look, lambda one: one.state, ends, "writing")
         return _COLUMNS, [shown((parsed_args.instance, parsed_args.name, seen.uuid, seen.state, seen.reason))]
 
-    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
-        """Return the order."""
-        raise NotImplementedError
+    def content(self, _given: argparse.Namespace) -> dict[str, Any]:
+        """Return the further content of the order."""
+        return {}
 
 
 class InstanceAttachResource(_ResourceOrder):
@@ -59,20 +62,17 @@ class InstanceAttachResource(_ResourceOrder):
     The exit status is 1 if it could not be attached, with the reason.
     """
 
+    kind = AttachResource
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         group_options.add_group_options(parser, in_any_tree=False)
         return parser
 
-    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
-        """Return the order."""
-        return AttachResource(
-            request_id=request_id,
-            instance_uuid=given.instance,
-            suffix=given.name,
-            group=group_options.group(given),
-        )
+    def content(self, given: argparse.Namespace) -> dict[str, Any]:
+        """Return the group."""
+        return {"group": group_options.group(given)}
 
 
 class InstanceDetachResource(_ResourceOrder):
@@ -85,6 +85,4 @@ class InstanceDetachResource(_ResourceOrder):
     The exit status is 1 if it could not be detached, with the reason.
     """
 
-    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
-        """Return the order."""
-        return DetachResource(request_id=request_id, instance_uuid=given.instance, suffix=given.name)
+    kind = DetachResource

@@ -16,7 +16,7 @@ from conductor.engine.steps import MOVE, Backoff, CommitStep, Next, Operation, O
 from moorage import errors
 from moorage.messages import GetAllocations
 from moorage.messages.wire import Mutation, R
-from moorage.model import Allocations, Value
+from moorage.model import Allocations, Consumer, ConsumerAllocations, Value
 from moorage.model.allocations import amounts_of, in_words
 
 FAIL = "fail"
@@ -50,6 +50,18 @@ def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
         return None
     outcome = "what others had put there stays" if stay else "with it went what others had put there"
     return f"{outcome}: {in_words(amounts_of(foreign))}"
+
+
+def unchanged(consumer: Consumer) -> ConsumerAllocations:
+    """Return the write that leaves a consumer as it is; it relies on the consumer's generation alone."""
+    held = {uuid: msgspec.structs.replace(part, generation=None) for uuid, part in consumer.allocations.items()}
+    return ConsumerAllocations(
+        allocations=held,
+        project_id=consumer.project_id,
+        user_id=consumer.user_id,
+        consumer_type=consumer.consumer_type,
+        consumer_generation=consumer.generation,
+    )
 
 
 class RelyingOnGenerations(Value, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select, tuple_
 
+from conductor.engine.rows import of_row
 from conductor.engine.steps import Operation
 from moorage import ids
 from moorage.db.columns import now
@@ -47,18 +48,8 @@ class Leases:
 
         :raises StoreUnavailable: the records cannot be reached.
         """
-        table = self._table
-        statement = (
-            table.update()
-            .where(
-                *self._mine(),
-                table.c.uuid == operation.uuid,
-                table.c.state == "pending",
-                table.c.lease_number == operation.lease_number,
-            )
-            .values(**self._lease(False))
-        )
-        self._database.write(lambda connection: connection.execute(statement))
+        lease = self._table.c
+        self._free_all(lease.uuid == operation.uuid, lease.lease_number == operation.lease_number)
 
     def take(self, uuid: str) -> Operation | None:
         """Take the lease of an operation that is due, unless another conductor has it, and return the operation."""
@@ -83,17 +74,7 @@ class Leases:
         table = self._table
 
         def work(connection: Connection) -> Operation | None:
-            row = connection.execute(
-                select(table)
-                .where(
-                    *self._mine(),
-                    table.c.uuid == operation.uuid,
-                    table.c.state == "pending",
-                    table.c.step_number == operation.step_number,
-                    table.c.lease_number == operation.lease_number,
-                )
-                .with_for_update()
-            ).one_or_none()
+            row = connection.execute(select(table).where(*self._still(operation)).with_for_update()).one_or_none()
             if row is None:
                 return None
             return self._take(connection, operation_of(row, row.lease_number + 1, resumed=operation.resumed))
@@ -150,13 +131,10 @@ class Leases:
         """Release all leases of this conductor, so that another one need not wait for them to expire."""
         self._free_all(self._table.c.lease_owner == self._owner)
 
-    def _free_all(self, owned: ColumnElement[bool]) -> None:
-        table = self._table
-        self._database.write(
-            lambda connection: connection.execute(
-                table.update().where(*self._mine(), table.c.state == "pending", owned).values(**self._lease(False))
-            )
-        )
+    def _free_all(self, *owned: ColumnElement[bool]) -> None:
+        pending = self._table.update().where(*self._mine(), self._table.c.state == "pending", *owned)
+        statement = pending.values(**self._lease(False))
+        self._database.write(lambda connection: connection.execute(statement))
 
     def _take(self, connection: Connection, operation: Operation) -> Operation:
         table = self._table
@@ -176,6 +154,17 @@ class Leases:
     def _mine(self) -> list[ColumnElement[bool]]:
         return [self._table.c[name] == value for name, value in self._scope.items()]
 
+    def _still(self, operation: Operation) -> list[ColumnElement[bool]]:
+        """Return the conditions that an operation is at the same step, and nobody has taken its lease since."""
+        table = self._table.c
+        return [
+            *self._mine(),
+            table.uuid == operation.uuid,
+            table.state == "pending",
+            table.step_number == operation.step_number,
+            table.lease_number == operation.lease_number,
+        ]
+
     def _free(self) -> ColumnElement[bool]:
         lease = self._table.c
         left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
@@ -187,15 +176,4 @@ class Leases:
 
 def operation_of(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:
     """Return the operation of a row."""
-    return Operation(
-        uuid=row.uuid,
-        kind=row.kind,
-        subject=row.subject,
-        request_id=row.request_id,
-        step=row.step,
-        step_number=row.step_number,
-        payload=row.payload,
-        tries=row.tries,
-        lease_number=lease_number,
-        resumed=resumed,
-    )
+    return of_row(Operation, row, lease_number=lease_number, resumed=resumed)

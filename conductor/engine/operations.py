@@ -3,8 +3,9 @@
 Each transition is a compare-and-swap on the step number and the lease number.
 """
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -176,13 +177,7 @@ class Operations(Leases):
         table, following = self._table, self._following(operation, outcome, lease_number)
         moved = connection.execute(
             table.update()
-            .where(
-                *self._mine(),
-                table.c.uuid == operation.uuid,
-                table.c.state == "pending",
-                table.c.step_number == operation.step_number,
-                table.c.lease_number == operation.lease_number,
-            )
+            .where(*self._still(operation))
             .values(
                 **self._values(outcome, following),
                 step=following.step,
@@ -208,11 +203,8 @@ class Operations(Leases):
                 delay = self.backoff.seconds(tries)
             case Ended():
                 step_number += 1
-        return Operation(
-            uuid=operation.uuid,
-            kind=operation.kind,
-            subject=operation.subject,
-            request_id=operation.request_id,
+        return replace(
+            operation,
             step=step,
             step_number=step_number,
             payload=payload,
@@ -221,6 +213,7 @@ class Operations(Leases):
             # A retried step may have been done before if it was resumed before.
             resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
+            taken_at=time.monotonic(),
         )
 
     def _values(self, outcome: Outcome, following: Operation) -> dict[str, Any]:

@@ -32,15 +32,18 @@ _PROBE_SECONDS = 2.0
 
 def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], by_cell: Mapping[str, Sequence[T]]) -> dict[str, R]:
     """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
-    if len(by_cell) < 2:
-        return {key: found for uuid, items in by_cell.items() for key, found in ask(uuid, items).items()}
-    together: dict[str, R] = {}
-    with ThreadPoolExecutor(max_workers=min(len(by_cell), CELLS_AT_ONCE)) as threads:
+    answers = _at_once(lambda each: ask(*each), list(by_cell.items()))
+    return {key: found for answer in answers for key, found in answer.items()}
+
+
+def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Call ``work`` for each item, several at a time; return the results in the order of the items."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:
         # Copy the context: the log lines of these threads carry the request id too.
-        answers = [threads.submit(contextvars.copy_context().run, ask, uuid, items) for uuid, items in by_cell.items()]
-        for answer in answers:
-            together |= answer.result()
-    return together
+        calls = [threads.submit(contextvars.copy_context().run, work, item) for item in items]
+        return [call.result() for call in calls]
 
 
 class Cells:
@@ -83,9 +86,8 @@ class Cells:
         with self._lock:
             known = self._cells.get(uuid)
         if known is None:
-            listed = {
-                cell.uuid: cell for cell in self._main.client("placement").call(ListCells(without_databases=True))
-            }
+            cells = self._main.client("placement").call(ListCells(without_databases=True))
+            listed = {cell.uuid: cell for cell in cells}
             with self._lock:
                 self._cells = listed
             known = listed.get(uuid)
@@ -124,12 +126,7 @@ class Cells:
 
         placement = self._main.client("placement", timeout=self.patience)
         cells = placement.call(ListCells(without_databases=True))
-        if not cells:
-            return [], []
-        with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:
-            # Copy the context: the log lines of these threads carry the request id too.
-            calls = [threads.submit(contextvars.copy_context().run, ask, cell) for cell in cells]
-            found = [each.result() for each in calls]
+        found = _at_once(ask, cells)
         faults = [each for each in found if isinstance(each, errors.MoorageError)]
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 

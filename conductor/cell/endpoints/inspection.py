@@ -2,8 +2,8 @@
 
 from sqlalchemy import Connection
 
-from conductor.cell.context import CellContext, CellPart
-from conductor.engine.operation_list import OperationStates
+from conductor.cell.context import CellPart
+from conductor.engine.operation_list import list_operations
 from conductor.schema import cell_operations
 from moorage.bus.bus import serves
 from moorage.messages import ListMigrationsInCell, ListOperationsInCell
@@ -13,10 +13,6 @@ from moorage.model.inspection import OperationSummary
 
 class CellInspection(CellPart):
     """Serves `list_operations` and `list_migrations`. Nothing in the product decides by these answers."""
-
-    def __init__(self, cell: CellContext) -> None:
-        super().__init__(cell)
-        self._states = OperationStates(cell_operations, {"cell_uuid": cell.cell_uuid})
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
@@ -28,8 +24,10 @@ class CellInspection(CellPart):
                 attempts = self._cell.records.attempts(connection, message.instance_uuid)
                 subjects = [message.instance_uuid, *(attempt.attempt_id for attempt in attempts)]
             uuids = None if message.uuid is None else [message.uuid]
-            return self._states.read(
+            return list_operations(
                 connection,
+                cell_operations,
+                {"cell_uuid": self._cell.cell_uuid},
                 ended=message.ended,
                 subjects=subjects,
                 uuids=uuids,

@@ -55,7 +55,7 @@ class CellResources(CellPart):
         if provider_uuid is None:
             asked = ", ".join(f"{amount} {name}" for name, amount in sorted(choosing.group.resources.items()))
             return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
-        before = _described(consumer)
+        before = conflict_policy.unchanged(consumer)
         after = attached_groups.held_with(before.allocations, provider_uuid, choosing.group.resources)
         writing = WriteStep(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
         if attached_groups.is_isolated(instance.spec):
@@ -80,7 +80,7 @@ class CellResources(CellPart):
         consumer = self._consumer(operation)
         if consumer is None:
             return partial(self._detached, operation, choosing)
-        selection, before = attempt.selection, _described(consumer)
+        selection, before = attempt.selection, conflict_policy.unchanged(consumer)
         trees = self._cell.placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
         tree = {provider.uuid for provider in trees}
         resources = choosing.group.resources
@@ -245,17 +245,6 @@ def _next_write(writing: WriteStep) -> CommitStep:
 def _other_than(writing: WriteStep) -> ChooseStep:
     choosing = writing.choosing
     return msgspec.structs.replace(choosing, refused=(*choosing.refused, str(writing.provider_uuid)))
-
-
-def _described(consumer: Consumer) -> ConsumerAllocations:
-    """Return the write that would leave a consumer as it is."""
-    return ConsumerAllocations(
-        allocations=attached_groups.plain(consumer.allocations),
-        project_id=consumer.project_id,
-        user_id=consumer.user_id,
-        consumer_type=consumer.consumer_type,
-        consumer_generation=consumer.generation,
-    )
 
 
 def _ended(reason: str) -> CommitStep:

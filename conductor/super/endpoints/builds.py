@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from conductor.engine.order_requests import origin
 from conductor.engine.steps import BUILD, NewOperation, Operation
-from conductor.super.context import SuperContext, SuperPart
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
@@ -16,11 +16,6 @@ from moorage.messages import BuildInstances, DeleteInstance, Done
 class SuperOrders(SuperPart):
     """Takes orders to build and to delete instances; each is answered as soon as it is on record."""
 
-    def __init__(self, context: SuperContext) -> None:
-        super().__init__(context)
-        self._builds = SuperBuilds(context)
-        self._deletes = SuperDeletes(context)
-
     @serves(BuildInstances)
     def build_instances(self, message: BuildInstances) -> list[str]:
         """Record instances and the operation that builds them.
@@ -30,13 +25,8 @@ class SuperOrders(SuperPart):
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
-        new = NewOperation(
-            uuid=ids.derived(message.request_id, "build"),
-            kind=BUILD,
-            subject=message.request_id,
-            step="select",
-            payload=self._builds.first_step(uuids),
-        )
+        payload = SuperBuilds(self._super).first_step(uuids)
+        new = NewOperation(ids.derived(message.request_id, "build"), BUILD, message.request_id, "select", payload)
 
         def work(connection: Connection, begun: list[Operation]) -> list[str]:
             super_records.add(connection, uuids, message.request_spec, new.uuid, message.request_id)
@@ -50,7 +40,7 @@ class SuperOrders(SuperPart):
         """Record the operation that deletes an instance."""
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            begun += self._deletes.order(connection, message)
+            begun += SuperDeletes(self._super).order(connection, message)
             return Done()
 
         return self._super.requests.once(message, work)

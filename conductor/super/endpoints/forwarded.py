@@ -1,8 +1,7 @@
 """Forward orders about an instance that only its cell carries out; the answer comes once the cell has recorded them."""
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-import msgspec
 from sqlalchemy import Connection
 
 from conductor.engine.steps import MOVE, UNSHELVE
@@ -78,41 +77,31 @@ class ForwardedOrders(SuperPart):
     @serves(ShelveInstance)
     def shelve_instance(self, message: ShelveInstance) -> Done:
         """Shelve an instance."""
-        uuid = message.instance_uuid
-        return self._relay(message, uuid, ShelveInCell(request_id=message.request_id, instance_uuid=uuid))
+        return self._relay(message, message.instance_uuid, ShelveInCell)
 
     @serves(RebuildInstance)
     def rebuild_instance(self, message: RebuildInstance) -> Done:
         """Rebuild an instance on its host."""
-        uuid = message.instance_uuid
-        in_cell = RebuildInCell(request_id=message.request_id, instance_uuid=uuid, image=message.image)
-        return self._relay(message, uuid, in_cell)
+        return self._relay(message, message.instance_uuid, RebuildInCell, image=message.image)
 
     @serves(AttachResource)
     def attach_resource(self, message: AttachResource) -> OperationBegun:
         """Claim a further resource group for an instance, in the provider tree of its host."""
-        uuid = message.instance_uuid
-        in_cell = AttachResourceInCell(
-            request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix, group=message.group
-        )
-        return self._relay(message, uuid, in_cell)
+        wanted = {"suffix": message.suffix, "group": message.group}
+        return self._relay(message, message.instance_uuid, AttachResourceInCell, **wanted)
 
     @serves(DetachResource)
     def detach_resource(self, message: DetachResource) -> OperationBegun:
         """Release a resource group that was attached to an instance."""
-        uuid = message.instance_uuid
-        in_cell = DetachResourceInCell(request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix)
-        return self._relay(message, uuid, in_cell)
+        return self._relay(message, message.instance_uuid, DetachResourceInCell, suffix=message.suffix)
 
     def _end(self, message: EndOfMigration, outcome: Literal["confirm", "revert", "abort"]) -> Done:
-        uuid = message.instance_uuid
-        return self._relay(
-            message, uuid, EndMoveInCell(request_id=message.request_id, instance_uuid=uuid, outcome=outcome)
-        )
+        return self._relay(message, message.instance_uuid, EndMoveInCell, outcome=outcome)
 
-    def _relay(self, message: Mutation[R], uuid: str, in_cell: NumberedOrder[R]) -> R:
+    def _relay(self, message: Mutation[R], uuid: str, kind: type[NumberedOrder[R]], **content: Any) -> R:
         """Forward an order to the cell of its instance.
 
+        :param kind: of the order to the cell, with its own ``content``.
         :raises InstanceNotFound: there is no such instance.
         :raises StaleOrder: another order was given since the caller read the instance, or was carried out before this.
         :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.
@@ -122,15 +111,12 @@ class ForwardedOrders(SuperPart):
         if answer is not None:
             return answer.result
         cell_uuid, passed = self._pass_on(message, uuid)
-        named = {"migration_uuid": passed.migration_uuid} if isinstance(in_cell, EndMoveInCell) else {}
-        passed_on = msgspec.structs.replace(
-            in_cell,
-            request_id=ids.derived(message.request_id, "in_cell"),
-            order_number=passed.order_number,
-            **named,
-        )
+        if kind is EndMoveInCell:
+            content["migration_uuid"] = passed.migration_uuid
+        request_id = ids.derived(message.request_id, "in_cell")
+        in_cell = kind(request_id=request_id, instance_uuid=uuid, order_number=passed.order_number, **content)
         try:
-            done = self._super.cells.call(cell_uuid, passed_on, timeout=self._super.cells.order_patience)
+            done = self._super.cells.call(cell_uuid, in_cell, timeout=self._super.cells.order_patience)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.

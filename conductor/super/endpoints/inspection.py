@@ -5,9 +5,9 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.engine.operation_list import OperationStates
+from conductor.engine.operation_list import list_operations
 from conductor.schema import conductor_operations
-from conductor.super.context import SuperContext, SuperPart
+from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.bus.bus import serves
@@ -17,13 +17,11 @@ from moorage.model.inspection import OperationSummary, UnknownGuest
 
 LOG = logging.getLogger(__name__)
 
+_read = partial(list_operations, table=conductor_operations, scope={})
+
 
 class SuperInspection(SuperPart):
     """Serves reads for inspection only. A cell that does not answer is left out with a warning in the log."""
-
-    def __init__(self, context: SuperContext) -> None:
-        super().__init__(context)
-        self._states = OperationStates(conductor_operations, {})
 
     @serves(ListOperations)
     def list_operations(self, message: ListOperations) -> list[OperationSummary]:
@@ -31,10 +29,10 @@ class SuperInspection(SuperPart):
         uuid, limit, after = message.instance_uuid, message.limit, message.after
 
         def work(connection: Connection) -> list[OperationSummary]:
-            read = partial(self._states.read, connection, ended=message.ended, limit=limit, after=after)
-            if uuid is None:
-                return read()
-            return read(subjects=[uuid], uuids=super_records.built_by(connection, uuid))
+            subjects = None if uuid is None else [uuid]
+            uuids = None if uuid is None else super_records.built_by(connection, uuid)
+            ended = message.ended
+            return _read(connection, ended=ended, subjects=subjects, uuids=uuids, limit=limit, after=after)
 
         own = self._super.database.read(work)
         answers, _faults = self._super.cells.ask_all(
@@ -53,7 +51,7 @@ class SuperInspection(SuperPart):
         :raises NotFound: there is none.
         :raises CellUnreachable: it is not on record here, and not all cells answer.
         """
-        found = self._super.database.read(lambda connection: self._states.read(connection, uuids=[message.uuid]))
+        found = self._super.database.read(lambda connection: _read(connection, uuids=[message.uuid]))
         faults: list[errors.MoorageError] = []
         if not found:
             answers, faults = self._super.cells.ask_all(ListOperationsInCell(ended=True, uuid=message.uuid))

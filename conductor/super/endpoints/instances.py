@@ -121,12 +121,13 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     )
 
 
-def _ordered(instance: Instance, placing: super_records.PendingPlacement | None) -> Instance:
+def _ordered(instance: Instance, placing: tuple[str, str] | None) -> Instance:
     """Return an instance in the state of its pending move or unshelving, which may not have reached its cell yet."""
     if placing is None:
         return instance
-    if placing.kind == MOVE and instance.state in ("active", "error"):
-        return msgspec.structs.replace(instance, state="moving", migration_uuid=placing.operation_uuid)
-    if placing.kind == UNSHELVE and instance.state == "shelved":
+    kind, operation_uuid = placing
+    if kind == MOVE and instance.state in ("active", "error"):
+        return msgspec.structs.replace(instance, state="moving", migration_uuid=operation_uuid)
+    if kind == UNSHELVE and instance.state == "shelved":
         return msgspec.structs.replace(instance, state="unshelving", reason=None)
     return instance

@@ -8,13 +8,14 @@ from sqlalchemy import Connection
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import origin
 from conductor.engine.preconditions import cannot_move
-from conductor.engine.steps import MOVE, UNSHELVE, Operation
-from conductor.super.context import SuperContext, SuperPart
+from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
+from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
 from conductor.super.endpoints.targets import Targets
 from conductor.super.records import instances as super_records
-from conductor.super.steps.move import PrepareMoveStep, SuperMoves
-from conductor.super.steps.unshelve import PrepareUnshelveStep, SuperUnshelves
+from conductor.super.records import migrations as super_migrations
+from conductor.super.steps.move import PrepareMoveStep
+from conductor.super.steps.unshelve import PrepareUnshelveStep
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
@@ -32,8 +33,6 @@ from moorage.model import Flavor, Instance, MoveKind
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
-#: Begins an operation, given the transaction, the instance, the request id for the log, and the order number.
-_Begin = Callable[[Connection, str, str, int], list[Operation]]
 
 #: The states in which an instance can be moved and evacuated. Its cell checks again.
 MOVABLE = ("active",)
@@ -42,11 +41,6 @@ EVACUABLE = ("active", "error")
 
 class SuperMoveOrders(SuperPart):
     """Takes orders that need a decision of the scheduler; each is answered as soon as it is on record."""
-
-    def __init__(self, context: SuperContext) -> None:
-        super().__init__(context)
-        self._view = SuperView(context)
-        self._targets = Targets(context)
 
     @serves(MigrateInstance)
     def migrate_instance(self, message: MigrateInstance) -> Ordered:
@@ -74,7 +68,7 @@ class SuperMoveOrders(SuperPart):
         return self._once(message, lambda: self._unshelve(message))
 
     def _unshelve(self, message: UnshelveInstance) -> Done:
-        instance = self._view.read_current(message.instance_uuid)
+        instance = SuperView(self._super).read_current(message.instance_uuid)
         # An instance in state unshelving without a host: an earlier unshelving was cut short, and can be repeated.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
         if instance.state not in states:
@@ -82,26 +76,25 @@ class SuperMoveOrders(SuperPart):
             reason = f"instance {instance.uuid} is {instance.state}; to be unshelved it must be {needed}"
             raise errors.InvalidState(reason=reason)
         cell_uuid = _free_in_cell(instance)
-        self._targets.check(message.host, cell_uuid)
+        Targets(self._super).check(message.host, cell_uuid)
 
-        def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            number = self._number(connection, message)
             preparing = PrepareUnshelveStep(cell_uuid=cell_uuid, host=message.host, order_number=number)
-            return SuperUnshelves.begin(
-                connection,
-                self._super.operations,
-                preparing,
-                uuid=ids.derived(message.request_id, "unshelve"),
-                instance_uuid=uuid,
-                origin=origin,
-            )
+            # The explanation of the last failure is over.
+            super_records.explain(connection, instance.uuid, None)
+            uuid = ids.derived(message.request_id, "unshelve")
+            new = NewOperation(uuid, UNSHELVE, instance.uuid, "prepare", preparing)
+            begun += self._super.operations.begin(connection, [new], origin(message))
+            return Done()
 
-        return self._record(message, message.instance_uuid, Done(), begin)
+        return self._super.requests.once(message, work)
 
     def _move(self, message: _Move, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
         return self._once(message, lambda: self._place(message, kind, flavor))
 
     def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Ordered:
-        instance = self._view.read_current(message.instance_uuid)
+        instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
         evacuated = kind == "evacuation"
         if instance.state not in (EVACUABLE if evacuated else MOVABLE):
             raise cannot_move(instance.uuid, instance.state, kind, instance.migration_uuid)
@@ -109,30 +102,32 @@ class SuperMoveOrders(SuperPart):
         if instance.host is None:
             raise errors.InvalidState(reason=f"instance {instance.uuid} is on no host")
         if evacuated:
-            self._targets.require_down(instance.host, cell_uuid)
-        self._targets.check(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
+            targets.require_down(instance.host, cell_uuid)
+        targets.check(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
         migration_uuid = ids.derived(message.request_id, "migration")
 
-        def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
+        def work(connection: Connection, begun: list[Operation]) -> Ordered:
             preparing = PrepareMoveStep(
                 kind=kind,
                 cell_uuid=cell_uuid,
                 host=message.host,
                 flavor=flavor,
                 drop_extras=message.drop_extras,
-                order_number=number,
+                order_number=self._number(connection, message),
             )
-            return SuperMoves.begin(
+            super_migrations.add(
                 connection,
-                self._super.operations,
-                preparing,
-                uuid=migration_uuid,
-                instance_uuid=uuid,
+                migration_uuid,
+                instance_uuid=instance.uuid,
+                cell_uuid=cell_uuid,
+                kind=kind,
                 request_id=message.request_id,
-                origin=origin,
             )
+            new = NewOperation(migration_uuid, MOVE, instance.uuid, "prepare", preparing)
+            begun += self._super.operations.begin(connection, [new], origin(message))
+            return Ordered(migration_uuid=migration_uuid)
 
-        return self._record(message, message.instance_uuid, Ordered(migration_uuid=migration_uuid), begin)
+        return self._super.requests.once(message, work)
 
     def _once(self, message: Mutation[R], order: Callable[[], R]) -> R:
         """Carry out an order, or return the stored answer of a repeated one."""
@@ -151,14 +146,9 @@ class SuperMoveOrders(SuperPart):
         answer = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         return None if answer is None else answer.result
 
-    def _record(self, message: OrderAfter[R], uuid: str, answer: R, begin: _Begin) -> R:
-        def work(connection: Connection, begun: list[Operation]) -> R:
-            require_free(connection, self._super.operations, uuid)
-            number = super_records.number_order(connection, uuid, message.last_order)
-            begun += begin(connection, uuid, origin(message), number)
-            return answer
-
-        return self._super.requests.once(message, work)
+    def _number(self, connection: Connection, message: OrderAfter[R]) -> int:
+        require_free(connection, self._super.operations, message.instance_uuid)
+        return super_records.number_order(connection, message.instance_uuid, message.last_order)
 
 
 def require_free(connection: Connection, operations: Operations, uuid: str) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, exc, select
+from sqlalchemy import ColumnElement, Connection, Row, exc, select
 
+from conductor.engine.rows import document, encoded, of_row, text
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
@@ -93,41 +94,23 @@ def is_deleted(connection: Connection, uuid: str) -> bool:
 
 def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | None) -> None:
     """Record why an instance could not be placed the last time; null clears it."""
-    connection.execute(
-        instances.update()
-        .where(instances.c.uuid == uuid)
-        .values(explanation=None if explanation is None else msgspec.json.encode(explanation), updated_at=now())
-    )
+    _change(connection, instances.c.uuid == uuid, explanation=explanation)
 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
     """Record the selections of instances, and with them their cells, to which they may be sent from now on."""
     for uuid, selections in chosen.items():
-        connection.execute(
-            instances.update()
-            .where(instances.c.uuid == uuid)
-            .values(
-                cell_uuid=selections[0].cell_uuid, selections=msgspec.json.encode(list(selections)), updated_at=now()
-            )
-        )
+        encoded_list = msgspec.json.encode(list(selections))
+        _change(connection, instances.c.uuid == uuid, cell_uuid=selections[0].cell_uuid, selections=encoded_list)
 
 
 def fail(
     connection: Connection, uuids: Collection[str], reason: str, explanation: Mapping[str, Any] | None = None
 ) -> None:
     """Set instances that are still being built to error, with the reason. No cell has them."""
-    connection.execute(
-        instances.update()
-        .where(instances.c.uuid.in_(uuids), instances.c.state == "building")
-        .values(
-            state="error",
-            reason=reason.encode(),
-            explanation=None if explanation is None else msgspec.json.encode(explanation),
-            cell_uuid=None,
-            selections=None,
-            updated_at=now(),
-        )
-    )
+    still = (instances.c.uuid.in_(uuids), instances.c.state == "building")
+    values = {"state": "error", "reason": reason, "explanation": explanation, "cell_uuid": None, "selections": None}
+    _change(connection, *still, **values)
 
 
 def failed(connection: Connection, operation_uuid: str) -> dict[str, str]:
@@ -135,7 +118,7 @@ def failed(connection: Connection, operation_uuid: str) -> dict[str, str]:
     query = select(instances.c.uuid, instances.c.reason).where(
         instances.c.operation_uuid == operation_uuid, instances.c.state == "error", instances.c.cell_uuid.is_(None)
     )
-    return {row.uuid: (row.reason or b"").decode() for row in connection.execute(query)}
+    return {row.uuid: text(row.reason) or "" for row in connection.execute(query)}
 
 
 def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple[InstanceBuild, ...]]:
@@ -163,37 +146,17 @@ def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple
 
 def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> None:
     """Record that a cell has the builds of an operation."""
-    connection.execute(
-        instances.update()
-        .where(
-            instances.c.operation_uuid == operation_uuid,
-            instances.c.cell_uuid == cell_uuid,
-            instances.c.selections.is_not(None),
-        )
-        .values(handed_over=True, selections=None, reason=None, updated_at=now())
-    )
+    _change(connection, *_given_to(operation_uuid, cell_uuid), handed_over=True, selections=None, reason=None)
 
 
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
     """Record why a cell does not have the builds of an operation yet; they are still being built."""
-    connection.execute(
-        instances.update()
-        .where(
-            instances.c.operation_uuid == operation_uuid,
-            instances.c.cell_uuid == cell_uuid,
-            instances.c.selections.is_not(None),
-        )
-        .values(reason=reason.encode(), updated_at=now())
-    )
+    _change(connection, *_given_to(operation_uuid, cell_uuid), reason=reason)
 
 
 def set_state(connection: Connection, uuids: Collection[str], state: InstanceState, reason: str | None = None) -> None:
     """Record the state of instances, with a reason for the operator, and clear the explanation."""
-    connection.execute(
-        instances.update()
-        .where(instances.c.uuid.in_(uuids))
-        .values(state=state, reason=None if reason is None else reason.encode(), explanation=None, updated_at=now())
-    )
+    _change(connection, instances.c.uuid.in_(uuids), state=state, reason=reason, explanation=None)
 
 
 def read(connection: Connection, uuid: str, *, with_request: bool = False) -> Instance:
@@ -205,27 +168,14 @@ def read(connection: Connection, uuid: str, *, with_request: bool = False) -> In
     row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
     if row is None:
         raise errors.InstanceNotFound(name=uuid)
-    instance = _instance(row)
-    if not with_request:
-        return instance
-    return msgspec.structs.replace(instance, request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec))
+    return _instance(row, with_request=with_request)
 
 
-class PendingPlacement(NamedTuple):
-    """A pending operation here that places an instance which exists."""
-
-    kind: str
-    operation_uuid: str
-
-
-def being_placed(connection: Connection) -> dict[str, PendingPlacement]:
-    """Return the pending moves and unshelvings by instance uuid: no cell carries them out yet."""
-    rows = connection.execute(
-        select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
-            operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))
-        )
-    )
-    return {row.subject: PendingPlacement(row.kind, row.uuid) for row in rows}
+def being_placed(connection: Connection) -> dict[str, tuple[str, str]]:
+    """Return the kind and the uuid of each pending move or unshelving by instance uuid: no cell carries it out yet."""
+    query = select(operations.c.subject, operations.c.kind, operations.c.uuid)
+    rows = connection.execute(query.where(operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))))
+    return {row.subject: (row.kind, row.uuid) for row in rows}
 
 
 def built_by(connection: Connection, uuid: str) -> Sequence[str]:
@@ -247,19 +197,25 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
     return [_instance(row) for row in connection.execute(statement)]
 
 
-def _instance(row: Row[Any]) -> Instance:
-    return Instance(
-        uuid=row.uuid,
-        project_id=row.project_id,
-        user_id=row.user_id,
-        flavor=msgspec.json.decode(row.request_spec, type=RequestSpec).flavor,
-        state=row.state,
-        cell_uuid=row.cell_uuid,
-        reason=None if row.reason is None else row.reason.decode(),
-        explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
-        request_id=row.request_id,
+def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) -> None:
+    connection.execute(instances.update().where(*where).values(**encoded(values), updated_at=now()))
+
+
+def _given_to(operation_uuid: str, cell_uuid: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the builds of an operation that are to be handed over to a cell."""
+    columns = instances.c
+    return columns.operation_uuid == operation_uuid, columns.cell_uuid == cell_uuid, columns.selections.is_not(None)
+
+
+def _instance(row: Row[Any], *, with_request: bool = False) -> Instance:
+    spec = msgspec.json.decode(row.request_spec, type=RequestSpec)
+    return of_row(
+        Instance,
+        row,
+        flavor=spec.flavor,
+        reason=text(row.reason),
+        explanation=document(row.explanation, Explanation),
         last_order=row.order_number,
+        request_spec=spec if with_request else None,
         number=row.id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
     )

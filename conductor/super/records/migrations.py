@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, Row, select
 
+from conductor.engine.rows import document, encoded, of_row, text
 from conductor.schema import conductor_migrations as migrations
 from conductor.schema import conductor_operations as operations
 from moorage import errors
@@ -57,12 +57,7 @@ def change(
     connection.execute(
         migrations.update()
         .where(migrations.c.uuid == uuid, migrations.c.state.not_in(OVER))
-        .values(
-            **values,
-            reason=None if reason is None else reason.encode(),
-            explanation=None if explanation is None else msgspec.json.encode(explanation),
-            updated_at=now(),
-        )
+        .values(**values, **encoded({"reason": reason, "explanation": explanation}), updated_at=now())
     )
 
 
@@ -110,19 +105,5 @@ _SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
 
 
 def _migration(row: Row[Any]) -> SuperMigration:
-    reason = row.reason or row.waits_for
-    return SuperMigration(
-        uuid=row.uuid,
-        instance_uuid=row.instance_uuid,
-        kind=row.kind,
-        state=row.state,
-        cell_uuid=row.cell_uuid,
-        source_host=row.source_host,
-        destination_host=row.destination_host,
-        reason=None if reason is None else reason.decode(),
-        explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
-        request_id=row.request_id,
-        number=row.id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    reason, explanation = text(row.reason or row.waits_for), document(row.explanation, Explanation)
+    return of_row(SuperMigration, row, reason=reason, explanation=explanation, number=row.id)

@@ -19,7 +19,7 @@ from conductor.engine import conflict_policy
 from conductor.engine.bulkheads import Postponed
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, step
 from conductor.super.cell_clients import concurrently
-from conductor.super.context import SuperContext, SuperPart
+from conductor.super.context import SuperPart
 from conductor.super.held_consumers import HeldConsumers, on_node
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
@@ -66,10 +66,6 @@ class HandOverStep(Value, frozen=True, kw_only=True):
 class SuperBuilds(SuperPart):
     """The steps of a build."""
 
-    def __init__(self, context: SuperContext) -> None:
-        super().__init__(context)
-        self._held = HeldConsumers(context.placement)
-
     def first_step(self, instance_uuids: tuple[str, ...]) -> SelectStep:
         """Return the payload of the first step.
 
@@ -114,12 +110,8 @@ class SuperBuilds(SuperPart):
             return self._not_selected(operation, payload, fault)
         for uuid, (claimed, *alternates) in zip(payload.instance_uuids, answer, strict=True):
             if not claimed.released:
-                LOG.info(
-                    "Instance %s is placed on host %s, with %d alternate(s)",
-                    uuid,
-                    claimed.service_host,
-                    len(alternates),
-                )
+                others = len(alternates)
+                LOG.info("Instance %s is placed on host %s, with %d alternate(s)", uuid, claimed.service_host, others)
         return partial(self._selected, self._doubt(operation, payload), answer)
 
     def _on_its_node(
@@ -128,7 +120,8 @@ class SuperBuilds(SuperPart):
         """Restrict the next request to the one host on which an instance has allocations already, or fail the build."""
         uuid = conflict.consumer_uuid
         try:
-            node = self._held.node_of(uuid, spec, instances=len(payload.instance_uuids), tried=payload.node)
+            held = HeldConsumers(self._super.placement)
+            node = held.node_of(uuid, spec, instances=len(payload.instance_uuids), tried=payload.node)
         except errors.InvalidState as refusal:
             return self._not_selected(operation, payload, refusal)
         LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)

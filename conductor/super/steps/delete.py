@@ -108,11 +108,6 @@ class SuperDeletes(SuperPart):
                 return under_way
         super_records.set_state(connection, [uuid], "deleting")
         self._end_placing(connection, uuid)
-        new = NewOperation(
-            uuid=ids.derived(message.request_id, "delete"),
-            kind=DELETE,
-            subject=uuid,
-            step="release" if row.cell_uuid is None else "in_cell",
-            payload=NoPayload(),
-        )
+        first = "release" if row.cell_uuid is None else "in_cell"
+        new = NewOperation(ids.derived(message.request_id, "delete"), DELETE, uuid, first, NoPayload())
         return self._super.operations.begin(connection, [new], origin(message))

@@ -5,8 +5,7 @@ import logging
 from msgspec import structs
 from sqlalchemy import Connection
 
-from conductor.engine.operations import Operations
-from conductor.engine.steps import MOVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome, step
+from conductor.engine.steps import MOVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.place_existing import (
@@ -59,32 +58,6 @@ class SuperMoves(PlaceExisting):
     """The steps of a move; its operation and its migration have one uuid."""
 
     kind = MOVE
-
-    @staticmethod
-    def begin(
-        connection: Connection,
-        operations: Operations,
-        preparing: PrepareMoveStep,
-        *,
-        uuid: str,
-        instance_uuid: str,
-        request_id: str,
-        origin: str,
-    ) -> list[Operation]:
-        """Record a migration and the operation that carries it out.
-
-        :param origin: the id of the request that began it all, for the log.
-        """
-        super_migrations.add(
-            connection,
-            uuid,
-            instance_uuid=instance_uuid,
-            cell_uuid=preparing.cell_uuid,
-            kind=preparing.kind,
-            request_id=request_id,
-        )
-        new = NewOperation(uuid=uuid, kind=MOVE, subject=instance_uuid, step="prepare", payload=preparing)
-        return operations.begin(connection, [new], origin)
 
     @step(MOVE, "prepare")
     def prepare(self, operation: Operation) -> CommitStep:

@@ -2,11 +2,10 @@
 
 import logging
 
-from msgspec import structs
 from sqlalchemy import Connection
 
-from conductor.engine.operations import Operations
-from conductor.engine.steps import UNSHELVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome, step
+from conductor.engine.conflict_policy import unchanged
+from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
 from moorage import errors
@@ -35,24 +34,6 @@ class SuperUnshelves(PlaceExisting):
     """The steps of unshelving."""
 
     kind = UNSHELVE
-
-    @staticmethod
-    def begin(
-        connection: Connection,
-        operations: Operations,
-        preparing: PrepareUnshelveStep,
-        *,
-        uuid: str,
-        instance_uuid: str,
-        origin: str,
-    ) -> list[Operation]:
-        """Record the operation that unshelves an instance, and drop the explanation of the last failure.
-
-        :param origin: the id of the request that began it all, for the log.
-        """
-        super_records.explain(connection, instance_uuid, None)
-        new = NewOperation(uuid=uuid, kind=UNSHELVE, subject=instance_uuid, step="prepare", payload=preparing)
-        return operations.begin(connection, [new], origin)
 
     @step(UNSHELVE, "prepare")
     def prepare(self, operation: Operation) -> CommitStep:
@@ -130,12 +111,4 @@ def _unchanged(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocati
         return ConsumerAllocations(
             allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
         )
-    # The provider generations are irrelevant to a write of the same amounts.
-    held = {at: structs.replace(amounts, generation=None) for at, amounts in consumer.allocations.items()}
-    return ConsumerAllocations(
-        allocations=held,
-        project_id=consumer.project_id,
-        user_id=consumer.user_id,
-        consumer_type=consumer.consumer_type,
-        consumer_generation=consumer.generation,
-    )
+    return unchanged(consumer)

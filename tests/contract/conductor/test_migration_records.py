@@ -18,7 +18,7 @@ from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.delete import SuperDeletes
-from conductor.super.steps.move import PrepareMoveStep, SuperMoves
+from conductor.super.steps.move import PrepareMoveStep
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
@@ -52,15 +52,11 @@ def instance(database: Database) -> str:
 
 def order(connection: Connection, operations: Operations, uuid: str) -> Operation:
     require_free(connection, operations, uuid)
-    [begun] = SuperMoves.begin(
-        connection,
-        operations,
-        PrepareMoveStep(kind="cold-migration", cell_uuid=CELL),
-        uuid=ids.fresh(),
-        instance_uuid=uuid,
-        request_id="r",
-        origin="r",
+    migration_uuid, payload = ids.fresh(), PrepareMoveStep(kind="cold-migration", cell_uuid=CELL)
+    super_migrations.add(
+        connection, migration_uuid, instance_uuid=uuid, cell_uuid=CELL, kind="cold-migration", request_id="r"
     )
+    [begun] = operations.begin(connection, [NewOperation(migration_uuid, MOVE, uuid, "prepare", payload)], "r")
     return begun
 
 
@@ -147,7 +143,7 @@ def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Data
 def test_an_instance_is_free_again_once_its_move_has_ended(database: Database, operations: Operations) -> None:
     uuid = instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
-    assert database.read(super_records.being_placed)[uuid].operation_uuid == begun.uuid
+    assert database.read(super_records.being_placed)[uuid] == (MOVE, begun.uuid)
     with pytest.raises(errors.InvalidState):
         database.write(lambda c: order(c, operations, uuid))
 
