@@ -2,13 +2,15 @@
 
 import argparse
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from cliff.lister import Lister
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from conductor.commands.waiting import wait_for
 from moorage import errors, ids
 from moorage.cli.command import Configured, shown
 from moorage.messages import ShowInstance
@@ -25,6 +27,8 @@ T = TypeVar("T")
 INSTANCE_COLUMNS = ("uuid", "state", "cell", "host", "attempts", "reason")
 #: The default of `--wait-timeout`, in seconds: longer than any build of a healthy cloud. Arbitrary.
 _WAIT_SECONDS = 600.0
+#: Seconds between two reads: short enough for an operator, long enough for a conductor.
+_INTERVAL = 0.3
 
 
 class OrderCommand(Configured, Lister):
@@ -92,9 +96,49 @@ class OrderCommand(Configured, Lister):
         """Return the objects by uuid; with `--wait`, once each is in one of the states that end the wait."""
         wanted, ends = wanted_and_ends
         seconds = given.wait_timeout if given.wait else 0.0
-        seen = wait_for(look, uuids, lambda one: state(one) in ends, what, seconds)
+        seen = _wait_for(look, uuids, lambda one: state(one) in ends, what, seconds)
         self._failed = given.wait and any(state(one) not in wanted for one in seen)
         return seen
+
+
+def _wait_for(
+    look: Callable[[str], T], uuids: Sequence[str], done: Callable[[T], bool], what: str, seconds: float
+) -> list[T]:
+    """Read each object until it is ``done``, for ``seconds`` at most, with a progress bar; return them as last read.
+
+    An unavailable conductor is asked again: it has the orders on record.
+
+    :raises Unavailable: an object could not be read even once in that time.
+    """
+    end = time.monotonic() + seconds
+    seen: dict[str, T] = {}
+    open_ = list(uuids)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(what, total=len(uuids))
+        while True:
+            fault: errors.Unavailable | None = None
+            for uuid in list(open_):
+                try:
+                    seen[uuid] = look(uuid)
+                except errors.Unavailable as unavailable:
+                    fault = unavailable
+                    break
+                if done(seen[uuid]):
+                    open_.remove(uuid)
+                    progress.advance(task)
+            if not open_ or time.monotonic() > end:
+                break
+            time.sleep(_INTERVAL)
+    if fault is not None and len(seen) < len(uuids):
+        raise fault
+    return [seen[uuid] for uuid in uuids]
 
 
 def add_request_id(parser: argparse.ArgumentParser) -> None:

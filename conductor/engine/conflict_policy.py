@@ -1,7 +1,7 @@
 """Apply `[conductor] consumer_conflict_policy`: another client wrote to a consumer between our read and our write.
 
-:class:`PolicyWrites` sends the requests that release the allocations of an instance; the functions serve the steps
-that claim.
+:class:`PolicyWrites` sends the requests that release the allocations of an instance; the rest serves the steps that
+claim too.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,15 @@ def is_placed(conflict: errors.ConsumerGenerationConflict) -> bool:
     return conflict.named == conflict.found
 
 
-def retries(policy: str, conflict: errors.ConsumerGenerationConflict, conflicts: int, most: int) -> bool:
-    """Tell whether a step reads the consumer again and repeats its write after its ``conflicts``-th conflict.
+def find_consumer(placement: AcknowledgingClient, uuid: str) -> Consumer | None:
+    """Return a consumer, or nothing if there is none.
 
-    :param most: the number of retries under the policy `retry`.
+    :raises Unavailable: the placement role does not answer.
     """
-    if policy == FAIL or is_placed(conflict):
-        return False
-    return policy == COMBINE or conflicts <= most
+    try:
+        return placement.call(GetAllocations(consumer_uuid=uuid))
+    except errors.ConsumerNotFound:
+        return None
 
 
 def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
@@ -87,9 +88,16 @@ class PolicyWrites:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, placement: AcknowledgingClient) -> None:
-        self._policy: str = conf.conductor.consumer_conflict_policy
+        self.policy: str = conf.conductor.consumer_conflict_policy
+        self._most_retries: int = conf.conductor.max_contention_retries
         self.keeps_foreign: bool = not conf.conductor.delete_foreign_amounts
         self._placement = placement
+
+    def retries(self, conflict: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
+        """Tell whether a step reads the consumer again and repeats its write after its ``conflicts``-th conflict."""
+        if self.policy == FAIL or is_placed(conflict):
+            return False
+        return self.policy == COMBINE or conflicts <= self._most_retries
 
     def request_id(self, operation: Operation, step: str, payload: P, *parts: object) -> str:
         """Return the request id of a write; it depends on `delete_foreign_amounts`, which a restart may change."""
@@ -109,7 +117,7 @@ class PolicyWrites:
         :param migration_uuid: the migration that ends with this write, if any.
         :raises MoorageError: the store has refused the message, or does not answer.
         """
-        names_some = self._policy != COMBINE and operation.kind != MOVE
+        names_some = self.policy != COMBINE and operation.kind != MOVE
         if names_some and not payload.is_read:
             following = msgspec.structs.replace(
                 payload,
@@ -126,10 +134,8 @@ class PolicyWrites:
             return self._conflict(operation, payload, conflict)
 
     def _generation(self, uuid: str) -> int | None:
-        try:
-            return self._placement.call(GetAllocations(consumer_uuid=uuid)).generation
-        except errors.ConsumerNotFound:
-            return None
+        consumer = find_consumer(self._placement, uuid)
+        return None if consumer is None else consumer.generation
 
     def _conflict(self, operation: Operation, payload: P, conflict: errors.ConsumerGenerationConflict) -> CommitStep:
         following = msgspec.structs.replace(
@@ -137,7 +143,7 @@ class PolicyWrites:
         )
 
         def commit(_connection: Connection) -> Outcome:
-            if self._policy == FAIL:
+            if self.policy == FAIL:
                 return Wait(operation.step, following, reason=f"{conflict} Order it again.")
             return Next(operation.step, following, delay=BACKOFF.seconds(following.conflicts))
 

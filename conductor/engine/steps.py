@@ -144,6 +144,11 @@ Step = Callable[[Operation], CommitStep]
 Steps = Mapping[tuple[str, str], Step]
 
 
+def ended(reason: str) -> CommitStep:
+    """Return the result of a step that has failed for good."""
+    return lambda _connection: Ended(reason)
+
+
 # --- The functions of the steps ---------------------------------------------------------------------------------------
 
 _STEP = "_moorage_step"

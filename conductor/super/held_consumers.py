@@ -3,47 +3,42 @@
 from msgspec import structs
 
 from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.conflict_policy import find_consumer
 from moorage import errors
-from moorage.messages import GetAllocations, GetResourceProvider
+from moorage.messages import GetResourceProvider
 from moorage.model import Destination, RequestSpec
 
 _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
-class HeldConsumers:
-    """Reads consumers and their providers from the placement role."""
+def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
+    """Return the name of the node of a consumer's allocations, if its instance can be built there.
 
-    def __init__(self, placement: AcknowledgingClient) -> None:
-        self._placement = placement
+    :param instances: the number of instances of the request, which has one destination for all of them.
+    :param tried: the node that was requested before, if any.
+    :raises InvalidState: the instance cannot be built there, with the reason.
+    :raises Unavailable: the placement role does not answer.
+    """
+    consumer = find_consumer(placement, uuid)
+    if consumer is None:
+        raise _refused(uuid, "what it held has been released meanwhile: order it again")
+    if consumer.claim_id is not None:
+        raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
+    nodes = _nodes(placement, list(consumer.allocations))
+    if len(nodes) != 1:
+        raise _refused(uuid, f"it holds something on nodes {', '.join(nodes)}, and a server is on one alone")
+    if instances > 1:
+        raise _refused(uuid, f"it holds something on node {nodes[0]}: order it by itself, to be built there")
+    if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
+        raise _refused(uuid, f"it holds something on node {nodes[0]}, and is to be built elsewhere")
+    return nodes[0]
 
-    def node_of(self, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
-        """Return the name of the node of a consumer's allocations, if its instance can be built there.
 
-        :param instances: the number of instances of the request, which has one destination for all of them.
-        :param tried: the node that was requested before, if any.
-        :raises InvalidState: the instance cannot be built there, with the reason.
-        :raises Unavailable: the placement role does not answer.
-        """
-        try:
-            consumer = self._placement.call(GetAllocations(consumer_uuid=uuid))
-        except errors.ConsumerNotFound:
-            raise _refused(uuid, "what it held has been released meanwhile: order it again") from None
-        if consumer.claim_id is not None:
-            raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
-        nodes = self._nodes(list(consumer.allocations))
-        if len(nodes) != 1:
-            raise _refused(uuid, f"it holds something on nodes {', '.join(nodes)}, and a server is on one alone")
-        if instances > 1:
-            raise _refused(uuid, f"it holds something on node {nodes[0]}: order it by itself, to be built there")
-        if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
-            raise _refused(uuid, f"it holds something on node {nodes[0]}, and is to be built elsewhere")
-        return nodes[0]
-
-    def _nodes(self, providers: list[str]) -> list[str]:
-        """Return the names of the root providers of these providers, without sharing providers."""
-        held = [self._placement.call(GetResourceProvider(uuid=uuid)) for uuid in providers]
-        roots = {one.root_provider_uuid for one in held if _SHARES not in one.traits}
-        return sorted(self._placement.call(GetResourceProvider(uuid=root)).name for root in roots)
+def _nodes(placement: AcknowledgingClient, providers: list[str]) -> list[str]:
+    """Return the names of the root providers of these providers, without sharing providers."""
+    held = [placement.call(GetResourceProvider(uuid=uuid)) for uuid in providers]
+    roots = {one.root_provider_uuid for one in held if _SHARES not in one.traits}
+    return sorted(placement.call(GetResourceProvider(uuid=root)).name for root in roots)
 
 
 def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:

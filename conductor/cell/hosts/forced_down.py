@@ -19,19 +19,14 @@ class ForcedDownHosts:
         self._cell_uuid = cell_uuid
         self._placement = placement
 
-    def has(self, host: str) -> bool:
+    def has(self, host: str, *, or_disabled: bool = False) -> bool:
         """Return True if a host is forced down with all its nodes, or was deleted.
 
         False if the placement role does not answer: then the host is waited for.
+
+        :param or_disabled: return True for a disabled one too: nothing new may start there.
         """
-        return self._is_listed(ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,)), host)
-
-    def is_out_of_service(self, host: str) -> bool:
-        """Return True if nothing new may start on a host, because it is forced down, disabled or deleted."""
-        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=True)
-        return self._is_listed(message, host)
-
-    def _is_listed(self, message: ListHostsDeclaredDown, host: str) -> bool:
+        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)
         try:
             return bool(self._placement.call(message))
         except errors.MoorageError as fault:

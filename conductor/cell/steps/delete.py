@@ -137,19 +137,6 @@ class CellDeletes(CellPart):
             numbers.add(self._cell.migrations.of(connection, instance).source_number)
         return [each for each in self._cell.records.attempts(connection, instance.uuid) if each.number in numbers]
 
-    def _claimed_with(self, connection: Connection, instance: CellInstance) -> dict[str, AllocationRequest]:
-        """Return the allocation requests of the instance and of its migration, keyed by claim; empty without a claim.
-
-        They stay the same from the order to delete on: nothing else changes an instance that is being deleted.
-        """
-        if instance.claim_id is None:
-            return {}
-        return {
-            claim: request
-            for each in self._current(connection, instance)
-            for claim, request in each.claimed_with.items()
-        }
-
     def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         return [
             attempt
@@ -165,8 +152,7 @@ class CellDeletes(CellPart):
         allocations are released too or kept, by the policy, and named in the instance's record.
         """
         uuid, payload = operation.subject, operation.read(ReleaseAllStep)
-        instance, claimed_with = self._cell.database.read(lambda connection: self._going(connection, uuid))
-        migration_uuid = None if instance is None else instance.migration_uuid
+        migration_uuid, claimed_with = self._cell.database.read(lambda connection: self._claimed(connection, uuid))
 
         def message(payload: ReleaseAllStep) -> DeleteAllocations:
             return DeleteAllocations(
@@ -203,9 +189,16 @@ class CellDeletes(CellPart):
 
         return record
 
-    def _going(self, connection: Connection, uuid: str) -> tuple[CellInstance | None, dict[str, AllocationRequest]]:
+    def _claimed(self, connection: Connection, uuid: str) -> tuple[str | None, dict[str, AllocationRequest]]:
+        """Return the migration of an instance, and the allocation requests of both, keyed by claim.
+
+        They stay the same from the order to delete on: nothing else changes an instance that is being deleted.
+        """
         instance = self._cell.records.read(connection, uuid)
-        return instance, {} if instance is None else self._claimed_with(connection, instance)
+        if instance is None or instance.claim_id is None:
+            return None if instance is None else instance.migration_uuid, {}
+        current = self._current(connection, instance)
+        return instance.migration_uuid, {claim: made for each in current for claim, made in each.claimed_with.items()}
 
 
 def _leaving(operation: Operation) -> int | None:

@@ -90,7 +90,7 @@ class FallBack(CellPart):
 
     def _why_skipped(self, service_host: str) -> str | None:
         down = self._cell.hosts.why_silent(service_host)
-        if down is None and self._cell.forced_down.is_out_of_service(service_host):
+        if down is None and self._cell.forced_down.has(service_host, or_disabled=True):
             return f"host {service_host} is forced down or disabled"
         return down
 

@@ -12,7 +12,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import HealStep
 from conductor.engine.order_requests import origin
-from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, NewOperation, Operation, Superseded, step
+from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, NewOperation, Operation, Superseded, ended, step
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import HealConsumers, HealInCell, HealsBegun
@@ -56,7 +56,7 @@ class CellHeals(CellPart):
         seen = operation.read(HealStep).seen
         # Looked at again: an order to delete may have come since the heal was begun.
         if not recorded.settled:
-            return _ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
+            return ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
         message = _message(operation, recorded, seen)
         try:
             self._cell.placement.call(message)
@@ -65,7 +65,7 @@ class CellHeals(CellPart):
         except (errors.CapacityExceeded, errors.GroupRuleRefused) as fault:
             return self._without_room(operation, message, fault)
         except errors.MoorageError as fault:
-            return _ended(str(fault))
+            return ended(str(fault))
         LOG.warning("What the store has of instance %s agrees with its records again", operation.subject)
         return lambda _connection: Ended()
 
@@ -84,7 +84,7 @@ class CellHeals(CellPart):
             if seen.claim_id is not None and seen.claim_id != known.get(uuid)
         }
         if not stale:
-            return _ended(str(fault))
+            return ended(str(fault))
         for_good = tuple(uuid for uuid in message.for_good if uuid in stale)
         release = HealConsumers(request_id=operation.derived("release"), seen=stale, for_good=for_good)
         try:
@@ -92,8 +92,8 @@ class CellHeals(CellPart):
         except UNDECIDED:
             raise
         except errors.MoorageError as second:
-            return _ended(f"{fault} {second}")
-        return _ended(f"{fault} What it held by a claim that is on no record is released.")
+            return ended(f"{fault} {second}")
+        return ended(f"{fault} What it held by a claim that is on no record is released.")
 
 
 def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, SeenConsumer]) -> HealConsumers:
@@ -107,7 +107,3 @@ def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, Seen
         # A migration or a residue that is over never holds anything again: the store refuses a late write.
         for_good=tuple(sorted(uuid for uuid in others if uuid != recorded.instance_uuid or not lives)),
     )
-
-
-def _ended(reason: str) -> CommitStep:
-    return lambda _connection: Ended(reason)

@@ -17,10 +17,10 @@ from conductor.cell.payloads import ChooseStep, WriteStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine import conflict_policy
-from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, step
+from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, ended, step
 from moorage import errors
-from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
-from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
+from moorage.messages import ListAllocationCandidates, ListProviderTrees, PutAllocations
+from moorage.model import ConsumerAllocations, ResourceRequest, Selection
 from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
@@ -37,15 +37,15 @@ class CellResources(CellPart):
         choosing = operation.read(ChooseStep)
         instance, attempt = self._instance_and_attempt(operation, choosing)
         selection = attempt.selection
-        consumer = self._consumer(operation)
+        consumer = conflict_policy.find_consumer(self._cell.placement, operation.subject)
         if consumer is None or consumer.claim_id != attempt.claim:
-            return _ended(
+            return ended(
                 f"instance {instance.uuid} does not hold host {attempt.host} by claim {attempt.claim} any more"
             )
         try:
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
-            return _ended(str(fault))
+            return ended(str(fault))
         # Not again a provider without room for it, and not one that the group policy `isolate` keeps for another group.
         out = {
             *choosing.refused,
@@ -54,7 +54,7 @@ class CellResources(CellPart):
         provider_uuid = next((uuid for uuid in found if uuid not in out), None)
         if provider_uuid is None:
             asked = ", ".join(f"{amount} {name}" for name, amount in sorted(choosing.group.resources.items()))
-            return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
+            return ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
         before = conflict_policy.unchanged(consumer)
         after = attached_groups.held_with(before.allocations, provider_uuid, choosing.group.resources)
         writing = WriteStep(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
@@ -77,7 +77,7 @@ class CellResources(CellPart):
             return partial(self._detached, operation, choosing)
         instance, attempt = self._instance_and_attempt(operation, choosing)
         # Read before the tree: a reshape between the two bumps the consumer's generation, so that the write conflicts.
-        consumer = self._consumer(operation)
+        consumer = conflict_policy.find_consumer(self._cell.placement, operation.subject)
         if consumer is None:
             return partial(self._detached, operation, choosing)
         selection, before = attempt.selection, conflict_policy.unchanged(consumer)
@@ -91,12 +91,6 @@ class CellResources(CellPart):
         if attached_groups.is_isolated(instance.spec):
             writing = msgspec.structs.replace(writing, isolated={choosing.suffix: ()})
         return _next_write(writing)
-
-    def _consumer(self, operation: Operation) -> Consumer | None:
-        try:
-            return self._cell.placement.call(GetAllocations(consumer_uuid=operation.subject))
-        except errors.ConsumerNotFound:
-            return None
 
     # --- write and fence ----------------------------------------------------------------------------------------------
 
@@ -129,19 +123,15 @@ class CellResources(CellPart):
         self, operation: Operation, choosing: ChooseStep, conflict: errors.ConsumerGenerationConflict
     ) -> CommitStep:
         following = msgspec.structs.replace(choosing, conflicts=choosing.conflicts + 1)
-        if not conflict_policy.retries(
-            self._cell.options.consumer_conflict_policy,
-            conflict,
-            following.conflicts,
-            self._cell.options.max_contention_retries,
-        ):
-            return _ended(str(conflict))
+        if not self._cell.writes.retries(conflict, following.conflicts):
+            return ended(str(conflict))
         delay = conflict_policy.BACKOFF.seconds(following.conflicts)
-        return lambda _connection: Next(_first_step(operation), following, delay=delay)
+        first = "choose" if operation.kind == ATTACH else "read"
+        return lambda _connection: Next(first, following, delay=delay)
 
     def _refused(self, operation: Operation, writing: WriteStep, fault: errors.MoorageError) -> CommitStep:
         if operation.kind == DETACH or isinstance(fault, errors.ConsumerDeleted):
-            return _ended(str(fault))
+            return ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
         if operation.is_repeated:
             # An earlier copy of the write may still be on its way, and find room when it arrives.
@@ -163,7 +153,7 @@ class CellResources(CellPart):
                 return lambda _connection: Next("choose", _other_than(writing))
             return self._written(operation, writing)
         except errors.ConsumerDeleted as fault:
-            return _ended(str(fault))
+            return ended(str(fault))
         return lambda _connection: Next("choose", _other_than(writing))
 
     # --- Records ------------------------------------------------------------------------------------------------------
@@ -233,10 +223,6 @@ def record_claim(records: CellRecords, connection: Connection, instance: CellIns
     records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
 
 
-def _first_step(operation: Operation) -> str:
-    return "choose" if operation.kind == ATTACH else "read"
-
-
 def _next_write(writing: WriteStep) -> CommitStep:
     numbered = msgspec.structs.replace(writing.choosing, writes=writing.choosing.writes + 1)
     return lambda _connection: Next("write", msgspec.structs.replace(writing, choosing=numbered))
@@ -245,7 +231,3 @@ def _next_write(writing: WriteStep) -> CommitStep:
 def _other_than(writing: WriteStep) -> ChooseStep:
     choosing = writing.choosing
     return msgspec.structs.replace(choosing, refused=(*choosing.refused, str(writing.provider_uuid)))
-
-
-def _ended(reason: str) -> CommitStep:
-    return lambda _connection: Ended(reason)

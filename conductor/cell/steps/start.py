@@ -1,4 +1,7 @@
-"""Steps `start` and `wait`: order a host to start the guest, then wait for its report until the timeout."""
+"""Steps `stop`, `start` and `wait`: stop the guest on the source of a move, order a host to start it, then wait.
+
+The wait is for the report of the host, until the timeout.
+"""
 
 import logging
 from functools import partial
@@ -7,13 +10,25 @@ from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import AttemptSequence
 from conductor.cell.context import CellPart
-from conductor.cell.payloads import Fate, StartStep
+from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.fall_back import STORE_UNDECIDED
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Superseded, Wait, step
+from conductor.engine.steps import (
+    BUILD,
+    MOVE,
+    UNSHELVE,
+    CommitStep,
+    Next,
+    Operation,
+    Outcome,
+    Retry,
+    Superseded,
+    Wait,
+    step,
+)
 from moorage import context, errors
-from moorage.messages import BuildOnHost
+from moorage.messages import BuildOnHost, StopOnHost
 from moorage.model import AllocationRequest, Selection
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +38,53 @@ TIMED_OUT = "timed out"
 
 #: Another try may go otherwise: the outcome is not known, or the host has not yet returned.
 _NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
+
+
+class CellStops(CellPart):
+    """The step `stop` of a cold migration or a resize: the guest on the source is stopped before the move begins."""
+
+    @step(MOVE, "stop")
+    def stop(self, operation: Operation) -> CommitStep:
+        """Stop the guest on the source; repeat until it is answered. After the build timeout the move fails."""
+        payload = operation.read(StartStep)
+
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
+            instance, migration = self._cell.migrations.expect(connection, operation.subject, "moving")
+            return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
+
+        instance, source = self._cell.database.read(work)
+        # A host that is silent is not called: nobody can say when it would answer.
+        why = self._cell.hosts.why_silent(source.host)
+        if why is not None:
+            # If no order to stop was ever sent, the guest runs and need not be started again.
+            stopped = operation.is_repeated
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", stopped)
+        message = source.order(StopOnHost, operation.derived("stop"), instance.guest_order)
+        try:
+            why = self._cell.agents.order(operation, source, message)
+        except errors.MoorageError as fault:
+            return partial(self._try_again, operation, payload.number, f"{source.host}: {fault}")
+        if why is not None:
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", True)
+        LOG.info("The guest of instance %s on host %s is stopped", operation.subject, source.host)
+        return lambda _connection: Next("start", payload)
+
+    def _try_again(self, operation: Operation, number: int, why: str, connection: Connection) -> Outcome:
+        if self._cell.operations.age(connection, operation) < self._cell.options.build_timeout:
+            return Retry(why)
+        return self._not_stopped(operation, number, why, True, connection)
+
+    def _not_stopped(
+        self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
+    ) -> Outcome:
+        self._cell.migrations.expect(connection, operation.subject, "moving", lock=True)
+        # Nothing was sent to the destination yet, so its attempt can fail as "gone" and its claim be released.
+        reason = f"the guest on its source could not be stopped, {why}"
+        attempt = self._cell.records.numbered(connection, operation.subject, number)
+        self._cell.records.change_attempt(
+            connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True
+        )
+        return Next("give_back", GiveBackStep(failed=number, fate="gone", reason=reason, stopped=stopped))
 
 
 class CellBuilds(CellPart):

@@ -11,7 +11,6 @@ from conductor.engine.preconditions import cannot_move
 from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
-from conductor.super.endpoints.targets import Targets
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import PrepareMoveStep
@@ -21,6 +20,7 @@ from moorage.bus.bus import serves
 from moorage.messages import (
     Done,
     EvacuateInstance,
+    ListHosts,
     LiveMigrateInstance,
     MigrateInstance,
     Ordered,
@@ -29,7 +29,7 @@ from moorage.messages import (
 )
 from moorage.messages.basis import OrderAfter
 from moorage.messages.wire import Mutation
-from moorage.model import Flavor, Instance, MoveKind
+from moorage.model import Flavor, HostState, Instance, MoveKind
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
@@ -149,6 +149,51 @@ class SuperMoveOrders(SuperPart):
     def _number(self, connection: Connection, message: OrderAfter[R]) -> int:
         require_free(connection, self._super.operations, message.instance_uuid)
         return super_records.number_order(connection, message.instance_uuid, message.last_order)
+
+
+class Targets(SuperPart):
+    """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself."""
+
+    def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
+        """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
+
+        :param leaving: the host that the instance must leave, which is no target.
+        :raises HostNotFound: there is no such host.
+        :raises InvalidState: it is in another cell, is the host to leave, is down or is disabled.
+        :raises Unavailable: no scheduler answers.
+        """
+        if host is None:
+            return
+        nodes = self._nodes(host, cell_uuid)
+        if host == leaving:
+            raise errors.InvalidState(reason=f"the instance is on host {host} already")
+        if all(node.forced_down or not node.up for node in nodes):
+            raise errors.InvalidState(reason=f"host {host} is down")
+        if all(node.disabled for node in nodes):
+            why = f": {nodes[0].disabled_reason}" if nodes[0].disabled_reason else ""
+            raise errors.InvalidState(reason=f"host {host} is disabled{why}")
+
+    def require_down(self, host: str, cell_uuid: str) -> None:
+        """Refuse an evacuation from a host that no operator has forced down.
+
+        :raises HostNotFound: there is no such host.
+        :raises InvalidState: it is not forced down.
+        :raises Unavailable: no scheduler answers.
+        """
+        if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
+            raise errors.InvalidState(
+                reason=f"host {host} is not forced down: once it is certain that nothing runs there, "
+                f"moorage host set {host} --forced-down"
+            )
+
+    def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:
+        found = self._super.scheduler_client.call(ListHosts(service_host=host))
+        if not found:
+            raise errors.HostNotFound(name=host)
+        nodes = [node for node in found if node.cell_uuid == cell_uuid]
+        if not nodes:
+            raise errors.InvalidState(reason=f"host {host} is in another cell than the instance")
+        return nodes
 
 
 def require_free(connection: Connection, operations: Operations, uuid: str) -> None:

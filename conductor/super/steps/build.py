@@ -20,7 +20,7 @@ from conductor.engine.bulkheads import Postponed
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, step
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
-from conductor.super.held_consumers import HeldConsumers, on_node
+from conductor.super.held_consumers import node_of, on_node
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
 from moorage import errors
@@ -120,8 +120,8 @@ class SuperBuilds(SuperPart):
         """Restrict the next request to the one host on which an instance has allocations already, or fail the build."""
         uuid = conflict.consumer_uuid
         try:
-            held = HeldConsumers(self._super.placement)
-            node = held.node_of(uuid, spec, instances=len(payload.instance_uuids), tried=payload.node)
+            instances = len(payload.instance_uuids)
+            node = node_of(self._super.placement, uuid, spec, instances=instances, tried=payload.node)
         except errors.InvalidState as refusal:
             return self._not_selected(operation, payload, refusal)
         LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)
@@ -191,10 +191,7 @@ class SuperBuilds(SuperPart):
     def _combines(self, fault: errors.ConsumerGenerationConflict) -> bool:
         """Tell whether the claim is added to foreign allocations of a consumer that existed before its instance."""
         # Under `retry` as under `fail`, an instance that is to be built is new, and its consumer must be new too.
-        return (
-            self._super.options.consumer_conflict_policy == conflict_policy.COMBINE
-            and not conflict_policy.is_placed(fault)
-        )
+        return self._super.writes.policy == conflict_policy.COMBINE and not conflict_policy.is_placed(fault)
 
     def _combine(self, payload: SelectStep, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
         if not uuids:

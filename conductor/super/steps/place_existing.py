@@ -29,7 +29,6 @@ from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
 from moorage import errors
-from moorage.messages import GetAllocations
 from moorage.messages.wire import Message
 from moorage.model import Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
 
@@ -125,19 +124,17 @@ class PlaceExisting(SuperPart, ABC):
     def read(self, operation: Operation) -> CommitStep:
         """Read the consumer generation for the next request, and find out whether an earlier one has claimed."""
         payload, uuid = operation.read(ScheduleStep), operation.subject
-        try:
-            consumer = self._super.placement.call(GetAllocations(consumer_uuid=uuid))
-        except errors.ConsumerNotFound:
-            consumer = None
+        consumer = conflict_policy.find_consumer(self._super.placement, uuid)
+        claim_id = None if consumer is None else consumer.claim_id
         # Another claim than before the first request: one of the doubtful requests was carried out after all.
-        if payload.doubtful and _claim_of(consumer) != (payload.move and payload.move.claim_id):
+        if payload.doubtful and claim_id != (payload.move and payload.move.claim_id):
             return lambda _connection: Next("recover", payload)
         if (fault := self._not_claimable(uuid, consumer, payload.move)) is not None:
             return _not_scheduled(operation, payload, fault)
         current = SentRequest(
             number=payload.current.number + 1,
             generation=None if consumer is None else consumer.generation,
-            keep_held=payload.move is None and consumer is not None and self._policy == conflict_policy.COMBINE,
+            keep_held=payload.move is None and consumer is not None and self._combines,
         )
         return lambda _connection: Next("select", structs.replace(payload, current=current))
 
@@ -151,12 +148,16 @@ class PlaceExisting(SuperPart, ABC):
             return errors.InvalidState(
                 reason=f"consumer {consumer.uuid} is placed already, by claim {consumer.claim_id}"
             )
-        if consumer.allocations and self._policy != conflict_policy.COMBINE:
+        if consumer.allocations and not self._combines:
             return errors.InvalidState(
                 reason=f"others have put something on consumer {consumer.uuid}, "
-                f"and consumer_conflict_policy is {self._policy}"
+                f"and consumer_conflict_policy is {self._super.writes.policy}"
             )
         return None
+
+    @property
+    def _combines(self) -> bool:
+        return self._super.writes.policy == conflict_policy.COMBINE
 
     # --- select -------------------------------------------------------------------------------------------------------
 
@@ -202,21 +203,13 @@ class PlaceExisting(SuperPart, ABC):
             case errors.ClaimContention() if payload.lost < self._super.options.max_contention_retries:
                 following = structs.replace(payload, lost=payload.lost + 1)
                 return lambda _connection: Next("read", following, delay=CONTENTION.seconds(following.lost))
-            case errors.ConsumerGenerationConflict() if self._retries(fault, payload.conflicts + 1):
+            case errors.ConsumerGenerationConflict() if self._super.writes.retries(fault, payload.conflicts + 1):
                 following = structs.replace(payload, conflicts=payload.conflicts + 1)
                 delay = conflict_policy.BACKOFF.seconds(following.conflicts)
                 return lambda _connection: Next("read", following, delay=delay)
         # A request that was sent once is in doubt too: a second copy of it may arrive when there is room again. It
         # would claim for nobody, and take the source's allocations from a server that stays there.
         return _not_scheduled(operation, doubted, fault)
-
-    def _retries(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
-        return conflict_policy.retries(self._policy, fault, conflicts, self._super.options.max_contention_retries)
-
-    @property
-    def _policy(self) -> str:
-        policy: str = self._super.options.consumer_conflict_policy
-        return policy
 
     # --- recover ------------------------------------------------------------------------------------------------------
 
@@ -308,10 +301,6 @@ def without_destination(spec: RequestSpec) -> RequestSpec:
 def within_cell(spec: RequestSpec, cell_uuid: str, host: str | None) -> RequestSpec:
     """Return a request that is restricted to a cell and, if ``host`` is given, to a host of it."""
     return structs.replace(without_destination(spec), requested_destination=Destination(cell=cell_uuid, host=host))
-
-
-def _claim_of(consumer: Consumer | None) -> str | None:
-    return None if consumer is None else consumer.claim_id
 
 
 def _selected(payload: ScheduleStep, selections: Sequence[Selection]) -> CommitStep:

@@ -4,19 +4,18 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.engine.conflict_policy import unchanged
+from conductor.engine.conflict_policy import find_consumer, unchanged
 from conductor.engine.steps import UNSHELVE, CommitStep, Ended, Next, Operation, Outcome, step
 from conductor.super.records import instances as super_records
 from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
 from moorage import errors
 from moorage.messages import (
     CancelUnshelveInCell,
-    GetAllocations,
     PrepareUnshelveInCell,
     PutAllocations,
     UnshelveInCell,
 )
-from moorage.model import Consumer, ConsumerAllocations, Name, RequestSpec, Uuid, Value
+from moorage.model import ConsumerAllocations, Name, RequestSpec, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -67,10 +66,13 @@ class SuperUnshelves(PlaceExisting):
         Each doubtful request names a generation that was read before, and is refused from now on.
         """
         uuid = operation.subject
-        consumer = self._consumer(uuid)
+        consumer = find_consumer(self._super.placement, uuid)
         if consumer is not None and consumer.claim_id is not None:
             return False
-        same = _unchanged(consumer, spec)
+        empty = ConsumerAllocations(
+            allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
+        )
+        same = empty if consumer is None else unchanged(consumer)
         # At this generation it is the same write, whoever sends it and however often.
         request_id = operation.derived("fence", same.consumer_generation)
         try:
@@ -78,12 +80,6 @@ class SuperUnshelves(PlaceExisting):
         except errors.ConsumerDeleted:
             LOG.info("Instance %s is deleted: nothing can be claimed for it any more", uuid)
         return True
-
-    def _consumer(self, uuid: str) -> Consumer | None:
-        try:
-            return self._super.placement.call(GetAllocations(consumer_uuid=uuid))
-        except errors.ConsumerNotFound:
-            return None
 
     @step(UNSHELVE, "cancel")
     def cancel(self, operation: Operation) -> CommitStep:
@@ -103,12 +99,3 @@ class SuperUnshelves(PlaceExisting):
     def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
         super_records.explain(connection, operation.subject, refused.explanation)
         return Ended(refused.reason)
-
-
-def _unchanged(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocations:
-    """Return a write that bumps a consumer's generation and changes nothing else; a missing consumer is created."""
-    if consumer is None:
-        return ConsumerAllocations(
-            allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
-        )
-    return unchanged(consumer)
