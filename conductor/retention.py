@@ -3,7 +3,7 @@
 Operations go first, after `record_retention`, with the attempts and migrations of deleted instances. The instances
 follow after `deleted_instance_retention`. A cell prunes an instance first, and only when no host can have a guest of
 it; the super conductor prunes it when the cell has no record of it: until then its own record explains the allocations
-that the instance may still have.
+that the instance may still have. Each method raises ``StoreUnavailable`` if the database cannot be reached.
 """
 
 import logging
@@ -51,10 +51,7 @@ class EndedRecords:
         self._at_once = at_once
 
     def prune(self) -> int:
-        """Delete all operations that ended more than ``kept`` seconds ago; return how many.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Delete all operations that ended more than ``kept`` seconds ago; return how many."""
         if pruned := _repeat(lambda: self._database.write(self._prune_some)):
             LOG.info("Forgot %d ended operations", pruned)
         return pruned
@@ -133,10 +130,7 @@ class CellDeletedInstances:
         self._kept = kept
 
     def prune(self) -> int:
-        """Delete the records of instances that were deleted more than ``kept`` seconds ago; return how many.
-
-        :raises StoreUnavailable: the database cannot be reached.
-        """
+        """Delete the records of instances that were deleted more than ``kept`` seconds ago; return how many."""
         return _repeat(lambda: self._database.write(self._prune_some))
 
     def _prune_some(self, connection: Connection) -> int:
@@ -180,8 +174,6 @@ class SuperDeletedInstances:
         """Poll the cells for the instances that are being deleted, and record those that are deleted.
 
         A cell without a record of an instance that it was ordered to delete has deleted and pruned it.
-
-        :raises StoreUnavailable: the records cannot be reached.
         """
         after = 0
         while rows := self._database.read(partial(_deleting, after, self._at_once)):
@@ -191,10 +183,7 @@ class SuperDeletedInstances:
                 self._database.write(partial(_note_deleted, deleted))
 
     def prune(self) -> int:
-        """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many."""
         last: Any = None
         pruned = 0
         while rows := self._database.read(partial(self._old, last)):

@@ -21,7 +21,8 @@ class Leases:
     """The leases of one schema's operations: owner, expiry, number.
 
     The owner renews its leases while it is alive (:meth:`renew`), however long a step takes. The lease number is raised
-    each time the lease is taken, and recording a step names it (a fencing token).
+    each time the lease is taken, and recording a step names it (a fencing token). Each method raises
+    ``StoreUnavailable`` if the records cannot be reached.
 
     :param name: the name of the conductor. The owner of a lease is the name with a suffix that is new in each process,
         so that two conductors which were given one name do not take each other's work.
@@ -44,10 +45,7 @@ class Leases:
         self._known_steps = sorted(steps)
 
     def release(self, operation: Operation) -> None:
-        """Release one lease, so that another conductor need not wait for it to expire.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Release one lease, so that another conductor need not wait for it to expire."""
         lease = self._table.c
         self._free_all(lease.uuid == operation.uuid, lease.lease_number == operation.lease_number)
 
@@ -89,10 +87,7 @@ class Leases:
         return time.monotonic() - operation.taken_at > self.lease_seconds / 3
 
     def renew(self, uuids: Collection[str]) -> None:
-        """Renew the leases on these operations; those that other conductors have taken stay theirs.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Renew the leases on these operations; those that other conductors have taken stay theirs."""
         # UPDATE operations SET lease_until = :later WHERE uuid IN (...) AND state = 'pending' AND lease_owner = :me
         table = self._table
         statement = (

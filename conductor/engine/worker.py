@@ -30,6 +30,8 @@ _RENEWED_AT_ONCE = 1000
 class Worker:
     """A bounded number of threads for the operations of one schema.
 
+    Where it is called, it raises ``StoreUnavailable`` if the records cannot be reached.
+
     :param service: the service name on log lines.
     :param bulkheads: the bulkheads of the destinations that steps call.
     :param acknowledgements: notes when the answers to a step's requests are on record.
@@ -67,7 +69,6 @@ class Worker:
         """Start to work, first on the operations that are due.
 
         :param steps: the function for each kind and step. A step that raises an error is retried after a back-off.
-        :raises StoreUnavailable: the records cannot be reached.
         """
         self._steps = steps
         self._operations.restrict_to(steps.keys())
@@ -104,10 +105,7 @@ class Worker:
                     self._put(operation)
 
     def sweep(self) -> None:
-        """Take the due operations whose lease nobody has.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Take the due operations whose lease nobody has."""
         with self._changed:
             held = set(self._in_hand)
         for uuid in self._operations.due(held, _SWEEP_LIMIT):
@@ -119,10 +117,7 @@ class Worker:
                 self.take_up(operation)
 
     def renew(self) -> None:
-        """Renew the leases of all operations in the queue or in a thread.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Renew the leases of all operations in the queue or in a thread."""
         with self._changed:
             held = list(self._in_hand)
         for start in range(0, len(held), _RENEWED_AT_ONCE):

@@ -29,13 +29,15 @@ _BROKEN_OFF = "it was broken off"
 
 
 class CellMoves(CellPart):
-    """Serves `prepare_move`, `cancel_move`, `move_instance` and `end_move`."""
+    """Serves `prepare_move`, `cancel_move`, `move_instance` and `end_move`.
+
+    Each raises ``InstanceNotFound`` if the instance is unknown here.
+    """
 
     @serves(PrepareMoveInCell)
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
         """Reserve an instance for a move, and return its present placement.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidState: it cannot be moved in its state, or the move was cancelled before this order arrived.
         """
 
@@ -69,8 +71,6 @@ class CellMoves(CellPart):
         """Cancel a move for which nothing is claimed yet: the instance has its former state again.
 
         If the order to prepare it has not arrived yet, that order will be refused.
-
-        :raises InstanceNotFound: the instance is unknown here.
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
@@ -92,7 +92,6 @@ class CellMoves(CellPart):
     def move_instance(self, message: MoveInCell) -> Done:
         """Begin to move an instance to the host that is claimed for it.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidRequest: the first selection is not claimed.
         :raises InvalidState: it is not reserved for this move, for instance because it is being deleted.
         """
@@ -147,7 +146,6 @@ class CellMoves(CellPart):
     def end_move(self, message: EndMoveInCell) -> Done:
         """Confirm or revert a move that has arrived, or abort a live migration that is under way.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidState: the instance has no such move.
         :raises StaleOrder: the instance has another migration by now than the one named.
         """

@@ -25,7 +25,7 @@ class CellProviders(CellPart):
     """Forwards messages about providers. A cell has no records of providers, only of the order of messages.
 
     A mutation is forwarded under its own request id, so that a repetition finds the stored answer whichever conductor
-    of the cell takes it.
+    of the cell takes it. It raises ``InvalidState`` if a later message of the agent has been taken.
     """
 
     def __init__(self, cell: CellContext) -> None:
@@ -39,10 +39,7 @@ class CellProviders(CellPart):
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> ProvidersReported:
-        """Forward the providers of an agent's hosts.
-
-        :raises InvalidState: a later message of the agent has been taken.
-        """
+        """Forward the providers of an agent's hosts."""
         self._require_in_order(message)
         return self._cell.placement_client.call(
             ReportProviders(request_id=message.request_id, providers=message.providers, gone=message.gone)
@@ -53,8 +50,6 @@ class CellProviders(CellPart):
         """Forward a reshape: inventories move within a host's tree, and with them, in one transaction, allocations.
 
         Custom traits of new providers are created first, as they are for a report.
-
-        :raises InvalidState: a later message of the agent has been taken.
         """
         self._require_in_order(message)
         described = {name for child in message.providers for name in child.traits}

@@ -20,14 +20,13 @@ _MOST_GROUPS = 64
 
 
 class ResourceOrders(CellPart):
-    """Serves `attach_resource` and `detach_resource`."""
+    """Serves `attach_resource` and `detach_resource`; both raise ``InstanceNotFound`` for an unknown instance."""
 
     @serves(AttachResourceInCell)
     def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
         """Begin to claim a further resource group for an instance, in the tree of its host.
 
         :raises InvalidRequest: the group has no name, asks for nothing, or contradicts itself.
-        :raises InstanceNotFound: the instance is unknown here.
         :raises AlreadyExists: the instance's request has a group of this name.
         :raises InvalidState: it is not active on a host, or another group is being attached or detached.
         """
@@ -54,7 +53,6 @@ class ResourceOrders(CellPart):
     def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
         """Begin to release a resource group that was attached; of a shelved instance only the request changes.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises NotFound: the instance's request has no group of this name.
         :raises InvalidState: the group was asked for with the instance; or the instance is neither active nor shelved,
             or another group is being attached or detached.

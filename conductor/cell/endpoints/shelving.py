@@ -18,13 +18,15 @@ from moorage.model import RequestSpec
 
 
 class ShelfOrders(CellPart):
-    """Serves `shelve_instance`, `prepare_unshelve`, `cancel_unshelve` and `unshelve_instance`."""
+    """Serves `shelve_instance`, `prepare_unshelve`, `cancel_unshelve` and `unshelve_instance`.
+
+    Each raises ``InstanceNotFound`` if the instance is unknown here.
+    """
 
     @serves(ShelveInCell)
     def shelve_instance(self, message: ShelveInCell) -> Done:
         """Begin to take an instance off its host; if that is under way, its present step is tried again at once.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidState: it is not active, or its host is forced down.
         """
         # Found out before the transaction, which must not wait for the placement role's answer.
@@ -69,7 +71,6 @@ class ShelfOrders(CellPart):
 
         One that is reserved already, and that nothing is claimed for, is reserved again.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidState: it is not shelved.
         """
 
@@ -85,10 +86,7 @@ class ShelfOrders(CellPart):
 
     @serves(CancelUnshelveInCell)
     def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
-        """Cancel an unshelving that nothing is claimed for yet: the instance is shelved again.
-
-        :raises InstanceNotFound: the instance is unknown here.
-        """
+        """Cancel an unshelving that nothing is claimed for yet: the instance is shelved again."""
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
             instance = order_numbers.lock(self._cell.records, connection, message)
@@ -102,7 +100,6 @@ class ShelfOrders(CellPart):
     def unshelve_instance(self, message: UnshelveInCell) -> Done:
         """Begin to start an instance on the host that is claimed for it.
 
-        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidRequest: the first selection is not claimed.
         :raises InvalidState: it is not reserved for an unshelving, for instance because it is being deleted.
         """

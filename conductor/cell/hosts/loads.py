@@ -26,7 +26,10 @@ class Loads:
 
 
 class CellLoads:
-    """Computes loads from the records of instances and operations; only failed builds have records of their own."""
+    """Computes loads from the records of instances and operations; only failed builds have records of their own.
+
+    Both methods raise ``StoreUnavailable`` if the records cannot be reached.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
         self._database = database
@@ -36,10 +39,7 @@ class CellLoads:
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
     def now(self) -> Loads:
-        """Return the present loads.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Return the present loads."""
         images = self._images.now()
 
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], list[str]]:
@@ -64,10 +64,7 @@ class CellLoads:
         )
 
     def names(self) -> list[str]:
-        """Return the names of all hosts of the cell.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
+        """Return the names of all hosts of the cell."""
         query = select(cell_hosts.c.service_host).where(cell_hosts.c.cell_uuid == self._cell_uuid).distinct()
         return self._database.read(lambda connection: list(connection.scalars(query)))
 

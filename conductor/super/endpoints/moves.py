@@ -152,15 +152,16 @@ class SuperMoveOrders(SuperPart):
 
 
 class Targets(SuperPart):
-    """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself."""
+    """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself.
+
+    Both methods raise ``HostNotFound`` for an unknown host, and ``Unavailable`` if no scheduler answers.
+    """
 
     def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
         """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
 
         :param leaving: the host that the instance must leave, which is no target.
-        :raises HostNotFound: there is no such host.
         :raises InvalidState: it is in another cell, is the host to leave, is down or is disabled.
-        :raises Unavailable: no scheduler answers.
         """
         if host is None:
             return
@@ -176,9 +177,7 @@ class Targets(SuperPart):
     def require_down(self, host: str, cell_uuid: str) -> None:
         """Refuse an evacuation from a host that no operator has forced down.
 
-        :raises HostNotFound: there is no such host.
         :raises InvalidState: it is not forced down.
-        :raises Unavailable: no scheduler answers.
         """
         if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
             raise errors.InvalidState(

@@ -83,17 +83,13 @@ class NotScheduled(Value, frozen=True, kw_only=True):
 class PlaceExisting(SuperPart, ABC):
     """The steps of an operation that places an instance which exists in its cell.
 
-    A subclass adds the messages to the cell and the records of its operation: :class:`SuperMoves` and
-    :class:`SuperUnshelves`.
+    A subclass adds the messages to the cell and the records of its operation, with the steps `prepare` and `cancel`:
+    :class:`SuperMoves` and :class:`SuperUnshelves`.
     """
 
     kind: ClassVar[str]
 
     # --- prepare ------------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def prepare(self, operation: Operation) -> CommitStep:
-        """Reserve the instance for this operation in its cell; go on with `read`."""
 
     def first_step(
         self, request_spec: RequestSpec, move: Move | None = None, *, order_number: int | None = None
@@ -270,10 +266,6 @@ class PlaceExisting(SuperPart, ABC):
     @abstractmethod
     def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
         """Invalidate all doubtful requests; return false if one of them has claimed."""
-
-    @abstractmethod
-    def cancel(self, operation: Operation) -> CommitStep:
-        """Release the instance from this operation in its cell, until it answers."""
 
     @abstractmethod
     def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
