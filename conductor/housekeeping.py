@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.revoked_claims import RevokedClaims
@@ -36,7 +37,7 @@ class Housekeeping:
         self._service = service
         tasks = [("acknowledgements", acknowledgements.send, interval), ("pruning", prune, _PRUNE_SECONDS)]
         tasks += [(name, work, interval) for name, work in rounds]
-        self._periodics = [Periodic(name, self._named(work), seconds) for name, work, seconds in tasks]
+        self._periodics = [Periodic(name, partial(self._round, work), seconds) for name, work, seconds in tasks]
 
     def start(self) -> None:
         """Start each task with its first round."""
@@ -52,12 +53,9 @@ class Housekeeping:
         except errors.MoorageError as fault:
             LOG.info("Not acknowledged: %s", fault)
 
-    def _named(self, work: Callable[[], None]) -> Callable[[], None]:
-        def named() -> None:
-            with context.bound(service=self._service):
-                work()
-
-        return named
+    def _round(self, work: Callable[[], None]) -> None:
+        with context.bound(service=self._service):
+            work()
 
 
 def pruner(

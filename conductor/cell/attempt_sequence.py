@@ -48,11 +48,6 @@ class AttemptSequence:
         """True if the operator has aborted the move: no further host is tried."""
         return self.migration is not None and self.migration.is_aborted
 
-    @property
-    def state_when_exhausted(self) -> InstanceState:
-        """The state of an instance whose build or unshelving has failed on every host: it holds nothing."""
-        return "shelved" if self.kind == UNSHELVE else "error"
-
     def selection(self, number: int) -> Selection:
         """Return the selection of an attempt by its number, also before the attempt is on record."""
         return self.selections[number - self.first_number]
@@ -114,18 +109,6 @@ class AttemptSequences:
         if sequence.kind == MOVE:
             return Next("give_back", GiveBackStep(failed=failed, fate=fate, reason=reason))
         return Next("release", ReleaseStep(failed=failed, fate=fate, reason=reason))
-
-    def record_target(
-        self, connection: Connection, instance: CellInstance, sequence: AttemptSequence, selection: Selection
-    ) -> None:
-        """Record the host that is tried now: the instance's own, or the destination of its migration.
-
-        The host of a moving instance stays its source until the guest runs on the destination.
-        """
-        if sequence.migration is None:
-            self._records.change(connection, instance.uuid, host=selection.service_host)
-        else:
-            self._migrations.change(connection, sequence.migration.uuid, destination_host=selection.service_host)
 
     def record_arrival(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
         """Record that the guest of the current attempt runs; return the migration to be confirmed now, if any."""

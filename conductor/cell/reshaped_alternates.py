@@ -31,56 +31,51 @@ class _Moved:
     of_a_group: bool
 
 
-class ReshapedAlternates:
-    """Translates the allocation request of an alternate to the tree that its host has now."""
+def translated_alternate(
+    placement: AcknowledgingClient, spec: RequestSpec, selection: Selection
+) -> AllocationRequest | None:
+    """Return the same amounts on the present providers of the tree; nothing if none has moved or they do not fit.
 
-    def __init__(self, placement: AcknowledgingClient) -> None:
-        self._placement = placement
+    As in a reshape itself, an amount stays whole, and traits are not required again.
 
-    def translated(self, spec: RequestSpec, selection: Selection) -> AllocationRequest | None:
-        """Return the same amounts on the present providers of the tree; nothing if none has moved or they do not fit.
-
-        As in a reshape itself, an amount stays whole, and traits are not required again.
-
-        :raises Unavailable: the placement role does not answer.
-        """
-        trees = self._placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
-        there = {(provider.uuid, name) for provider in trees for name in provider.inventories}
-        claimed = selection.allocation_request
-        gone = {
-            (uuid, name)
-            for uuid, part in claimed.allocations.items()
-            for name in part.resources
-            if uuid not in selection.shared_providers and (uuid, name) not in there
-        }
-        if not trees or not gone:
-            return None
-        moved = list(_moved(claimed, gone))
-        alone = attached_groups.is_isolated(spec)
-        kept = attached_groups.without_pairs(claimed, gone)
-        taken = attached_groups.suffixed_providers(claimed) & kept.keys() if alone else set()
-        for candidate in self._candidates(moved, selection.compute_node_uuid, alone):
-            places = {number: candidate.mappings[f"_{number}"][0] for number in range(len(moved))}
-            if not any(one.of_a_group and places[number] in taken for number, one in enumerate(moved)):
-                return AllocationRequest(
-                    allocations=attached_groups.together(kept, candidate.allocations),
-                    mappings=_mappings(claimed, kept.keys(), moved, places),
-                )
+    :raises Unavailable: the placement role does not answer.
+    """
+    trees = placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
+    there = {(provider.uuid, name) for provider in trees for name in provider.inventories}
+    claimed = selection.allocation_request
+    gone = {
+        (uuid, name)
+        for uuid, part in claimed.allocations.items()
+        for name in part.resources
+        if uuid not in selection.shared_providers and (uuid, name) not in there
+    }
+    if not trees or not gone:
         return None
+    moved = list(_moved(claimed, gone))
+    alone = attached_groups.is_isolated(spec)
+    kept = attached_groups.without_pairs(claimed, gone)
+    taken = attached_groups.suffixed_providers(claimed) & kept.keys() if alone else set()
+    for candidate in _candidates(placement, moved, selection.compute_node_uuid, alone):
+        places = {number: candidate.mappings[f"_{number}"][0] for number in range(len(moved))}
+        if not any(one.of_a_group and places[number] in taken for number, one in enumerate(moved)):
+            return AllocationRequest(
+                allocations=attached_groups.together(kept, candidate.allocations),
+                mappings=_mappings(claimed, kept.keys(), moved, places),
+            )
+    return None
 
-    def _candidates(self, moved: list[_Moved], root: str, alone: bool) -> tuple[AllocationRequest, ...]:
-        groups = {
-            f"_{number}": ResourceGroup(resources=one.resources, in_tree=root) for number, one in enumerate(moved)
-        }
-        apart = tuple(f"_{number}" for number, one in enumerate(moved) if one.of_a_group)
-        request = ResourceRequest(
-            groups=groups, group_policy="none", apart=(apart,) if alone and len(apart) > 1 else ()
-        )
-        try:
-            asked = ListAllocationCandidates(request=request, limit=_MAX_CANDIDATES)
-            return self._placement.call(asked).allocation_requests
-        except (errors.CallerError, errors.PlacementRefused):
-            return ()
+
+def _candidates(
+    placement: AcknowledgingClient, moved: list[_Moved], root: str, alone: bool
+) -> tuple[AllocationRequest, ...]:
+    groups = {f"_{number}": ResourceGroup(resources=one.resources, in_tree=root) for number, one in enumerate(moved)}
+    apart = tuple(f"_{number}" for number, one in enumerate(moved) if one.of_a_group)
+    request = ResourceRequest(groups=groups, group_policy="none", apart=(apart,) if alone and len(apart) > 1 else ())
+    try:
+        asked = ListAllocationCandidates(request=request, limit=_MAX_CANDIDATES)
+        return placement.call(asked).allocation_requests
+    except (errors.CallerError, errors.PlacementRefused):
+        return ()
 
 
 def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Iterator[_Moved]:

@@ -34,6 +34,8 @@ DETACH = "detach"
 HEAL = "heal"
 #: In a cell only: clean up after an attempt that has ended without a confirmation of its host.
 CLEAN = "clean"
+#: The kinds of operation that an order to delete ends in a cell, at whichever step they are.
+ENDED_BY_DELETE = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 #: In :func:`step`: the attribute `kind` of the class that has the method or inherits it.
 KIND_OF_CLASS = ""

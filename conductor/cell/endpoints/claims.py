@@ -5,8 +5,7 @@ import logging
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
-from conductor.cell.steps.delete import ENDED_BY_DELETION
-from conductor.engine.steps import DELETE
+from conductor.engine.steps import DELETE, ENDED_BY_DELETE
 from moorage import errors
 from moorage.bus.bus import serves
 from moorage.messages import Ownership, OwnsClaimInCell
@@ -35,8 +34,11 @@ class CellClaims(CellPart):
         current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
         # Being placed: an order with the new claim may be on its way here.
         placed = instance.state in ("moving", "unshelving")
-        kinds = (DELETE, *ENDED_BY_DELETION)
-        if current or placed or any(self._cell.operations.pending(connection, uuid, kind) for kind in kinds):
+        if (
+            current
+            or placed
+            or any(self._cell.operations.pending(connection, uuid, kind) for kind in (DELETE, *ENDED_BY_DELETE))
+        ):
             return Ownership(owned=True)
         LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
         self._cell.revoked_claims.add(connection, message.claim_id, uuid)

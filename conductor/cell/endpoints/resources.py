@@ -92,19 +92,16 @@ def _check(suffix: str, group: ResourceGroup) -> None:
     :raises InvalidRequest: with the path of the fault.
     """
     both = ", ".join(sorted({*group.required} & {*group.forbidden}))
+    unmet = any({*traits} <= {*group.forbidden} for traits in group.any_of)
     apart = {uuid for uuids in group.member_of for uuid in uuids if set(uuids) <= {*group.not_member_of}}
     faults = {
         "$.suffix": "" if suffix else "a group that is attached has a name",
         "$.group.resources": "" if group.resources else "the group asks for nothing",
         "$.group.in_tree": group.in_tree and "the tree is that of the host that the instance is on",
         "$.group.forbidden": both and f"{both} is required as well",
-        "$.group.any_of": _forbidden(group) and "all of these traits are forbidden",
+        "$.group.any_of": unmet and "all of these traits are forbidden",
         "$.group.not_member_of": apart and f"{', '.join(sorted(apart))} is to be belonged to as well",
     }
     for path, reason in faults.items():
         if reason:
             raise errors.InvalidRequest(path=path, reason=reason)
-
-
-def _forbidden(group: ResourceGroup) -> bool:
-    return any({*traits} <= {*group.forbidden} for traits in group.any_of)

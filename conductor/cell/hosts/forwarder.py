@@ -116,16 +116,16 @@ class HostForwarder:
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""
-        loads = self._loads.now()
+        loads, at = self._loads.now()
         tells_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
-        hosts = self._loads.names() if tells_all else {*loads.by_host, *self._told_loads}
+        hosts = self._loads.names() if tells_all else {*loads, *self._told_loads}
         news = {
             host: load
             for host in sorted(hosts)
-            if (load := loads.by_host.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
+            if (load := loads.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
         }
         for part in batches(list(news), _LOADS_BATCH):
-            self._report(_LOAD_TRIES, loads={host: news[host] for host in part}, loads_at=loads.at)
+            self._report(_LOAD_TRIES, loads={host: news[host] for host in part}, loads_at=at)
             for host in part:
                 self._told_loads[host] = news[host]
                 if news[host] == _IDLE:

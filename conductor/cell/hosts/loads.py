@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from oslo_config import cfg
 from sqlalchemy import Connection, and_, func, select
@@ -14,15 +13,6 @@ from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_o
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
 from moorage.model import HostLoad
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """The loads of all hosts of a cell at one moment; a host that is missing is idle."""
-
-    by_host: Mapping[str, HostLoad]
-    #: By the clock of the cell's database.
-    at: float
 
 
 class CellLoads:
@@ -38,8 +28,8 @@ class CellLoads:
         self._failed = FailedBuilds(cell_uuid)
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
-    def now(self) -> Loads:
-        """Return the present loads."""
+    def now(self) -> tuple[Mapping[str, HostLoad], float]:
+        """Return the present loads by host, without idle ones, and the time by the clock of the cell's database."""
         images = self._images.now()
 
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], list[str]]:
@@ -50,18 +40,15 @@ class CellLoads:
         at, io_ops, failed, old = self._database.read(work)
         if old:
             self._database.write(lambda connection: self._failed.forget(connection, old))
-        hosts = {*io_ops, *failed, *images}
-        return Loads(
-            {
-                host: HostLoad(
-                    io_ops=io_ops.get(host, 0),
-                    failed_builds=failed.get(host, 0.0),
-                    image_properties=dict(images.get(host, {})),
-                )
-                for host in hosts
-            },
-            at,
-        )
+        loads = {
+            host: HostLoad(
+                io_ops=io_ops.get(host, 0),
+                failed_builds=failed.get(host, 0.0),
+                image_properties=dict(images.get(host, {})),
+            )
+            for host in {*io_ops, *failed, *images}
+        }
+        return loads, at
 
     def names(self) -> list[str]:
         """Return the names of all hosts of the cell."""

@@ -23,14 +23,8 @@ from conductor.engine.order_requests import origin
 from conductor.engine.steps import (
     ATTACH,
     BUILD,
-    CONFIRM,
     DELETE,
-    DETACH,
-    HEAL,
-    MOVE,
-    REBUILD,
-    REVERT,
-    SHELVE,
+    ENDED_BY_DELETE,
     UNSHELVE,
     CommitStep,
     Ended,
@@ -44,9 +38,6 @@ from moorage.messages import DeleteAllocations, DeleteInCell, Released
 from moorage.model import AllocationRequest
 
 LOG = logging.getLogger(__name__)
-
-#: The kinds of operation that an order to delete ends, at whichever step they are.
-ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 
 class CellDeletes(CellPart):
@@ -80,7 +71,7 @@ class CellDeletes(CellPart):
             # The instance keeps its uuid: both consumers are released in one write.
             reason = "the instance was deleted"
             self._cell.migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
-        for kind in ENDED_BY_DELETION:
+        for kind in ENDED_BY_DELETE:
             operation = self._cell.operations.pending(connection, instance.uuid, kind)
             if operation is not None:
                 if operation.kind == ATTACH and operation.step != "choose":

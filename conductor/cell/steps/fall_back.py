@@ -14,7 +14,7 @@ from conductor.cell.context import CellPart
 from conductor.cell.payloads import GiveBackStep, ReleaseStep, StartStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
-from conductor.cell.reshaped_alternates import ReshapedAlternates
+from conductor.cell.reshaped_alternates import translated_alternate
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import (
@@ -33,6 +33,7 @@ from conductor.engine.steps import (
 from moorage import errors
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 from moorage.model import Selection
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
@@ -113,8 +114,8 @@ class FallBack(CellPart):
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
         # present providers. That is another request, so it is recorded as a step of its own.
         if payload.translated is None and isinstance(fault, RESHAPED):
-            reshaped = ReshapedAlternates(self._cell.placement)
-            translated = reshaped.translated(sequence.spec, sequence.selection(payload.candidate))
+            alternate = sequence.selection(payload.candidate)
+            translated = translated_alternate(self._cell.placement, sequence.spec, alternate)
             if translated is not None:
                 LOG.info("Host %d of %s was reshaped since it was chosen", payload.candidate, operation.subject)
                 following = msgspec.structs.replace(payload, translated=translated)
@@ -172,7 +173,12 @@ class FallBack(CellPart):
             reason = "it was broken off before it began here"
             self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
             return self._cell.sequences.next_step(connection, instance, number, reason, "gone")
-        self._cell.sequences.record_target(connection, instance, sequence, selection)
+        # The host of a moving instance stays its source until the guest runs on the destination.
+        if sequence.migration is None:
+            self._cell.records.change(connection, instance.uuid, host=selection.service_host)
+        else:
+            migration_uuid = sequence.migration.uuid
+            self._cell.migrations.change(connection, migration_uuid, destination_host=selection.service_host)
         return Next("start", StartStep(number=number))
 
     def end(
@@ -251,7 +257,8 @@ class FallBack(CellPart):
         ]
         why = payload.reason if payload.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
         foreign = describe_foreign(released.extras, stay=False)
-        state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, foreign]))
+        reason = "; ".join(filter(None, [why, foreign]))
+        state: InstanceState = "shelved" if operation.kind == UNSHELVE else "error"
         self._cell.records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
         return Ended(reason)

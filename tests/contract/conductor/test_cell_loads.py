@@ -140,7 +140,7 @@ class Records:
 
     def loads(self, **settings: Any) -> Mapping[str, HostLoad]:
         conf = options.new({"conductor": settings})
-        return CellLoads(conf, self.database, self.cell).now().by_host
+        return CellLoads(conf, self.database, self.cell).now()[0]
 
 
 @pytest.fixture

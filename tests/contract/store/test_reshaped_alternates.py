@@ -7,7 +7,7 @@ from sqlalchemy import select
 from support.placement_store.builders import Amounts, Store, request
 from support.placement_store.reshape_builders import Reshaping, child
 
-from conductor.cell.reshaped_alternates import ReshapedAlternates
+from conductor.cell.reshaped_alternates import translated_alternate
 from moorage import ids
 from moorage.model import AllocationRequest, Flavor, RequestSpec, Selection
 from placement_store.schema import resource_providers
@@ -39,7 +39,7 @@ def alternate(node: str, amounts: Amounts, **mappings: tuple[str, ...]) -> Selec
 
 
 def translated(store: Store, spec: RequestSpec, chosen: Selection) -> AllocationRequest | None:
-    return ReshapedAlternates(cast(Any, store.dispatcher)).translated(spec, chosen)
+    return translated_alternate(cast(Any, store.dispatcher), spec, chosen)
 
 
 def amounts(found: AllocationRequest | None) -> dict[str, dict[str, int]]:

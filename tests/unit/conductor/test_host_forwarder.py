@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conductor.cell.hosts.forwarder import HostForwarder
-from conductor.cell.hosts.loads import CellLoads, Loads
+from conductor.cell.hosts.loads import CellLoads
 from moorage import errors
 from moorage.config import options
 from moorage.messages import HostsRegistered, ReportHosts
@@ -33,8 +33,8 @@ class OneLoad(CellLoads):
     def __init__(self) -> None:
         pass
 
-    def now(self) -> Loads:
-        return Loads({"host-1": HostLoad(io_ops=1)}, 100.0)
+    def now(self) -> tuple[dict[str, HostLoad], float]:
+        return {"host-1": HostLoad(io_ops=1)}, 100.0
 
     def names(self) -> list[str]:
         return ["host-1", "host-2"]
