@@ -45,14 +45,14 @@ def berlin() -> Iterator[MariaDBServer]:
 def with_service_user(server: MariaDBServer, name: str) -> str:
     """Create a database with a table, and a user who may not do everything; return the URL."""
     server.create_database(name)
-    server._execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
+    server.execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
     return with_rights_of_a_service(server, name)
 
 
 def with_rights_of_a_service(server: MariaDBServer, name: str) -> str:
     """Create a user who may only read and write the tables of a database; return the URL."""
-    server._execute(f"CREATE OR REPLACE USER {SERVICE}@'127.0.0.1' IDENTIFIED BY 'secret'")
-    server._execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}`.* TO {SERVICE}@'127.0.0.1'")
+    server.execute(f"CREATE OR REPLACE USER {SERVICE}@'127.0.0.1' IDENTIFIED BY 'secret'")
+    server.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}`.* TO {SERVICE}@'127.0.0.1'")
     return make_url(server.url(name)).set(username=SERVICE, password="secret").render_as_string(hide_password=False)
 
 

@@ -50,7 +50,7 @@ class OnMariaDB:
     def _emptied(self, name: str, schemas: tuple[Schema, ...]) -> bool:
         """Empty a database, if it is there and has these tables; tell whether it has."""
         query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
-        there = {table for (table,) in self._server._execute(query, name)}
+        there = {table for (table,) in self._server.execute(query, name)}
         tables = {table for schema in schemas for table in schema.metadata.tables}
         if there != tables.union(*(schema.bookkeeping_tables for schema in schemas)):
             return False
