@@ -160,9 +160,6 @@ def _elsewhere(
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 def amounts_of(allocations: Allocations) -> Counter[Pair]:
     """Return the amounts of allocations by provider and resource class."""
     return Counter(

@@ -182,8 +182,6 @@ class CellMoves(CellPart):
         redirected = self._cell.operations.redirect(connection, move, Next("give_back", payload))
         return [] if redirected is None else [redirected]
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _fail(self, connection: Connection, attempt_id: str, reason: str, *, gone: bool) -> None:
         """Record that an attempt has failed: from now on it passes no gate."""
         self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)

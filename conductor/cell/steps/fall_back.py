@@ -263,8 +263,6 @@ class FallBack(CellPart):
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
         return Ended(reason)
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _read(self, operation: Operation, number: int) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
             instance, sequence = self._cell.sequences.of(
