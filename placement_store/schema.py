@@ -85,20 +85,19 @@ inventories = Table(
     Index("ix_inventories_class", "resource_class_id"),
 )
 
-provider_traits = Table(
-    "provider_traits",
-    METADATA,
-    Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
-    Column("trait_id", id_type(), primary_key=True, autoincrement=False),
-    Index("ix_provider_traits_trait", "trait_id"),
-)
-provider_aggregates = Table(
-    "provider_aggregates",
-    METADATA,
-    Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
-    Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
-    Index("ix_provider_aggregates_aggregate", "aggregate_id"),
-)
+
+def _links(table: str, to: str) -> Table:
+    return Table(
+        table,
+        METADATA,
+        Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
+        Column(f"{to}_id", id_type(), primary_key=True, autoincrement=False),
+        Index(f"ix_{table}_{to}", f"{to}_id"),
+    )
+
+
+provider_traits = _links("provider_traits", "trait")
+provider_aggregates = _links("provider_aggregates", "aggregate")
 
 # --- Consumers and allocations --------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import argparse
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +49,8 @@ def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> 
     name = f"cell {place.cell}" if place.cell else place.schema
     # Altering a large table may take hours, so there is no statement limit. But while an ALTER waits for its lock,
     # other statements queue behind it: so it waits for a second only, and is retried.
-    database = Database(place.url, name, pool_size=1, statement_limit=None, lock_wait=1.0)
-    try:
-        if dry_run:
-            return schema.planned(database)
-        return schema.upgrade(database, patience)
-    finally:
-        database.close()
+    with closing(Database(place.url, name, pool_size=1, statement_limit=None, lock_wait=1.0)) as database:
+        return schema.planned(database) if dry_run else schema.upgrade(database, patience)
 
 
 class DbUpgrade(Configured, Lister):
@@ -110,14 +106,12 @@ class DbUpgrade(Configured, Lister):
             yield from self._cells(parsed_args.cell)
 
     def _cells(self, name: str | None) -> Iterator[Place]:
-        database = Database(main_database(self.conf), MAIN.name, pool_size=1)
-        try:
-            MAIN.check(database)
-            known = cells.list_cells(database)
-        except errors.SchemaMismatch:  # a dry run, before there are tables that this version can read
-            known = []
-        finally:
-            database.close()
+        with closing(Database(main_database(self.conf), MAIN.name, pool_size=1)) as database:
+            try:
+                MAIN.check(database)
+                known = cells.list_cells(database)
+            except errors.SchemaMismatch:  # a dry run, before there are tables that this version can read
+                known = []
         if name is not None and name not in {cell.name for cell in known}:
             raise errors.CellNotFound(name=name)
         for cell in known:
@@ -126,9 +120,6 @@ class DbUpgrade(Configured, Lister):
 
 
 def _begin_history(place: Place) -> None:
-    database = Database(place.url, MAIN.name, pool_size=1, statement_limit=None)
-    try:
+    with closing(Database(place.url, MAIN.name, pool_size=1, statement_limit=None)) as database:
         database.write(change_feed.begin_history)
-    finally:
-        database.close()
     LOG.warning("The main schema begins a new history: heal it with `moorage audit --heal`")

@@ -36,6 +36,9 @@ DEFAULT: ErrorStatuses = {
     errors.SchemaMismatch: (503, UNDEFINED),
 }
 
+#: For operations to which an unknown provider, class or trait is a fault of the request: 400, not 404.
+BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
+
 _CODES_SINCE = v("1.23")
 
 

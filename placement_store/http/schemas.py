@@ -83,6 +83,21 @@ def with_more(schema: Schema, properties: Mapping[str, Schema], required: tuple[
     }
 
 
+def by_key(pattern: str, schema: Schema, *, some: bool = False, short: bool = False) -> dict[str, Any]:
+    """Build the schema of an object whose keys match a pattern.
+
+    :param some: whether it has at least one key.
+    :param short: whether its keys are names, which have at most 255 characters.
+    """
+    return {
+        "type": "object",
+        **({"minProperties": 1} if some else {}),
+        "patternProperties": {pattern: schema},
+        "additionalProperties": False,
+        **({"propertyNames": {"maxLength": 255}} if short else {}),
+    }
+
+
 #: The largest amount, as in the store.
 MAX_AMOUNT = 2**31 - 1
 
@@ -90,6 +105,7 @@ UUID: Schema = {"type": "string", "format": "uuid"}
 #: The same for the keys of an object.
 UUID_PATTERN = r"^[0-9A-Fa-f]{8}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{12}\Z"
 GENERATION: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-RESOURCE_CLASS: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[A-Z0-9_]+\Z"}
-CUSTOM_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^CUSTOM_[A-Z0-9_]+\Z"}
+NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+RESOURCE_CLASS: Schema = {**NAME, "pattern": r"^[A-Z0-9_]+\Z"}
+CUSTOM_NAME: Schema = {**NAME, "pattern": r"^CUSTOM_[A-Z0-9_]+\Z"}
 TEXT: Schema = {"type": "string"}

@@ -6,6 +6,7 @@ locks no group and is never refused.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, select, true
@@ -76,36 +77,34 @@ def _lock(connection: Connection, group_id: int) -> Row[Any]:
     return group
 
 
+@dataclass(frozen=True, slots=True)
 class _GainedRoot:
     """Verify the rule of a locked group on one root provider that has gained members of it."""
 
-    def __init__(
-        self, connection: Connection, group: Row[Any], root_id: int, members: Collection[str], written: Collection[str]
-    ) -> None:
-        self._connection = connection
-        self._group = group
-        self._root_id = root_id
-        self._members = members
-        self._written = written
+    connection: Connection
+    group: Row[Any]
+    root_id: int
+    members: Collection[str]
+    written: Collection[str]
 
     def verify(self) -> None:
         """Refuse the write if the group's rule does not allow it.
 
         :raises GroupRuleRefused: it does not.
         """
-        if self._group.policy == "anti-affinity":
+        if self.group.policy == "anti-affinity":
             self._verify_apart()
-        elif self._group.policy == "affinity":
+        elif self.group.policy == "affinity":
             self._verify_together()
 
     def _verify_apart(self) -> None:
         here = {row.member for row in self._here()}
-        if len(here) <= self._group.max_per_root:
+        if len(here) <= self.group.max_per_root:
             return
         newcomers = self._newcomers()
         for member in sorted(newcomers):
             there = len(here - newcomers)
-            most = self._group.max_per_root
+            most = self.group.max_per_root
             raise self._refused(member, f"{there} of its members are there already, and at most {most} may be")
 
     def _verify_together(self) -> None:
@@ -115,12 +114,12 @@ class _GainedRoot:
         member may join it on either.
         """
         elsewhere: dict[str, set[str]] = {}
-        not_here = (consumers.c.root_provider_id != self._root_id, hosts.c.forced_down.is_not(true()))
+        not_here = (consumers.c.root_provider_id != self.root_id, hosts.c.forced_down.is_not(true()))
         for row in self._rows(*not_here):
             elsewhere.setdefault(row.member, set()).add(row.root_uuid)
         if not elsewhere:
             return
-        for member in sorted(self._members):
+        for member in sorted(self.members):
             others = {other: roots for other, roots in elsewhere.items() if other != member}
             if others and member in self._newcomers():
                 raise self._refused(member, self._why_apart(member in elsewhere, others))
@@ -137,21 +136,21 @@ class _GainedRoot:
 
     def _newcomers(self) -> set[str]:
         """Return those of the members that no consumer outside this write has on this root."""
-        return set(self._members).difference(row.member for row in self._here() if row.uuid not in self._written)
+        return set(self.members).difference(row.member for row in self._here() if row.uuid not in self.written)
 
     def _here(self) -> Sequence[Row[Any]]:
-        return self._rows(consumers.c.root_provider_id == self._root_id)
+        return self._rows(consumers.c.root_provider_id == self.root_id)
 
     def _rows(self, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
         columns = (consumers.c.uuid, MEMBER.label("member"), resource_providers.c.uuid.label("root_uuid"))
-        query = placed(*columns).where(consumers.c.consumer_group_id == self._group.id, *conditions)
-        return self._connection.execute(query).all()
+        query = placed(*columns).where(consumers.c.consumer_group_id == self.group.id, *conditions)
+        return self.connection.execute(query).all()
 
     def _refused(self, member: str, reason: str) -> errors.GroupRuleRefused:
         return errors.GroupRuleRefused(
-            group_uuid=self._group.uuid,
-            policy=self._group.policy,
+            group_uuid=self.group.uuid,
+            policy=self.group.policy,
             consumer_uuid=member,
-            provider_uuid=uuids_of(self._connection, [self._root_id])[self._root_id],
+            provider_uuid=uuids_of(self.connection, [self.root_id])[self.root_id],
             reason=reason,
         )

@@ -13,33 +13,29 @@ from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import BAD_NAME
 from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import UNDEFINED, HTTPRefusal
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources.usages import UNKNOWN
 from placement_store.http.schemas import (
     GENERATION,
     MAX_AMOUNT,
+    NAME,
     RESOURCE_CLASS,
     UUID,
     UUID_PATTERN,
     Schema,
     Schemas,
+    by_key,
     document,
     with_more,
 )
 from placement_store.http.versions import Version, v
 from placement_store.providers import outlines, usages
 
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
-_RESOURCES: Schema = {
-    "type": "object",
-    "minProperties": 1,
-    "patternProperties": {RESOURCE_CLASS["pattern"]: {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}},
-    "additionalProperties": False,
-    "propertyNames": {"maxLength": 255},
-}
+_AMOUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
+_RESOURCES = by_key(RESOURCE_CLASS["pattern"], _AMOUNT, some=True, short=True)
 
 # Before 1.12, a list.
 _LIST: Schema = {
@@ -51,22 +47,14 @@ _LIST: Schema = {
     ),
 }
 # Since then, by provider. Clients send back what they have read, so a generation is accepted and ignored.
-_BY_PROVIDER: Schema = {
-    "type": "object",
-    "patternProperties": {
-        UUID_PATTERN: document({"generation": GENERATION, "resources": _RESOURCES}, required=("resources",))
-    },
-    "additionalProperties": False,
-}
+_BY_PROVIDER = by_key(
+    UUID_PATTERN, document({"generation": GENERATION, "resources": _RESOURCES}, required=("resources",))
+)
 _SOME_BY_PROVIDER: Schema = {**_BY_PROVIDER, "minProperties": 1}
 
-_OWNER = {"project_id": _NAME, "user_id": _NAME}
+_OWNER = {"project_id": NAME, "user_id": NAME}
 # The providers of each group of the request: accepted and ignored.
-_MAPPINGS: Schema = {
-    "type": "object",
-    "patternProperties": {r"^[A-Za-z0-9_-]{0,64}\Z": {"type": "array", "minItems": 1, "items": UUID}},
-    "additionalProperties": False,
-}
+_MAPPINGS = by_key(r"^[A-Za-z0-9_-]{0,64}\Z", {"type": "array", "minItems": 1, "items": UUID})
 _CONSUMER_GENERATION: Schema = {"anyOf": [GENERATION, {"type": "null"}]}
 
 _PUT_1_0 = document({"allocations": _LIST}, required=("allocations",))
@@ -82,26 +70,15 @@ _PUT_SCHEMAS = Schemas(
     {"1.0": _PUT_1_0, "1.8": _PUT_1_8, "1.12": _PUT_1_12, "1.28": _ONE_1_28, "1.34": _ONE_1_34, "1.38": _ONE_1_38}
 )
 
-
-def _by_consumer(one: Schema) -> Schema:
-    return {
-        "type": "object",
-        "patternProperties": {UUID_PATTERN: one},
-        "additionalProperties": False,
-    }
-
-
 #: Allocations by consumer, as the reshaper takes them too.
 BY_CONSUMER = {
-    since: _by_consumer(one)
+    since: by_key(UUID_PATTERN, one)
     for since, one in {"1.13": _ONE_1_13, "1.28": _ONE_1_28, "1.34": _ONE_1_34, "1.38": _ONE_1_38}.items()
 }
 #: What ``POST /allocations`` takes.
 _POST_SCHEMAS = Schemas({since: {**schema, "minProperties": 1} for since, schema in BY_CONSUMER.items()})
 
 _OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
-#: An unknown provider or class in the body is a fault of the request: 400, not 404.
-_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
 # --- Parsing bodies -------------------------------------------------------------------------------------------------
@@ -175,7 +152,7 @@ class AllocationsResource(Resource):
 
     path = "/allocations"
 
-    @Operation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
@@ -197,7 +174,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @Operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=BAD_NAME)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")

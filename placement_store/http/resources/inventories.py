@@ -14,7 +14,16 @@ from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, Operation, OperationResult
 from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
-from placement_store.http.schemas import GENERATION, MAX_AMOUNT, RESOURCE_CLASS, Schema, Schemas, document, with_more
+from placement_store.http.schemas import (
+    GENERATION,
+    MAX_AMOUNT,
+    RESOURCE_CLASS,
+    Schema,
+    Schemas,
+    by_key,
+    document,
+    with_more,
+)
 from placement_store.http.versions import v
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
@@ -36,26 +45,19 @@ INVENTORY = document(
     required=("total",),
 )
 #: Inventories by resource class.
-INVENTORIES: Schema = {
-    "type": "object",
-    "patternProperties": {RESOURCE_CLASS["pattern"]: INVENTORY},
-    "additionalProperties": False,
-    "propertyNames": {"maxLength": 255},
-}
+_INVENTORIES = by_key(RESOURCE_CLASS["pattern"], INVENTORY, short=True)
+#: All inventories of a provider, as the reshaper takes them too.
+ALL_INVENTORIES = document(
+    {"resource_provider_generation": GENERATION, "inventories": _INVENTORIES},
+    required=("resource_provider_generation", "inventories"),
+)
 
 #: What ``POST /resource_providers/{uuid}/inventories`` takes.
 _CREATE_SCHEMAS = Schemas(
     {"1.0": with_more(INVENTORY, {"resource_class": RESOURCE_CLASS}, required=("resource_class",))}
 )
 #: What ``PUT /resource_providers/{uuid}/inventories`` takes.
-_REPLACE_SCHEMAS = Schemas(
-    {
-        "1.0": document(
-            {"resource_provider_generation": GENERATION, "inventories": INVENTORIES},
-            required=("resource_provider_generation", "inventories"),
-        )
-    }
-)
+_REPLACE_SCHEMAS = Schemas({"1.0": ALL_INVENTORIES})
 #: What ``PUT /resource_providers/{uuid}/inventories/{resource_class}`` takes.
 _UPDATE_SCHEMAS = Schemas({"1.0": with_more(INVENTORY, {}, required=("resource_provider_generation",))})
 

@@ -2,27 +2,17 @@
 
 from moorage import errors
 from moorage.model import ReshapedInventories
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import BAD_NAME
 from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
-from placement_store.http.resources.inventories import INVENTORIES, described
-from placement_store.http.schemas import GENERATION, UUID_PATTERN, Schema, Schemas, document
+from placement_store.http.resources.inventories import ALL_INVENTORIES, described
+from placement_store.http.schemas import UUID_PATTERN, Schemas, by_key, document
 from placement_store.http.versions import v
 from placement_store.reshapes import reshape
 
-_RESHAPED: Schema = {
-    "type": "object",
-    "minProperties": 1,
-    "patternProperties": {
-        UUID_PATTERN: document(
-            {"resource_provider_generation": GENERATION, "inventories": INVENTORIES},
-            required=("resource_provider_generation", "inventories"),
-        )
-    },
-    "additionalProperties": False,
-}
+_RESHAPED = by_key(UUID_PATTERN, ALL_INVENTORIES, some=True)
 
 #: What ``POST /reshaper`` takes.
 _RESHAPE_SCHEMAS = Schemas(
@@ -32,15 +22,13 @@ _RESHAPE_SCHEMAS = Schemas(
     }
 )
 
-_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
-
 
 class ReshaperResource(Resource):
     """Reshapes of trees."""
 
     path = "/reshaper"
 
-    @Operation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)

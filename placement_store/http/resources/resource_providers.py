@@ -18,9 +18,8 @@ from moorage.messages import (
 )
 from placement_store.db import change_feed
 from placement_store.http import query
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import BAD_NAME
 from placement_store.http.operations import Call, Operation, OperationResult, Resource
-from placement_store.http.refusals import UNDEFINED
 from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import create as new_providers
@@ -54,8 +53,6 @@ _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), 
 #: The links of a provider, with the first version of each.
 _LINKS = {"inventories": v("1.0"), "usages": v("1.0"), "aggregates": v("1.1"), "traits": v("1.6")}
 _LINKS["allocations"] = v("1.11")
-#: An unknown parent, class or trait is a fault of the request: 400, not 404.
-_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
 def path_of(uuid: str) -> str:
@@ -119,7 +116,7 @@ class ResourceProvidersResource(Resource):
 
     path = "/resource_providers"
 
-    @Operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=BAD_NAME)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
@@ -136,7 +133,7 @@ class ResourceProvidersResource(Resource):
             body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
         )
 
-    @Operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=_BAD_NAME)
+    @Operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Create a provider; from 1.20, return it."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()

@@ -13,7 +13,7 @@ from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.resources.resource_providers import ProviderScopedResource
-from placement_store.http.schemas import GENERATION, TEXT, Schema, Schemas, document
+from placement_store.http.schemas import GENERATION, NAME, TEXT, Schema, Schemas, document
 from placement_store.http.versions import v
 from placement_store.providers import traits
 from placement_store.providers.outlines import Outline
@@ -79,7 +79,7 @@ def _wanted(parameters: Query) -> dict[str, Any]:
     return wanted
 
 
-_TRAIT: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[A-Z0-9_]+\Z"}
+_TRAIT: Schema = {**NAME, "pattern": r"^[A-Z0-9_]+\Z"}
 
 #: What ``PUT /resource_providers/{uuid}/traits`` takes.
 _REPLACE_SCHEMAS = Schemas(

@@ -9,18 +9,17 @@ from sqlalchemy import Connection
 
 from placement_store.http.operations import Call, Operation, OperationResult, Resource
 from placement_store.http.resources.resource_providers import ProviderScopedResource
-from placement_store.http.schemas import Schema, Schemas, document, with_more
+from placement_store.http.schemas import NAME, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import rows as providers
 from placement_store.providers import usages
 from placement_store.providers.usages import Sums
 
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 #: The values for all types together, and for consumers that have no type.
 ALL, UNKNOWN = "all", "unknown"
-_TYPE: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": rf"^([A-Z0-9_]+|{ALL}|{UNKNOWN})\Z"}
+_TYPE: Schema = {**NAME, "pattern": rf"^([A-Z0-9_]+|{ALL}|{UNKNOWN})\Z"}
 
-_LIST_1_9 = document({"project_id": _NAME, "user_id": _NAME}, required=("project_id",))
+_LIST_1_9 = document({"project_id": NAME, "user_id": NAME}, required=("project_id",))
 #: The parameters of ``GET /usages``.
 _LIST_SCHEMAS = Schemas({"1.9": _LIST_1_9, "1.38": with_more(_LIST_1_9, {"consumer_type": _TYPE})})
 
