@@ -178,19 +178,19 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
     def create_database(self, name: str) -> str:
         """Create an empty database, dropping one of that name first; returns its URL."""
         self.drop_database(name)
-        self._execute(f"CREATE DATABASE `{name}`")
+        self.execute(f"CREATE DATABASE `{name}`")
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
         """Drop a database if it is there, ending the connections which are still in it."""
         self.end_connections(name)
-        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+        self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def end_connections(self, name: str) -> None:
         """End the connections which are in a database."""
-        for row in self._execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
+        for row in self.execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
             with contextlib.suppress(pymysql.err.OperationalError):  # gone in the meantime
-                self._execute("KILL %s", *row)
+                self.execute("KILL %s", *row)
 
     def url(self, database: str) -> str:
         """Return the URL under which SQLAlchemy reaches a database of this server."""
@@ -198,9 +198,6 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
 
     def execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
         """Execute one statement as the user who may do anything, and commit."""
-        return self._execute(statement, *values)
-
-    def _execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
         # It offers no TLS, and PyMySQL would read all certificates of the machine to be ready for it.
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user=USER, password=self.password, ssl_disabled=True

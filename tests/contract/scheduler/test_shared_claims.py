@@ -248,7 +248,7 @@ def test_whatever_comes_at_once_each_has_the_answer_that_some_order_gives(
 
 def one_scheduler(rig: Rig) -> OneScheduler:
     """Return the scheduler of a rig, the same one in each round."""
-    return rig._schedulers[1] if len(rig._schedulers) > 1 else rig.scheduler()  # noqa: SLF001
+    return rig._schedulers[1] if len(rig._schedulers) > 1 else rig.scheduler()
 
 
 def stored_amounts(rig: Rig, nodes: set[str]) -> Counter[str]:

@@ -11,8 +11,6 @@ from moorage.cli.shell import main
 
 Done = subprocess.CompletedProcess[str]
 
-import pytest
-
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
