@@ -7,8 +7,10 @@ Placement's ``member_of`` likewise. Other extra specs belong to other plug-ins.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import structs
 
 from filters.requests.merging import extra_spec
 from moorage import errors
@@ -24,26 +26,11 @@ _AMOUNT = re.compile(r"[0-9]{1,10}")
 _MOST = 2**31 - 1
 
 
-@dataclass(slots=True)
-class GroupSpecs:
-    """The parsed extra specs of one group, with the path of the first."""
+class GroupSpecs(NamedTuple):
+    """The resource group of the extra specs of one suffix, with the path of the first."""
 
     path: str
-    resources: dict[str, int] = field(default_factory=dict)
-    required: list[str] = field(default_factory=list)
-    forbidden: list[str] = field(default_factory=list)
-    member_of: list[tuple[str, ...]] = field(default_factory=list)
-    not_member_of: list[str] = field(default_factory=list)
-
-    def group(self) -> ResourceGroup:
-        """Return the resource group."""
-        return ResourceGroup(
-            resources=self.resources,
-            required=tuple(self.required),
-            forbidden=tuple(self.forbidden),
-            member_of=tuple(self.member_of),
-            not_member_of=tuple(self.not_member_of),
-        )
+    group: ResourceGroup
 
 
 def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
@@ -86,13 +73,17 @@ def _read(found: dict[str, GroupSpecs], key: str, value: str) -> None:
     what, _, name = key.partition(":")
     kind = next(kind for kind in ("resources", "trait", "member_of") if what.startswith(kind))
     suffix = what.removeprefix(kind)
-    specs = found.setdefault(suffix, GroupSpecs(path))
+    first_path, group = found.get(suffix, (path, ResourceGroup()))
     if kind == "resources":
-        specs.resources[name] = _amount(value, path, least=0 if suffix == UNSUFFIXED else 1)
+        least = 0 if suffix == UNSUFFIXED else 1
+        group = structs.replace(group, resources={**group.resources, name: _amount(value, path, least)})
     elif kind == "trait":
-        _trait(specs, name, value, path)
+        if value not in ("required", "forbidden"):
+            raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is neither required nor forbidden")
+        group = structs.replace(group, **{value: (*getattr(group, value), name)})
     else:
-        _membership(specs, value, path)
+        group = _in_aggregates(group, value, path)
+    found[suffix] = GroupSpecs(first_path, group)
 
 
 def _amount(value: str, path: str, least: int) -> int:
@@ -101,24 +92,14 @@ def _amount(value: str, path: str, least: int) -> int:
     return int(value)
 
 
-def _trait(specs: GroupSpecs, trait: str, value: str, path: str) -> None:
-    if value == "required":
-        specs.required.append(trait)
-    elif value == "forbidden":
-        specs.forbidden.append(trait)
-    else:
-        raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is neither required nor forbidden")
-
-
-def _membership(specs: GroupSpecs, value: str, path: str) -> None:
-    """Parse ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
+def _in_aggregates(group: ResourceGroup, value: str, path: str) -> ResourceGroup:
+    """Return a group with ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
     listed = value.removeprefix("!")
     uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
     aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)
     if value.startswith("!"):
-        specs.not_member_of.extend(aggregates)
-    else:
-        specs.member_of.append(aggregates)
+        return structs.replace(group, not_member_of=(*group.not_member_of, *aggregates))
+    return structs.replace(group, member_of=(*group.member_of, aggregates))
 
 
 def _uuid(text: str, path: str) -> str:

@@ -48,20 +48,21 @@ class ExtraSpecsRequestFilter(RequestFilter):
 
 
 def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
-    request = with_amounts(request, specs.resources, specs.path)
+    more = specs.group
+    request = with_amounts(request, more.resources, specs.path)
     group = unsuffixed(request)
     return with_unsuffixed(
         request,
-        required=with_more(group.required, specs.required),
-        forbidden=with_more(group.forbidden, specs.forbidden),
-        member_of=with_more(group.member_of, specs.member_of),
-        not_member_of=with_more(group.not_member_of, specs.not_member_of),
+        required=with_more(group.required, more.required),
+        forbidden=with_more(group.forbidden, more.forbidden),
+        member_of=with_more(group.member_of, more.member_of),
+        not_member_of=with_more(group.not_member_of, more.not_member_of),
     )
 
 
 def _with_suffixed(request: RequestSpec, specs: Mapping[str, GroupSpecs]) -> RequestSpec:
     """Return the request with the suffixed groups, without the flavor's own amounts of their classes."""
-    groups = {suffix: each.group() for suffix, each in specs.items()}
+    groups = {suffix: each.group for suffix, each in specs.items()}
     paths = {suffix: each.path for suffix, each in specs.items()}
     named = {name for group in groups.values() for name in group.resources}
     taken_out = named & {VCPU, MEMORY_MB, DISK_GB} - unsuffixed(request).resources.keys()
