@@ -36,7 +36,7 @@ from scheduler.decide.claim_writer import ClaimWriter
 from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.endpoints.explain import ExplainEndpoint
-from scheduler.endpoints.view import ViewCatchUp, ViewComparison
+from scheduler.endpoints.view import ViewEndpoint
 from scheduler.plugins.loading import numeric_metadata
 from scheduler.plugins.watch import PluginWatchdog
 from scheduler.policy import ActivePolicy, SchedulingPolicy
@@ -205,8 +205,7 @@ class SchedulerService:
             endpoint,
             policies,
             ExplainEndpoint(environment),
-            ViewComparison(database, follower, host_cache),
-            ViewCatchUp(follower, endpoint.decisions),
+            ViewEndpoint(environment, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
         ]
         bus = self._serve(endpoints, database, names)

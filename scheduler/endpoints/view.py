@@ -11,31 +11,30 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Table
 
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import CatchUpView, CompareView, ViewCaughtUp
 from moorage.model.inspection import ViewDrift
 from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
-from scheduler.decide.environment import InFlight
+from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.registry import hosts
-from scheduler.view.follower import Follower
-from scheduler.view.host_cache import HostCache
 
 #: The ``seq`` of every row by id, of both tables that the view follows.
 _Seqs = Mapping[Table, Mapping[int, int]]
 _TABLES = (resource_providers, hosts_table)
 
 
-class ViewCatchUp:
-    """The endpoint of `catch_up_view`.
+class ViewEndpoint:
+    """The endpoint of `catch_up_view` and `compare_view`.
 
     :param decisions: the decisions in flight.
     """
 
-    def __init__(self, follower: Follower, decisions: InFlight) -> None:
-        self._follower = follower
+    def __init__(self, environment: DecisionEnvironment, decisions: InFlight) -> None:
+        self._database = environment.database
+        self._follower = environment.follower
+        self._host_cache = environment.host_cache
         self._decisions = decisions
 
     @serves(CatchUpView)
@@ -49,18 +48,11 @@ class ViewCatchUp:
         # Wait only after that: a decision that begins from now on sees the new state, an earlier one may not.
         return ViewCaughtUp(undecided=self._decisions.wait(message.patience))
 
-
-class ViewComparison:
-    """The endpoint of `compare_view`. It repairs nothing: the view stays as the next decision would see it."""
-
-    def __init__(self, database: Database, follower: Follower, host_cache: HostCache) -> None:
-        self._database = database
-        self._follower = follower
-        self._host_cache = host_cache
-
     @serves(CompareView)
     def compare_view(self, _message: CompareView) -> ViewDrift:
         """Return the names of the hosts of which the view has missed a change; a provider without a host by its uuid.
+
+        Nothing is repaired: the view stays as the next decision would see it.
 
         :raises StoreUnavailable: the database cannot be reached.
         """

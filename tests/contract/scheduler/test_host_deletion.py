@@ -33,7 +33,6 @@ from placement_store.schema import (
     resource_providers,
     tombstones,
 )
-from scheduler.endpoints.view import ViewComparison
 
 rig = rig_on_each_store
 
@@ -132,8 +131,7 @@ def test_a_host_goes_with_its_whole_tree_and_the_schedulers_see_it(rig: Rig) -> 
     assert orphans(rig) == 0
     scheduler.follower.follow(scheduler.follower.now())
     assert [host.service_host for host in scheduler.host_cache.snapshot().hosts] == ["host1"]
-    comparison = ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache)
-    assert comparison.compare_view(CompareView()).drifted == ()
+    assert scheduler.view_endpoint.compare_view(CompareView()).drifted == ()
     assert scheduler.select(select("i1"))[0][0].service_host == "host1"
 
 

@@ -30,7 +30,6 @@ from moorage.model.inspection import ViewDrift
 from placement_store.db.names import sync
 from placement_store.schema import changes, consumers, resource_providers
 from scheduler.decide.funnel import Funnel
-from scheduler.endpoints.view import ViewComparison
 from scheduler.plugins.loading import Named
 
 rig = rig_on_each_store
@@ -214,7 +213,7 @@ def test_after_every_step_every_view_that_follows_shows_as_many_servers_as_a_rec
 
 
 def drift(scheduler: OneScheduler) -> ViewDrift:
-    return ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache).compare_view(CompareView())
+    return scheduler.view_endpoint.compare_view(CompareView())
 
 
 def test_what_the_feed_has_not_told_is_found_by_comparing_everything(rig: Rig) -> None:

@@ -16,7 +16,6 @@ from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from scheduler.decide.environment import InFlight
 from scheduler.decide.funnel import Funnel
-from scheduler.endpoints.view import ViewCatchUp
 from scheduler.plugins.loading import Named
 
 
@@ -45,8 +44,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def catch_up(scheduler: OneScheduler, patience: float) -> int:
-    endpoint = ViewCatchUp(scheduler.follower, scheduler.endpoint.decisions)
-    return endpoint.catch_up_view(CatchUpView(patience=patience)).undecided
+    return scheduler.view_endpoint.catch_up_view(CatchUpView(patience=patience)).undecided
 
 
 def disable(rig: Rig, name: str) -> None:

@@ -5,7 +5,6 @@ from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_stor
 
 from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
 from placement_store.schema import changes, hosts
-from scheduler.endpoints.view import ViewComparison
 
 empty_rig = rig_on_each_store
 
@@ -16,12 +15,8 @@ def rig(empty_rig: Rig) -> Rig:
     return empty_rig
 
 
-def comparison(scheduler: OneScheduler) -> ViewComparison:
-    return ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache)
-
-
 def drifted(scheduler: OneScheduler) -> tuple[str, ...]:
-    return comparison(scheduler).compare_view(CompareView()).drifted
+    return scheduler.view_endpoint.compare_view(CompareView()).drifted
 
 
 def silence(rig: Rig) -> None:
@@ -34,7 +29,7 @@ def test_a_view_that_has_yet_to_follow_the_feed_has_not_drifted(rig: Rig) -> Non
     rig.take(1, vcpus=4)
     rig.add_hosts([7])
 
-    answer = comparison(scheduler).compare_view(CompareView())
+    answer = scheduler.view_endpoint.compare_view(CompareView())
 
     assert (answer.hosts, answer.drifted) == (4, ())
 

@@ -29,6 +29,7 @@ from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.endpoints.explain import ExplainEndpoint
+from scheduler.endpoints.view import ViewEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
@@ -75,6 +76,7 @@ class OneScheduler:
         self.endpoint = SchedulerEndpoint(environment, stored, FailureCounts())
         self.select = self.endpoint.select_destinations
         self.explain = ExplainEndpoint(environment).explain
+        self.view_endpoint = ViewEndpoint(environment, self.endpoint.decisions)
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:
