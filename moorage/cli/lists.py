@@ -29,8 +29,8 @@ from moorage.model.inspection import ClaimState, OperationSummary, UnknownGuest
 E = TypeVar("E")
 M = TypeVar("M", bound=Message[Any])
 
-#: Entries of one answer for entries of other sizes. Arbitrary: an aggregate may have all hosts, a group few members.
-_AGGREGATES, _GROUPS, _CLAIMS = 20, 100, 5_000
+#: Entries of one answer for entries of varying size. Arbitrary: an aggregate may have all hosts, a group few members.
+_AGGREGATES, _GROUPS = 20, 100
 
 
 class MessageClient(Protocol):
@@ -55,10 +55,10 @@ def instances(client: MessageClient, message: ListInstances, at_once: int = MAX_
     return [instance for instance in found if message.deleted or instance.state != "deleted"]
 
 
-def migrations(client: MessageClient, message: ListMigrations) -> list[Migration]:
+def migrations(client: MessageClient, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
     """Return all migrations of a list; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
-    found = _whole(client.call, message, MAX_INSTANCES, lambda one: one.number, lambda one: one.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return [one for one in found if message.ended or one.state not in over]
 
 
@@ -82,34 +82,40 @@ def hosts(client: MessageClient, message: ListHosts, at_once: int = MAX_INSTANCE
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
-def host_aggregates(client: MessageClient, message: ListHostAggregates) -> list[HostAggregate]:
+def host_aggregates(
+    client: MessageClient, message: ListHostAggregates, at_once: int = _AGGREGATES
+) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client.call, message, _AGGREGATES, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def providers(client: MessageClient, message: ListResourceProviders) -> list[ResourceProvider]:
+def providers(
+    client: MessageClient, message: ListResourceProviders, at_once: int = MAX_INSTANCES
+) -> list[ResourceProvider]:
     """Return all resource providers of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client.call, message, MAX_INSTANCES, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def server_groups(client: MessageClient, message: ListServerGroups) -> list[ServerGroupState]:
+def server_groups(client: MessageClient, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
-    found = _whole(client.call, message, _GROUPS, lambda one: one.group.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
-def claims(client: MessageClient, message: ListClaims) -> list[ClaimState]:
+def claims(client: MessageClient, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
     """Return all claims of a list, the oldest first; see :func:`instances`."""
-    return sorted(_whole(client.call, message, _CLAIMS, lambda one: one.consumer_uuid), key=lambda one: -one.age)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
 
 
-def provider_allocations(client: MessageClient, message: ListProviderAllocations) -> dict[Uuid, ConsumerHold]:
+def provider_allocations(
+    client: MessageClient, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
+) -> dict[Uuid, ConsumerHold]:
     """Return the allocations of a provider, by consumer; see :func:`instances`."""
 
     def fetch(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
 
-    return dict(_whole(fetch, message, MAX_INSTANCES, lambda item: item[0]))
+    return dict(_whole(fetch, message, at_once, lambda item: item[0]))
 
 
 # --- What client and server agree on ----------------------------------------------------------------------------------
