@@ -86,9 +86,9 @@ def best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
 
 def lowest(ties: TieArray, count: int) -> RowArray:
     """Return the places of the ``count`` lowest ties, in no order."""
-    if count == 1:
-        return np.array([ties.argmin()])
-    return np.arange(len(ties)) if count >= len(ties) else np.argpartition(ties, count)[:count]
+    if count >= len(ties):
+        return np.arange(len(ties))
+    return np.array([ties.argmin()]) if count == 1 else np.argpartition(ties, count)[:count]
 
 
 # --- Seeds ----------------------------------------------------------------------------------------------------------
