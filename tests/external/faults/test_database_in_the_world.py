@@ -98,7 +98,7 @@ def test_the_clock_of_the_database_goes_on_evenly_when_summer_time_begins_and_en
 @pytest.fixture
 def first_url(mariadb: MariaDBServer) -> Iterator[str]:
     yield with_service_user(mariadb, "failing_over")
-    mariadb._execute("SET GLOBAL read_only = 0")
+    mariadb.execute("SET GLOBAL read_only = 0")
     mariadb.drop_database("failing_over")
 
 
@@ -131,23 +131,23 @@ def test_writes_go_on_behind_the_same_address_after_the_primary_has_become_read_
     assert database.write(insert) == mariadb.port
     with_service_user(berlin, "failing_over")
 
-    mariadb._execute("SET GLOBAL read_only = 1")
+    mariadb.execute("SET GLOBAL read_only = 1")
     proxy.switch("127.0.0.1", berlin.port)
 
     assert [database.write(insert) for _ in range(2 * CONNECTIONS)] == [berlin.port] * 2 * CONNECTIONS
-    assert mariadb._execute("SELECT COUNT(*) FROM failing_over.seen") == ((1,),)
+    assert mariadb.execute("SELECT COUNT(*) FROM failing_over.seen") == ((1,),)
 
 
 def test_a_primary_that_is_read_only_for_a_while_is_away_for_writes_alone(
     mariadb: MariaDBServer, database: Database
 ) -> None:
-    mariadb._execute("SET GLOBAL read_only = 1")
+    mariadb.execute("SET GLOBAL read_only = 1")
 
     with pytest.raises(errors.StoreUnavailable, match="read-only"):
         database.write(insert)
     assert database.read(lambda connection: connection.scalar(SERVER)) == mariadb.port
 
-    mariadb._execute("SET GLOBAL read_only = 0")
+    mariadb.execute("SET GLOBAL read_only = 0")
     assert database.write(insert) == mariadb.port
 
 
@@ -170,12 +170,12 @@ def test_http_answers_503_while_the_database_is_read_only(mariadb: MariaDBServer
 
     try:
         assert create("one") == 200
-        mariadb._execute("SET GLOBAL read_only = 1")
+        mariadb.execute("SET GLOBAL read_only = 1")
         assert [create("two") for _ in range(3)] == [503] * 3
-        mariadb._execute("SET GLOBAL read_only = 0")
+        mariadb.execute("SET GLOBAL read_only = 0")
         assert create("two") == 200
     finally:
-        mariadb._execute("SET GLOBAL read_only = 0")
+        mariadb.execute("SET GLOBAL read_only = 0")
         mariadb.drop_database("http_failing_over")
 
 
