@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -72,25 +73,17 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     # A provider that was claimed of may be deleted by now, emptied by a reshape.
     keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
     claimed = allocations.numbered(move_split.amounts_of(message.claimed), keys, names, connection)
-    root_id = keys[message.root_provider_uuid].root_id
     # Which allocations the consumer keeps and which are released; in a move, also which pass to or from the migration.
     in_a_move = message.migration_uuid is not None or message.held is not None
     step = (_next_destination if in_a_move else _next_host)(connection, found, message, keys, claimed, names)
     # On the released host a guest that may still run keeps its amounts, as a residue.
     residue = None if message.guest_gone else residues.residue_of(connection, holding, step.kept)
-    claim_id = ids.fresh()
     change = ConsumerChange(
         uuid=message.consumer_uuid,
         before=holding,
         after=step.after,
         named=frozenset(keys[uuid].id for request in requests[:2] for uuid in request if uuid in keys),
-        columns={
-            **UNCLAIMED,
-            "claim_id": claim_id,
-            "root_provider_id": root_id,
-            "owner": holding.owner,
-            "isolated_groups": _isolated(holding, message),
-        },
+        columns=_placement(holding, message, keys[message.root_provider_uuid].root_id),
         claimed=True,
         # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read as
         # accepted stays so at this generation.
@@ -102,18 +95,23 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     new = [] if residue is None else [residue]
     residues.write(connection, [*changes, *new], names, relied_on=relied_on, roots=dict(keys.values()))
     return Claimed(
-        claim_id=claim_id,
+        claim_id=change.columns["claim_id"],
         consumer_generation=holding.generation + 1,
         residue_uuid=None if residue is None else residue.uuid,
         extras=move_split.as_allocations(connection, step.lost, names),
     )
 
 
-def _isolated(holding: Holding, message: SwapClaim) -> bytes | None:
-    """Return the providers of a consumer's groups on the next host, if the groups are isolated."""
-    if holding.isolated_groups is None:
-        return None
-    return isolated_groups.encoded(isolated_groups.suffixed(message.claimed.mappings))
+def _placement(holding: Holding, message: SwapClaim, root_id: int) -> dict[str, Any]:
+    """Return the columns of a consumer on its next host, with a new claim."""
+    isolated = None if holding.isolated_groups is None else isolated_groups.suffixed(message.claimed.mappings)
+    return {
+        **UNCLAIMED,
+        "claim_id": ids.fresh(),
+        "root_provider_id": root_id,
+        "owner": holding.owner,
+        "isolated_groups": None if isolated is None else isolated_groups.encoded(isolated),
+    }
 
 
 def _next_host(
