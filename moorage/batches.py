@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Item(Generic[T, R]):
+class BatchItem(Generic[T, R]):
     """One thing that a thread asks for; it is given a result or an error while its batch is carried out."""
 
     __slots__ = ("_error", "_result", "_turn", "context", "is_done", "value")
@@ -76,20 +76,20 @@ class Batches(Generic[T, R]):
     :param most: the most items of one batch.
     """
 
-    def __init__(self, carry_out: Callable[[Sequence[Item[T, R]]], None], most: int) -> None:
+    def __init__(self, carry_out: Callable[[Sequence[BatchItem[T, R]]], None], most: int) -> None:
         self._carry_out = carry_out
         self._most = most
         self._lock = threading.Lock()
         self._is_under_way = False
         #: The first one's thread carries out the next batch.
-        self._waiting: deque[Item[T, R]] = deque()
+        self._waiting: deque[BatchItem[T, R]] = deque()
 
     def do(self, value: T) -> R:
         """Have one thing done, alone or together with what others ask for, and return its result.
 
         :raises DeadlineExceeded: the caller's deadline has passed before it was begun.
         """
-        item: Item[T, R] = Item(value)
+        item: BatchItem[T, R] = BatchItem(value)
         with self._lock:
             self._waiting.append(item)
             waits = self._is_under_way
@@ -102,7 +102,7 @@ class Batches(Generic[T, R]):
             self._carry_out_next()
         return item.outcome()
 
-    def _withdraw(self, item: Item[T, R]) -> None:
+    def _withdraw(self, item: BatchItem[T, R]) -> None:
         """Take an item back whose caller waits no longer.
 
         :raises DeadlineExceeded: it was not begun, and will not be.

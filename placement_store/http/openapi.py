@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from placement_store.http import versions
-from placement_store.http.operations import Operation, Resource
+from placement_store.http.operations import DeclaredOperation, Resource
 from placement_store.http.resources import RESOURCES
 from placement_store.http.schemas import Schema
 from placement_store.http.versions import MAX, Version
@@ -79,7 +79,7 @@ def _path(resource: type[Resource], version: Version) -> dict[str, Any]:
     }
 
 
-def _operation(resource: type[Resource], method: str, declared: Operation, version: Version) -> dict[str, Any]:
+def _operation(resource: type[Resource], method: str, declared: DeclaredOperation, version: Version) -> dict[str, Any]:
     work: Callable[..., None] = getattr(resource, f"on_{method.lower()}")
     described: dict[str, Any] = {
         "operationId": f"{method.lower()}_{resource.__name__.removesuffix('Resource')}",

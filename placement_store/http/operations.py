@@ -66,7 +66,7 @@ NO_QUERY, NO_BODY = Schemas({"1.0": {"type": "object", "additionalProperties": F
 
 
 @dataclass(frozen=True)
-class Operation:
+class DeclaredOperation:
     """Declare a method of a resource to be an operation of the API."""
 
     #: The policy rule that must allow it; null for an operation that is open to everybody.
@@ -101,12 +101,12 @@ class Operation:
 
 
 class Resource:
-    """A falcon resource: one path, whose methods are declared with :class:`Operation`."""
+    """A falcon resource: one path, whose methods are declared with :class:`DeclaredOperation`."""
 
     #: A falcon URI template, such as ``/resource_providers/{uuid}``.
     path: ClassVar[str]
     #: The declaration of each operation, by HTTP method.
-    operations: ClassVar[Mapping[str, Operation]] = {}
+    operations: ClassVar[Mapping[str, DeclaredOperation]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.operations = {
@@ -127,7 +127,7 @@ class Resource:
         :raises NotFound: it does not exist.
         """
 
-    def checked_call(self, declared: Operation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
+    def checked_call(self, declared: DeclaredOperation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
         """Return what :meth:`call` returns; a missing resource takes precedence over a bad request (404 over 400).
 
         :raises HTTPRefusal: this operation does not take such a request.
@@ -140,7 +140,7 @@ class Resource:
                 self.require_path(**path)
             raise
 
-    def call(self, declared: Operation, request: falcon.Request) -> Call:
+    def call(self, declared: DeclaredOperation, request: falcon.Request) -> Call:
         """Check a request before its operation runs, and return the call to run it with.
 
         The order of the checks decides on the status of a request with several faults: version, Accept, Content-Type,

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from sqlalchemy import Connection
 
 from moorage import context, errors, failpoints
-from moorage.batches import Batches, Item
+from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import DuplicateRequest, StoredAnswer, StoredRequests
 from placement_store.claims import begin_move, isolated_groups
@@ -76,7 +76,7 @@ class ClaimWriter:
         """
         return self._batches.do(planned) if planned.may_be_shared else self._write_one(planned)
 
-    def _write_batch(self, batch: Sequence[Item[PlannedRequest, StoredAnswer[Selections]]]) -> None:
+    def _write_batch(self, batch: Sequence[BatchItem[PlannedRequest, StoredAnswer[Selections]]]) -> None:
         # At the failpoints of a drill each request stands for itself.
         if len(batch) > 1 and not failpoints.are_observed() and self._write_together(batch):
             return
@@ -84,7 +84,7 @@ class ClaimWriter:
         for item in batch:
             item.do(self._write_one)
 
-    def _write_together(self, batch: Sequence[Item[PlannedRequest, StoredAnswer[Selections]]]) -> bool:
+    def _write_together(self, batch: Sequence[BatchItem[PlannedRequest, StoredAnswer[Selections]]]) -> bool:
         """Write the claims of several requests in one transaction; return False if one of them is in the way."""
         planned = [item.value for item in batch]
         made = [new for one in planned for new in one.claims]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.resources.aggregates import AggregatesResource
 from placement_store.http.resources.allocation_candidates import CandidatesResource
 from placement_store.http.resources.allocations import (
@@ -25,7 +25,7 @@ class RootResource(Resource):
 
     path = "/"
 
-    @Operation(None)
+    @DeclaredOperation(None)
     def on_get(self, _call: Call) -> OperationResult:
         """Show the range of microversions."""
         version = {

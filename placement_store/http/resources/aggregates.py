@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from moorage import ids
 from moorage.messages import SetAggregates
 from placement_store.db import change_feed
-from placement_store.http.operations import Call, Operation, OperationResult
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult
 from placement_store.http.query import canonical_uuid
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import GENERATION, UUID, Schema, Schemas, document
@@ -39,12 +39,12 @@ class AggregatesResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/aggregates"
 
-    @Operation("placement:resource_providers:aggregates:list", since=v("1.1"))
+    @DeclaredOperation("placement:resource_providers:aggregates:list", since=v("1.1"))
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """List the aggregates of a provider, from 1.19 with its generation."""
         return _shown(call, *self.present(uuid))
 
-    @Operation("placement:resource_providers:aggregates:update", since=v("1.1"), body=_REPLACE_SCHEMAS)
+    @DeclaredOperation("placement:resource_providers:aggregates:update", since=v("1.1"), body=_REPLACE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace the aggregates of a provider; before 1.19 its generation is neither compared nor bumped."""
         by_generation = call.version >= _GENERATIONS_SINCE

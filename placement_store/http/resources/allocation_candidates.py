@@ -11,7 +11,7 @@ from moorage.model import AllocationCandidates, AllocationRequest, ProviderSumma
 from placement_store.candidates import listing
 from placement_store.http import query, refusals
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.query import Names, Query
 from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.schemas import TEXT, Schema, Schemas, document, with_more
@@ -61,7 +61,9 @@ class CandidatesResource(Resource):
 
     path = "/allocation_candidates"
 
-    @Operation("placement:allocation_candidates:list", since=v("1.10"), query=_LIST_SCHEMAS, error_status=_BAD_QUERY)
+    @DeclaredOperation(
+        "placement:allocation_candidates:list", since=v("1.10"), query=_LIST_SCHEMAS, error_status=_BAD_QUERY
+    )
     def on_get(self, call: Call) -> OperationResult:
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = _request_of(call.query, call.version)

@@ -14,7 +14,7 @@ from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
 from placement_store.http.errors import BAD_NAME
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources.usages import UNKNOWN
@@ -152,7 +152,7 @@ class AllocationsResource(Resource):
 
     path = "/allocations"
 
-    @Operation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
@@ -165,7 +165,7 @@ class AllocationsOfConsumerResource(Resource):
 
     path = "/allocations/{consumer_uuid}"
 
-    @Operation("placement:allocations:list")
+    @DeclaredOperation("placement:allocations:list")
     def on_get(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Show the allocations of a consumer; they are empty for one that does not exist."""
         uuid = canonical_uuid(consumer_uuid)
@@ -174,7 +174,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @Operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=BAD_NAME)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
@@ -182,7 +182,7 @@ class AllocationsOfConsumerResource(Resource):
         self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
-    @Operation("placement:allocations:delete")
+    @DeclaredOperation("placement:allocations:delete")
     def on_delete(self, _call: Call, consumer_uuid: str) -> OperationResult:
         """Delete the allocations of a consumer; 404 if it has none."""
         uuid = canonical_uuid(consumer_uuid)
@@ -229,7 +229,7 @@ class AllocationsOfProviderResource(Resource):
 
     path = "/resource_providers/{uuid}/allocations"
 
-    @Operation("placement:resource_providers:allocations:list")
+    @DeclaredOperation("placement:resource_providers:allocations:list")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """List the allocations of a provider, by consumer."""
 

@@ -11,7 +11,7 @@ from moorage import errors, ids
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, Operation, OperationResult
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult
 from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
 from placement_store.http.schemas import (
@@ -95,12 +95,12 @@ class InventoriesResource(_WithInventories):
 
     path = "/resource_providers/{uuid}/inventories"
 
-    @Operation("placement:resource_providers:inventories:list")
+    @DeclaredOperation("placement:resource_providers:inventories:list")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """List the inventories of a provider."""
         return self._shown(*self.present(uuid))
 
-    @Operation(
+    @DeclaredOperation(
         "placement:resource_providers:inventories:create",
         body=_CREATE_SCHEMAS,
         error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
@@ -115,7 +115,9 @@ class InventoriesResource(_WithInventories):
         provider, held = self.after(message)
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
-    @Operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
+    @DeclaredOperation(
+        "placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS
+    )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace all inventories of a provider."""
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
@@ -123,7 +125,7 @@ class InventoriesResource(_WithInventories):
         message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
         return self._shown(*self.after(message))
 
-    @Operation("placement:resource_providers:inventories:delete", since=v("1.5"), below=405)
+    @DeclaredOperation("placement:resource_providers:inventories:delete", since=v("1.5"), below=405)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete all inventories of a provider."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
@@ -144,7 +146,7 @@ class InventoryOfClassResource(_WithInventories):
 
     path = "/resource_providers/{uuid}/inventories/{resource_class}"
 
-    @Operation("placement:resource_providers:inventories:show")
+    @DeclaredOperation("placement:resource_providers:inventories:show")
     def on_get(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Show the inventory of one class."""
         provider, held = self.present(uuid)
@@ -152,7 +154,7 @@ class InventoryOfClassResource(_WithInventories):
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @Operation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
+    @DeclaredOperation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace the inventory of one class, which must exist."""
         message = SetInventory(
@@ -166,7 +168,7 @@ class InventoryOfClassResource(_WithInventories):
         provider, held = self.after(message)
         return _one(provider, held[resource_class])
 
-    @Operation(
+    @DeclaredOperation(
         "placement:resource_providers:inventories:delete",
         error_status={errors.InventoryInUse: (409, CONCURRENT_UPDATE)},
     )

@@ -3,7 +3,7 @@
 from moorage import errors
 from moorage.model import ReshapedInventories
 from placement_store.http.errors import BAD_NAME
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
@@ -28,7 +28,7 @@ class ReshaperResource(Resource):
 
     path = "/reshaper"
 
-    @Operation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)

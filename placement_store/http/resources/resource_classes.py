@@ -6,7 +6,7 @@ from typing import Any
 from moorage import errors
 from placement_store.allocations import class_renaming
 from placement_store.http.errors import ErrorStatuses
-from placement_store.http.operations import Call, Operation, OperationResult
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.schemas import CUSTOM_NAME, Schemas, document
@@ -37,7 +37,7 @@ class ResourceClassesResource(NamedResource):
 
     path = "/resource_classes"
 
-    @Operation("placement:resource_classes:list", since=v("1.2"))
+    @DeclaredOperation("placement:resource_classes:list", since=v("1.2"))
     def on_get(self, call: Call) -> OperationResult:
         """List the resource classes."""
         found = self.store.read(self.store.classes.listed)
@@ -45,7 +45,7 @@ class ResourceClassesResource(NamedResource):
             body={"resource_classes": [_represented(name, call) for name in found]}, modified=time.time()
         )
 
-    @Operation("placement:resource_classes:create", since=v("1.2"), body=_CREATE_SCHEMAS, error_status=_TAKEN)
+    @DeclaredOperation("placement:resource_classes:create", since=v("1.2"), body=_CREATE_SCHEMAS, error_status=_TAKEN)
     def on_post(self, call: Call) -> OperationResult:
         """Create a custom resource class; 409 if it exists."""
         name = call.body["name"]
@@ -59,13 +59,13 @@ class ResourceClassResource(NamedResource):
 
     path = "/resource_classes/{name}"
 
-    @Operation("placement:resource_classes:show", since=v("1.2"))
+    @DeclaredOperation("placement:resource_classes:show", since=v("1.2"))
     def on_get(self, call: Call, name: str) -> OperationResult:
         """Show a resource class."""
         self._require(self.store.classes, name)
         return OperationResult(body=_represented(name, call), modified=time.time())
 
-    @Operation("placement:resource_classes:update", since=v("1.2"), body=_UPDATE_SCHEMAS, error_status=_TAKEN)
+    @DeclaredOperation("placement:resource_classes:update", since=v("1.2"), body=_UPDATE_SCHEMAS, error_status=_TAKEN)
     def on_put(self, call: Call, name: str) -> OperationResult:
         """Create a custom resource class unless it exists; before 1.7, rename it."""
         if call.version < _CREATED_BY_PUT_SINCE:
@@ -77,7 +77,7 @@ class ResourceClassResource(NamedResource):
         created = self._created(self.store.classes, name)
         return OperationResult(201 if created else 204, location=_path_of(name))
 
-    @Operation("placement:resource_classes:delete", since=v("1.2"))
+    @DeclaredOperation("placement:resource_classes:delete", since=v("1.2"))
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom resource class of which there is no inventory."""
         self._delete(self.store.classes, name)

@@ -19,7 +19,7 @@ from moorage.messages import (
 from placement_store.db import change_feed
 from placement_store.http import query
 from placement_store.http.errors import BAD_NAME
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import create as new_providers
@@ -116,7 +116,7 @@ class ResourceProvidersResource(Resource):
 
     path = "/resource_providers"
 
-    @Operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=BAD_NAME)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
@@ -133,7 +133,7 @@ class ResourceProvidersResource(Resource):
             body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
         )
 
-    @Operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Create a provider; from 1.20, return it."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
@@ -155,13 +155,13 @@ class ResourceProviderResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}"
 
-    @Operation("placement:resource_providers:show")
+    @DeclaredOperation("placement:resource_providers:show")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
         """Show a provider."""
         provider, _ = self.present(uuid)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @Operation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
+    @DeclaredOperation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename a provider and, from 1.14, set its first parent; from 1.37, change or remove its parent."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
@@ -183,7 +183,7 @@ class ResourceProviderResource(ProviderScopedResource):
         provider = self.store.once_unnamed(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @Operation("placement:resource_providers:delete")
+    @DeclaredOperation("placement:resource_providers:delete")
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import SetTraits
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.names import NamedResource, require_custom
@@ -27,7 +27,7 @@ class TraitsResource(Resource):
 
     path = "/traits"
 
-    @Operation("placement:traits:list", since=v("1.6"), query=_LIST_SCHEMAS)
+    @DeclaredOperation("placement:traits:list", since=v("1.6"), query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
         """List the traits, or those that match all parameters of the query."""
         wanted = _wanted(call.query)
@@ -40,20 +40,20 @@ class TraitResource(NamedResource):
 
     path = "/traits/{name}"
 
-    @Operation("placement:traits:show", since=v("1.6"))
+    @DeclaredOperation("placement:traits:show", since=v("1.6"))
     def on_get(self, _call: Call, name: str) -> OperationResult:
         """Check that a trait exists."""
         self._require(self.store.traits, name)
         return OperationResult(204, modified=time.time())
 
-    @Operation("placement:traits:update", since=v("1.6"))
+    @DeclaredOperation("placement:traits:update", since=v("1.6"))
     def on_put(self, _call: Call, name: str) -> OperationResult:
         """Create a custom trait unless it exists."""
         require_custom(name)
         created = self._created(self.store.traits, name)
         return OperationResult(201 if created else 204, location=f"/traits/{name}", modified=time.time())
 
-    @Operation("placement:traits:delete", since=v("1.6"))
+    @DeclaredOperation("placement:traits:delete", since=v("1.6"))
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom trait that no provider has."""
         self._delete(self.store.traits, name)
@@ -100,12 +100,12 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/traits"
 
-    @Operation("placement:resource_providers:traits:list", since=v("1.6"))
+    @DeclaredOperation("placement:resource_providers:traits:list", since=v("1.6"))
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """List the traits of a provider."""
         return _shown(*self.present(uuid))
 
-    @Operation(
+    @DeclaredOperation(
         "placement:resource_providers:traits:update",
         since=v("1.6"),
         body=_REPLACE_SCHEMAS,
@@ -121,7 +121,7 @@ class ProviderTraitsResource(ProviderScopedResource):
         )
         return _shown(*self.after(message))
 
-    @Operation("placement:resource_providers:traits:delete", since=v("1.6"))
+    @DeclaredOperation("placement:resource_providers:traits:delete", since=v("1.6"))
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Remove all traits from a provider."""
         self.after(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=()))

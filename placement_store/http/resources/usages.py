@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from placement_store.http.operations import Call, Operation, OperationResult, Resource
+from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import NAME, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
@@ -31,7 +31,7 @@ class UsagesResource(Resource):
 
     path = "/usages"
 
-    @Operation("placement:usages", since=v("1.9"), query=_LIST_SCHEMAS, target=("project_id", "user_id"))
+    @DeclaredOperation("placement:usages", since=v("1.9"), query=_LIST_SCHEMAS, target=("project_id", "user_id"))
     def on_get(self, call: Call) -> OperationResult:
         """Show sums by resource class and, from 1.38, by consumer type."""
         sent = call.query.last_values
@@ -69,7 +69,7 @@ class ProviderUsagesResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/usages"
 
-    @Operation("placement:resource_providers:usages")
+    @DeclaredOperation("placement:resource_providers:usages")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """Show the used amount of each inventory, zeros included."""
         provider, used = self.present(uuid)

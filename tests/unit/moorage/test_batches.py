@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage import context, errors
-from moorage.batches import Batches, Item
+from moorage.batches import Batches, BatchItem
 
 
 class Doubling:
@@ -23,7 +23,7 @@ class Doubling:
         self.threads: list[threading.Thread] = []
         self.begun = threading.Semaphore(0)
 
-    def __call__(self, batch: Sequence[Item[int, int]]) -> None:
+    def __call__(self, batch: Sequence[BatchItem[int, int]]) -> None:
         self.batches.append([item.value for item in batch])
         self.threads.append(threading.current_thread())
         self.begun.release()
@@ -92,7 +92,7 @@ def test_an_error_of_one_is_no_error_of_its_neighbours(doubling: Doubling) -> No
 def test_a_batch_that_fails_as_a_whole_fails_for_all_that_have_no_outcome_and_the_next_is_carried_out() -> None:
     gate, calls = threading.Event(), []
 
-    def carry_out(batch: Sequence[Item[int, int]]) -> None:
+    def carry_out(batch: Sequence[BatchItem[int, int]]) -> None:
         calls.append([item.value for item in batch])
         assert gate.wait(10)
         batch[0].succeed(1)
@@ -135,7 +135,7 @@ def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None
     gates = [threading.Event(), threading.Event()]
     begun: list[threading.Event] = []
 
-    def carry_out(batch: Sequence[Item[int, int]]) -> None:
+    def carry_out(batch: Sequence[BatchItem[int, int]]) -> None:
         begun.append(gates[len(begun)])
         assert begun[-1].wait(10)
         batch[0].succeed(2 * batch[0].value)
@@ -167,7 +167,7 @@ def test_an_item_done_alone_is_done_in_the_context_of_its_thread() -> None:
         return 0
 
     with context.bound(request_id="req-1"):
-        item: Item[int, int] = Item(1)
+        item: BatchItem[int, int] = BatchItem(1)
     with context.bound(request_id="req-2"):
         item.do(note)
     assert (seen, item.outcome()) == (["req-1"], 0)
