@@ -4,9 +4,9 @@ A resource is added in two steps:
 
 1. ``resources/RESOURCE.py``: a :class:`~placement_store.http.operations.Resource` with its ``path``, whose methods
    ``on_get``, ``on_put`` ... are declared with :class:`~placement_store.http.operations.DeclaredOperation`: policy
-   rule, first version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by microversion),
-   and the status of those errors of the store that differ from the default. Before such a method
-   runs, version, media type, policy, query and body have been checked. It calls functions of the store in
+   rule, first version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by
+   microversion), and the status of those errors of the store that differ from the default. Before such a method runs,
+   version, media type, policy, query and body have been checked. It calls functions of the store in
    ``self.store.read`` or ``self.store.once_unnamed`` and returns an
    :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
    (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
