@@ -11,11 +11,11 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 from rich.console import Console
 
-from harness.arguments import OnServers, Servers, count, rate, server_programs
+from harness.arguments import OnServers, count, rate, server_programs
 from harness.bench import build, candidates, explain, http, packing, select
-from harness.bench.cloud import is_embedded, running
+from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.load import Load, Measured
-from harness.cloud import CloudSpec
+from harness.cloud import CloudSpec, Settings
 from moorage import errors
 from moorage.cli.command import Configured, positive, shown
 
@@ -41,10 +41,45 @@ class _OverRpc(OnServers, ShowOne):
         parser.add_argument("--seconds", type=positive, default=5.0, help="that are counted; default: %(default)s")
         return parser
 
-    def load(self, arguments: argparse.Namespace, servers: Servers) -> Load:
-        """Return the load; clients on an embedded bus are threads of this process."""
-        processes = 0 if is_embedded(servers) else min(arguments.processes, arguments.clients)
-        return Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
+    def measured(
+        self,
+        arguments: argparse.Namespace,
+        settings: Settings,
+        request: select.Request,
+        measure: Callable[[BenchCloud, Load], Measured],
+        living: Callable[[BenchCloud, Measured], Sequence[str]],
+    ) -> tuple[Measured, dict[str, Any]]:
+        """Measure on a cloud with these settings, and return that with the figures that all benchmarks share.
+
+        :param request: the decision whose payloads bare RPC is measured with.
+        :param living: returns the uuids of the instances that may hold allocations after the measurement.
+        """
+        # Large enough that no measurement fills the cloud.
+        size = {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000}
+        with self.servers(arguments) as servers, _progress() as say:
+            # On an embedded bus the clients are threads of this process.
+            processes = 0 if is_embedded(servers) else min(arguments.processes, arguments.clients)
+            load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
+            spec = CloudSpec(
+                hosts=arguments.hosts,
+                cells=arguments.cells,
+                schedulers=arguments.schedulers,
+                settings={**settings, "fake_driver": {**size, **settings.get("fake_driver", {})}},
+            )
+            say(f"starting {arguments.hosts} hosts")
+            with running(servers, spec) as cloud:
+                say(f"measuring for {arguments.seconds:g} s")
+                measured = measure(cloud, load)
+                memory = cloud.memory_mb()
+                say("measuring bare RPC")
+                echoed, created = select.bare(cloud, request, load) if processes else (None, [])
+                verdict = cloud.judge([*living(cloud, measured), *created])
+        return measured, {
+            **_figures(measured, echoed),
+            "rss_mb": memory,
+            "overcommitted": verdict.overcommitted,
+            "leaked": verdict.leaked,
+        }
 
 
 class BenchSelect(_OverRpc):
@@ -66,39 +101,24 @@ class BenchSelect(_OverRpc):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
         request = select.Request(per_request=arguments.per_request, alternates=arguments.alternates)
-        with self.servers(arguments) as servers, _progress() as say:
-            load = self.load(arguments, servers)
-            spec = CloudSpec(
-                hosts=arguments.hosts,
-                cells=arguments.cells,
-                schedulers=arguments.schedulers,
-                settings={
-                    # Large enough that no measurement fills the cloud.
-                    "fake_driver": {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000},
-                    # In a real cloud the agents have processors of their own; here they share the scheduler's. They are
-                    # stopped once all hosts are up: a decision needs only their last reports.
-                    "compute": {"report_interval": 5.0},
-                    "scheduler": {"host_down_after": 86400.0},
-                },
-            )
-            say(f"starting {arguments.hosts} hosts")
-            with running(servers, spec) as cloud:
-                cloud.stop_agents()
-                say(f"measuring for {arguments.seconds:g} s")
-                measured = select.select(cloud, request, load)
-                memory = cloud.memory_mb()
-                say("measuring bare RPC")
-                echoed, created = select.bare(cloud, request, load) if load.processes else (None, [])
-                verdict = cloud.judge([*measured.created, *created])
+        measured, shared = self.measured(
+            arguments,
+            {
+                # In a real cloud the agents have processors of their own; here they share the scheduler's. They are
+                # stopped once all hosts are up: a decision needs only their last reports.
+                "compute": {"report_interval": 5.0},
+                "scheduler": {"host_down_after": 86400.0},
+            },
+            request,
+            lambda cloud, load: select.select(cloud, request, load),
+            lambda _cloud, measured: measured.created,
+        )
         figures = {
             "hosts": arguments.hosts,
             "clients": arguments.clients,
             "per_request": arguments.per_request,
             "claims_per_s": round(measured.items_per_s, 1),
-            **_figures(measured, echoed),
-            "rss_mb": memory,
-            "overcommitted": verdict.overcommitted,
-            "leaked": verdict.leaked,
+            **shared,
         }
         return list(figures), shown(figures.values())
 
@@ -122,40 +142,23 @@ class BenchBuild(_OverRpc):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
-        with self.servers(arguments) as servers, _progress() as say:
-            load = self.load(arguments, servers)
-            spec = CloudSpec(
-                hosts=arguments.hosts,
-                cells=arguments.cells,
-                schedulers=arguments.schedulers,
-                settings={
-                    "fake_driver": {
-                        "vcpus": 100_000,
-                        "memory_mb": 100_000_000,
-                        "disk_gb": 1_000_000,
-                        "fail_rate": arguments.fail_rate,
-                    },
-                    "compute": {"report_interval": 5.0},
-                    "conductor": {"report_interval": 5.0},
-                },
-            )
-            say(f"starting {arguments.hosts} hosts")
-            with running(servers, spec) as cloud:
-                say(f"measuring for {arguments.seconds:g} s")
-                measured = build.build(cloud, arguments.per_order, load)
-                memory = cloud.memory_mb()
-                say("measuring bare RPC")
-                echoed, created = select.bare(cloud, select.Request(), load) if load.processes else (None, [])
-                verdict = cloud.judge([*build.active(cloud), *created])
+        measured, shared = self.measured(
+            arguments,
+            {
+                "fake_driver": {"fail_rate": arguments.fail_rate},
+                "compute": {"report_interval": 5.0},
+                "conductor": {"report_interval": 5.0},
+            },
+            select.Request(),
+            lambda cloud, load: build.build(cloud, arguments.per_order, load),
+            lambda cloud, _measured: build.active(cloud),
+        )
         figures = {
             "hosts": arguments.hosts,
             "clients": arguments.clients,
             "per_order": arguments.per_order,
             "builds_per_s": round(measured.items_per_s, 1),
-            **_figures(measured, echoed),
-            "rss_mb": memory,
-            "overcommitted": verdict.overcommitted,
-            "leaked": verdict.leaked,
+            **shared,
         }
         return list(figures), shown(figures.values())
 

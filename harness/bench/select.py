@@ -54,7 +54,8 @@ def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Op
 
 
 def select(cloud: BenchCloud, request: Request, load: Load) -> Measured:
-    """Measure decisions with their claims."""
+    """Stop the agents, and measure decisions with their claims."""
+    cloud.stop_agents()
     return measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds)
 
 
