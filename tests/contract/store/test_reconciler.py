@@ -42,7 +42,6 @@ def conf() -> cfg.ConfigOpts:
         {
             "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
             "placement": {"reconcile_after": 60.0, "reconcile_interval": 10.0},
-            "rpc": {"call_timeout": 0.3},
         }
     )
 
@@ -120,8 +119,9 @@ def test_what_the_owner_cannot_tell_is_kept_and_reported_however_old_it_is(
 
 
 def test_without_an_answer_everything_is_kept_and_a_few_questions_are_enough(
-    store: Store, host: str, bus: Bus, reconciler: Reconciler
+    store: Store, host: str, conf: cfg.ConfigOpts, reconciler: Reconciler
 ) -> None:
+    conf.set_override("call_timeout", 0.3, "rpc")
     claims = dict(old_claim(store, store.provider(VCPU=2, MEMORY_MB=2048)) for _ in range(5))
 
     reconciler.round()
