@@ -11,7 +11,6 @@ from moorage.messages import (
     DeleteInstance,
     DetachResource,
     EvacuateInstance,
-    ListOperations,
     LiveMigrateInstance,
     MigrateInstance,
     RebuildInstance,
@@ -84,17 +83,13 @@ def server_in(room: Room, state: str) -> Iterator[str]:
     try:
         _bring(room, uuid, state)
         # What earlier servers have left is cleaned up, and will not change anything any more.
-        room.until(lambda: _pending(room) <= _pending(room, uuid), "the others to be gone")
+        room.until(lambda: room.pending() <= room.pending(uuid), "the others to be gone")
         yield uuid
     finally:
         room.cloud.faults.forget(uuid)
         give(room, "delete", uuid)
         room.becomes(uuid, "deleted")
         room.clear(uuid)
-
-
-def _pending(room: Room, uuid: str | None = None) -> set[str]:
-    return {one.uuid for one in room.ask(ListOperations(instance_uuid=uuid))}
 
 
 def _bring(room: Room, uuid: str, state: str) -> None:

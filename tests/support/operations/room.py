@@ -148,6 +148,10 @@ class Room:
         found = {(attempt.host, attempt.state) for attempt in self.show(uuid).attempts}
         return (self.hosts[role], state) in found
 
+    def pending(self, uuid: str | None = None) -> set[str]:
+        """Return the operations that go on, of one server or of all: what is being cleaned up is among them."""
+        return {one.uuid for one in self.ask(ListOperations(instance_uuid=uuid))}
+
     def becomes(self, uuid: str, state: str) -> None:
         glance = Glance(self.cloud.database, uuid)
         self.until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
