@@ -27,7 +27,8 @@ from moorage import context, errors, failpoints, logs
 from moorage.bus.handlers import SECONDS_LEFT, Endpoint, plain_type, request_id_of
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
-from moorage.bus.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
+from moorage.bus.rabbit import RabbitDriver
+from moorage.bus.rabbit_connection import SERVER_PART, NotSentInTime
 from moorage.bus.rpc_server import ThreadedServer
 from moorage.config import options
 from moorage.messages.wire import Message, R, decode, encode, prepare
