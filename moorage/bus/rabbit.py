@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import cachetools
 from oslo_config import cfg
@@ -16,9 +16,13 @@ import oslo_messaging
 from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
 from oslo_messaging._drivers import common as rpc_common
 
+from moorage.bus.message_batches import AnswerSender, CallQueue, CallSender, ReplyWaiter, calls_of
 from moorage.bus.rabbit_connection import Connection
 
 LOG = logging.getLogger(__name__)
+
+#: Of a call that may travel together with others.
+BATCHED: Final = oslo_messaging.TransportOptions()
 
 #: The longest single wait for a message, in seconds. A process that was stopped detects it by a longer wait.
 _LONGEST_POLL = 0.5
@@ -64,6 +68,10 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
 
     #: The earliest time at which this process may have had it, by the monotonic clock.
     taken: float
+    #: True if it came in a batch: its answer may travel so as well.
+    is_batched = False
+    #: True if others of its batch were taken before it.
+    is_further = False
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
         """Send the answer to the caller; a cast has none. A missing reply queue is waited for, within bounds."""
@@ -80,8 +88,13 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         """Send a reply; return False if its queue is missing."""
         driver = self.listener.driver
         try:
-            with driver._get_connection(rpc_common.PURPOSE_SEND) as connection:  # noqa: SLF001 - the base class does so
-                self._send_reply(connection, reply, failure)
+            if self.is_batched:
+                text = rpc_common.serialize_remote_exception(failure) if failure else None
+                answer = {"result": reply, "failure": text, "ending": True, "_msg_id": self.msg_id}
+                driver.answers.send(self.reply_q, answer)
+            else:
+                with driver.connect() as connection:
+                    self._send_reply(connection, reply, failure)
         except (oslo_messaging.MessageUndeliverable, amqp.AMQPDestinationNotFound):
             return False
         except oslo_messaging.MessageDeliveryFailure as fault:
@@ -104,20 +117,42 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
     @property
     def _current_timeout(self) -> float:
-        """The seconds of the library's next single wait for a message; it doubles them each time."""
-        return self._poll_seconds
+        """The seconds of the library's next single wait for a message.
+
+        The library begins with 1 ms after each message and doubles that, for the sake of late acknowledgements, which
+        calls do not have.
+        """
+        return _LONGEST_POLL
 
     @_current_timeout.setter
     def _current_timeout(self, seconds: float) -> None:
-        self._poll_seconds = min(seconds, _LONGEST_POLL)
+        pass
 
     def __call__(self, message: Any) -> None:
-        """Add one message that was read from the socket."""
+        """Add one message that was read from the socket, or all messages of a batch."""
         taken = self._earliest()
         known = len(self.incoming)
-        super().__call__(message)
-        for incoming in self.incoming[known:]:
-            incoming.taken = taken
+        calls = calls_of(message)
+        if calls is None:
+            super().__call__(message)
+        elif self._is_taken(message):
+            for call in calls:
+                amqpdriver.AMQPListener.__call__(self, call)
+        for position, incoming in enumerate(self.incoming[known:]):
+            incoming.taken, incoming.is_batched, incoming.is_further = taken, calls is not None, position > 0
+
+    def _is_taken(self, batch: Any) -> bool:
+        """Acknowledge a batch as the library does a single call; return whether its calls are to be carried out."""
+        try:
+            batch.acknowledge()
+            self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(batch))
+        except rpc_common.DuplicateMessageError:
+            LOG.warning("A batch of calls that came twice is ignored")
+            return False
+        except Exception as fault:  # noqa: BLE001 - of several libraries
+            LOG.warning("A batch of calls is discarded, because it could not be acknowledged: %s", fault)
+            return False
+        return True
 
     def _earliest(self) -> float:
         """Return the earliest time at which a message just read may have reached the socket."""
@@ -128,7 +163,9 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
-    """The library's RabbitMQ driver with connections, messages and listeners of this module."""
+    """The library's RabbitMQ driver with connections, messages, listeners and batches of ours."""
+
+    _reply_q: str | None
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
@@ -136,6 +173,35 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         self.given_up = threading.Event()
         made: pool.ConnectionPool = self._connection_pool
         made.connection_cls = functools.partial(Connection, given_up=self.given_up)
+        self._calls = CallSender(self.connect)
+        self.answers = AnswerSender(self.connect)
+
+    def connect(self, retry: int | None = None) -> rpc_common.ConnectionContext:
+        """Return a connection to send over; it returns to the pool at the end of its context."""
+        return self._get_connection(rpc_common.PURPOSE_SEND, retry)
+
+    def send(
+        self,
+        target: oslo_messaging.Target,
+        ctxt: dict[str, Any],
+        message: dict[str, Any],
+        wait_for_reply: bool | None = None,
+        timeout: float | None = None,
+        call_monitor_timeout: float | None = None,
+        retry: int | None = None,
+        transport_options: oslo_messaging.TransportOptions | None = None,
+    ) -> Any:
+        """Send a message, and wait for its answer if there is to be one."""
+        topic = target.topic if target.server is None else f"{target.topic}.{target.server}"
+        queue = CallQueue(self._get_exchange(target), topic, retry)
+        if transport_options is BATCHED and timeout is not None and self._calls.may_send_to(queue):
+            body = dict(message)
+            amqp.pack_context(body, ctxt)
+            reply_queue = self._get_reply_q()
+            result = self._calls.call(queue, body, timeout, self._waiter, reply_queue)
+            if not self._calls.was_refused(queue, result):
+                return result
+        return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
 
     def listen(
         self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None
@@ -151,3 +217,13 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         """Close all connections without waiting for an absent broker."""
         self.given_up.set()
         super().cleanup()
+
+    def _get_reply_q(self) -> str:
+        """Return the name of this process's reply queue, which the first call creates."""
+        with self._reply_q_lock:
+            if self._reply_q is None:
+                name = self._get_reply_queue_name()
+                connection = self._get_connection(rpc_common.PURPOSE_LISTEN)
+                self._waiter = ReplyWaiter(name, connection, self._allowed_remote_exmods, self._calls)
+                self._reply_q, self._reply_q_conn = name, connection
+            return self._reply_q
