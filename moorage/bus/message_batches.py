@@ -1,17 +1,23 @@
-"""Message batches on RabbitMQ: what is to be sent to a queue while a sending is under way travels in the next one.
+"""Message batches on RabbitMQ: the calls of one process to one topic travel together, and so do their answers.
 
-Calls to a topic are batched, and answers to the reply queue of one process. A batch of one is the library's own single
-message. On the wire a batch of several calls is itself a call, of the method `batch`, which a server of a former
-release refuses before anything is begun; its calls are then sent one by one. Only calls that came in a batch are
-answered in batches, so that a client of a former release never gets one (ADR 27).
+While a batch of calls is under way, the calls that are made meanwhile wait, and travel in the next one; a call that is
+made while nothing is under way is sent at once. Nagle's algorithm does the same for small segments (RFC 896). Answers
+that are to be sent to one process while another answer is being sent to it travel in the next message.
+
+A batch of one is the library's own single message. On the wire a batch of several calls is itself a call, of the method
+`batch`, which a server of a former release refuses before anything is begun; its calls are then sent one by one. Only
+calls that came in a batch are answered in batches, so that a client of a former release never gets one (ADR 27).
 """
 
 import logging
 import threading
+import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import cachetools
 import msgspec
@@ -21,6 +27,7 @@ from moorage.batches import Batches, BatchItem
 from moorage.bus.rabbit_connection import Connection, NotSentInTime, time_to_live
 
 # isort: split
+import oslo_messaging
 from oslo_messaging._drivers import amqp, amqpdriver
 from oslo_messaging._drivers import common as rpc_common
 
@@ -34,121 +41,86 @@ _ANSWERS = "moorage_answers"
 
 #: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
 _MOST = 32
+#: So many calls that wait are worth a message of their own, whatever is under way. Arbitrary.
+_FULL = 8
+#: The least time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
+_LEAST_PATIENCE = 0.005
 #: The most bytes of a batch of several messages. Arbitrary: a small part of what RabbitMQ takes.
 _MAX_BYTES = 2**20
 #: Seconds for which calls are sent one by one to a topic after a server of it has refused a batch. Arbitrary.
 _REFUSED_SECONDS = 60.0
 #: The longest single wait for an answer, in seconds. The library begins with 1 ms after each answer and doubles that.
 _POLL_SECONDS = 0.5
-#: Stands for the answer of a call whose batch was refused.
+#: What a thread receives instead of an answer: that it is to send the waiting calls; that its batch was refused.
+_YOUR_TURN = object()
 _REFUSED = object()
 
-Q = TypeVar("Q")
 Body = dict[str, Any]
-#: Opens a connection to send over, for as many retries.
-Connect = Callable[[int | None], "rpc_common.ConnectionContext"]
+#: Opens a connection to send over, with a number of retries.
+Connect = Callable[[int | None], rpc_common.ConnectionContext]
 
 
-class Outgoing(NamedTuple):
-    """A message as the library would send it, but without its envelope; ``timeout`` is its caller's, in seconds."""
-
-    body: Body
-    timeout: float | None = None
-
-
-Item = BatchItem[Outgoing, object]
-
-
-class _Batched(Generic[Q]):
-    """The batches of each queue that is being sent to.
-
-    :param send: sends a portion of a batch to a queue; what it returns is returned to each thread that sent.
-    """
-
-    def __init__(self, send: Callable[[Q, Sequence[Item]], object]) -> None:
-        self._send = send
-        self._lock = threading.Lock()
-        # In time there are as many queues as there have been callers: those that nobody sends to are forgotten.
-        self._by_queue: weakref.WeakValueDictionary[Q, Batches[Outgoing, object]] = weakref.WeakValueDictionary()
-
-    def send(self, queue: Q, message: Outgoing) -> object:
-        """Send a message, alone or together with others, and return once the broker has it.
-
-        :raises DeadlineExceeded: the caller's deadline has passed before it was sent.
-        """
-        with self._lock:
-            batches = self._by_queue.get(queue)
-            if batches is None:
-                batches = Batches(lambda batch: self._carry_out(queue, batch), _MOST)
-                self._by_queue[queue] = batches
-        return batches.do(message)
-
-    def _carry_out(self, queue: Q, batch: Sequence[Item]) -> None:
-        for portion in _portions(_timed(batch)):
-            try:
-                sent = self._send(queue, portion)
-            except Exception as fault:  # noqa: BLE001 - it is raised in each thread that sent
-                for item in portion:
-                    item.fail(fault)
-            else:
-                for item in portion:
-                    item.succeed(sent)
-
-
-def _timed(batch: Iterable[Item]) -> Iterator[tuple[float, Item]]:
-    """Yield each message of a batch with the seconds that it may spend in the queue; fail those that are too late."""
-    for item in batch:
-        try:
-            with context.adopted(item.context):
-                yield time_to_live(item.value.timeout) or 0.0, item
-        except NotSentInTime as late:
-            item.fail(late)
-
-
-def _portions(timed: Iterable[tuple[float, Item]]) -> Iterator[list[Item]]:
-    """Divide a batch into portions that may travel in one message; the first item of each expires first.
-
-    What travels in one message has one expiry, the first item's: no item is to lose more than half of its time.
-    """
-    portion: list[Item] = []
-    longest = size = 0.0
-    for seconds, item in sorted(timed, key=lambda each: each[0]):
-        bytes_of_item = len(msgspec.json.encode(item.value.body))
-        if portion and (seconds > longest or size + bytes_of_item > _MAX_BYTES):
-            yield portion
-            portion = []
-        if not portion:
-            longest, size = 2 * seconds, 0
-        portion.append(item)
-        size += bytes_of_item
-    if portion:
-        yield portion
+def _size(body: Body) -> int:
+    """Return the bytes of a message."""
+    return len(msgspec.json.encode(body))
 
 
 # --- Calls ----------------------------------------------------------------------------------------------------------
 
 
 class CallQueue(NamedTuple):
-    """Where calls go: calls with another number of retries are not sent together."""
+    """Where calls go; those with another number of retries are not sent together."""
 
     exchange: str
     topic: str
     retry: int | None
 
 
-class _SentBatch:
-    """A batch of calls on its way."""
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call of one thread."""
 
-    def __init__(self, calls: Sequence[Body]) -> None:
-        self.msg_ids = [call["_msg_id"] for call in calls]
-        self.msg_id = f"batch-{uuid.uuid4().hex}"
-        self.body: Body = {
+    body: Body
+    timeout: float
+    #: The thread's context: its deadline shows how much of the time-out is over.
+    of_thread: context.Context = field(default_factory=context.current)
+    batch: "_CallBatch | None" = None
+
+    @property
+    def msg_id(self) -> str:
+        """The id by which its thread receives the answer."""
+        return str(self.body["_msg_id"])
+
+    def seconds_in_queue(self) -> float:
+        """Return how long it may spend in the broker's queue; 0 if it is too late to be sent."""
+        try:
+            with context.adopted(self.of_thread):
+                return time_to_live(self.timeout) or 0.0
+        except NotSentInTime:
+            return 0.0
+
+
+@dataclass(eq=False)
+class _CallBatch:
+    """Calls that travel in one message; the first one expires first."""
+
+    calls: Sequence[_Call]
+    msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
+    sent: float = field(default_factory=time.monotonic)
+
+    def message(self) -> Body:
+        """Return the message; that of a single call is the library's own."""
+        bodies = [call.body for call in self.calls]
+        if len(bodies) == 1:
+            single: Body = rpc_common.serialize_msg({**bodies[0], amqp.UNIQUE_ID: self.msg_id})
+            return single
+        return {
             "namespace": _NAMESPACE,
             "method": _METHOD,
             "version": _VERSION,
-            "args": {"calls": calls},
+            "args": {"calls": bodies},
             "_msg_id": self.msg_id,
-            "_reply_q": calls[0]["_reply_q"],
+            "_reply_q": bodies[0]["_reply_q"],
             amqp.UNIQUE_ID: self.msg_id,
         }
 
@@ -162,16 +134,103 @@ def calls_of(message: Mapping[str, Any]) -> list[Body] | None:
     return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
+class _Outbox:
+    """The calls of this process to one queue: those that wait to be sent, and the batches that are under way.
+
+    A batch is under way until its first answer is there, and no longer than answers usually take: a call that takes
+    long holds nobody back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Call] = []
+        self._under_way: list[_CallBatch] = []
+        #: The waiting call whose thread is to send the next batch, from when it was told until it does so.
+        self._turn_of: _Call | None = None
+        #: The seconds after which the first answer to a batch usually comes: a moving average.
+        self._usual_seconds = 0.0
+
+    @property
+    def patience(self) -> float:
+        """The seconds that a call waits for a batch that is under way."""
+        return max(2 * self._usual_seconds, _LEAST_PATIENCE)
+
+    def add(self, call: _Call) -> _CallBatch | None:
+        """Add a call; return the batch that its thread is to send now, or None if it is to wait."""
+        with self._lock:
+            self._waiting.append(call)
+            is_first = self._turn_of is None and not self._are_any_under_way()
+            return self._take() if is_first or len(self._waiting) >= _FULL else None
+
+    def take(self) -> _CallBatch | None:
+        """Return the batch that the thread whose turn it is, or which has waited long enough, is to send now."""
+        with self._lock:
+            return self._take()
+
+    def remove(self, call: _Call, is_answered: bool) -> _Call | None:
+        """Remove a call that is over; return the call whose thread is to be told to send the next batch, if any."""
+        with self._lock:
+            if call in self._waiting:
+                self._waiting.remove(call)
+            if call.batch in self._under_way:
+                self._under_way.remove(call.batch)
+                if is_answered:
+                    self._usual_seconds += (time.monotonic() - call.batch.sent - self._usual_seconds) / 8
+            if self._turn_of is call:
+                self._turn_of = None
+            if not self._waiting or self._turn_of is not None or self._are_any_under_way():
+                return None
+            self._turn_of = self._waiting[0]
+            return self._turn_of
+
+    def _are_any_under_way(self) -> bool:
+        earliest = time.monotonic() - self.patience
+        self._under_way = [batch for batch in self._under_way if batch.sent > earliest]
+        return bool(self._under_way)
+
+    def _take(self) -> _CallBatch | None:
+        """Take the waiting calls that may travel in one message; None if all of them are too late.
+
+        What travels in one message expires at once, when its first call does: no call is to lose more than half of
+        its time by that.
+        """
+        self._turn_of = None
+        timed = sorted(
+            (
+                (seconds, position)
+                for position, call in enumerate(self._waiting)
+                if (seconds := call.seconds_in_queue())
+            ),
+        )
+        taken: list[_Call] = []
+        size = 0
+        for seconds, position in timed[:_MOST]:
+            call = self._waiting[position]
+            size += _size(call.body)
+            if taken and (seconds > 2 * timed[0][0] or size > _MAX_BYTES):
+                break
+            taken.append(call)
+        if not taken:
+            return None
+        batch = _CallBatch(taken)
+        for call in taken:
+            call.batch = batch
+            self._waiting.remove(call)
+        self._under_way.append(batch)
+        return batch
+
+
 class CallSender:
-    """Send the calls of one process in batches, and wait for their answers."""
+    """Send the calls of this process in batches, and receive their answers."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._batched: _Batched[CallQueue] = _Batched(self._send)
-        # Those on their way: each is kept by the threads that wait for its answers.
-        self._sent: weakref.WeakValueDictionary[str, _SentBatch] = weakref.WeakValueDictionary()
-        self._refused: cachetools.TTLCache[CallQueue, bool] = cachetools.TTLCache(10_000, _REFUSED_SECONDS)
         self._lock = threading.Lock()
+        # In time calls go to as many queues as there have been agents.
+        self._outboxes: weakref.WeakValueDictionary[CallQueue, _Outbox] = weakref.WeakValueDictionary()
+        # Those under way, which the threads of their calls keep.
+        self._batches: weakref.WeakValueDictionary[str, _CallBatch] = weakref.WeakValueDictionary()
+        self._refused: cachetools.TTLCache[CallQueue, bool] = cachetools.TTLCache(10_000, _REFUSED_SECONDS)
 
     def may_send_to(self, queue: CallQueue) -> bool:
         """Return False if a server there has refused a batch a short time ago."""
@@ -179,7 +238,7 @@ class CallSender:
             return queue not in self._refused
 
     def was_refused(self, queue: CallQueue, result: object) -> bool:
-        """Return whether the answer of a call is that its batch was refused, and note it for the queue."""
+        """Return whether the result of a call is that its batch was refused; note that for the queue."""
         if result is not _REFUSED:
             return False
         LOG.info("A server of %s is of a former release: calls are sent to it one by one", queue.topic)
@@ -188,75 +247,111 @@ class CallSender:
         return True
 
     def call(self, queue: CallQueue, body: Body, timeout: float, waiter: "ReplyWaiter", reply_queue: str) -> Any:
-        """Send a call, alone or together with others, and return its answer; see :meth:`was_refused`.
+        """Send a call, alone or together with others, and return its result; see :meth:`was_refused`.
 
-        :raises DeadlineExceeded: its time was over before it was sent.
         :raises MessagingTimeout: no answer in time.
         """
-        msg_id = uuid.uuid4().hex
-        body.update(_msg_id=msg_id, _reply_q=reply_queue, _timeout=None)
-        waiter.listen(msg_id)
+        call = _Call({**body, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}, timeout)
+        with self._lock:
+            outbox = self._outboxes.setdefault(queue, _Outbox())
+        waiter.listen(call.msg_id)
+        is_answered = False
         try:
-            sent = self._batched.send(queue, Outgoing(body, timeout))
-            left = context.seconds_left()
-            result = waiter.wait(msg_id, timeout if left is None else left, None, reply_queue)
-            del sent  # until here: it is found by its id as long as a thread keeps it
+            self._send(queue, outbox.add(call), waiter)
+            while (received := self._receive(call, outbox, waiter)) is _YOUR_TURN:
+                self._send(queue, outbox.take(), waiter)
+            if isinstance(received, Exception):
+                raise received
+            is_answered = True
+            result, _is_last = waiter._process_reply(received)  # noqa: SLF001 - the base class's own
+            if isinstance(result, Exception):
+                raise result
+            return result
         finally:
-            waiter.unlisten(msg_id)
-        if isinstance(result, Exception):
-            raise result
-        return result
+            waiter.unlisten(call.msg_id)
+            if (following := outbox.remove(call, is_answered)) is not None:
+                waiter.waiters.put(following.msg_id, _YOUR_TURN)
+
+    def _receive(self, call: _Call, outbox: _Outbox, waiter: "ReplyWaiter") -> Any:
+        """Return the answer of a call, the error of its sending, or that its thread is to send what waits."""
+        left = context.seconds_left()
+        seconds = max(call.timeout if left is None else left, 0.0)
+        if call.batch is None and outbox.patience < seconds:
+            with suppress(oslo_messaging.MessagingTimeout):
+                return waiter.waiters.get(call.msg_id, outbox.patience)
+            # Sent meanwhile by another thread, or else what is under way takes longer than usual.
+            return _YOUR_TURN if call.batch is None else self._receive(call, outbox, waiter)
+        return waiter.waiters.get(call.msg_id, seconds)
+
+    def _send(self, queue: CallQueue, batch: _CallBatch | None, waiter: "ReplyWaiter") -> None:
+        """Send a batch; if that fails, the error is the answer to each of its calls."""
+        if batch is None:
+            return
+        if len(batch.calls) > 1:
+            self._batches[batch.msg_id] = batch
+        first = batch.calls[0]
+        try:
+            # The connection reads from the context how much of the first one's time is over.
+            with context.adopted(first.of_thread), self._connect(queue.retry) as connection:
+                connection.topic_send(
+                    exchange_name=queue.exchange,
+                    topic=queue.topic,
+                    msg=batch.message(),
+                    timeout=first.timeout,
+                    retry=queue.retry,
+                )
+        except Exception as fault:  # noqa: BLE001 - it is raised in the thread of each call
+            for call in batch.calls:
+                waiter.waiters.put(call.msg_id, fault)
 
     def calls_of_batch(self, msg_id: str) -> Sequence[str]:
-        """Return the ids of the calls of a batch that is on its way; empty if this is no batch's id."""
-        sent = self._sent.get(msg_id)
-        return [] if sent is None else sent.msg_ids
-
-    def _send(self, queue: CallQueue, portion: Sequence[Item]) -> object:
-        calls = [item.value.body for item in portion]
-        first = portion[0]
-        sent: _SentBatch | None = None
-        if len(calls) == 1:
-            amqp._add_unique_id(calls[0])  # noqa: SLF001 - as the library's own sending
-            body = rpc_common.serialize_msg(calls[0])
-        else:
-            sent = _SentBatch(calls)
-            self._sent[sent.msg_id] = sent
-            body = sent.body
-        # The connection reads from the context how much of the first one's time is over.
-        with context.adopted(first.context), self._connect(queue.retry) as connection:
-            connection.topic_send(
-                exchange_name=queue.exchange,
-                topic=queue.topic,
-                msg=body,
-                timeout=first.value.timeout,
-                retry=queue.retry,
-            )
-        return sent
+        """Return the ids of the calls of a batch that is under way; empty if this is no batch's id."""
+        batch = self._batches.get(msg_id)
+        return () if batch is None else [call.msg_id for call in batch.calls]
 
 
 # --- Answers --------------------------------------------------------------------------------------------------------
 
 
 class AnswerSender:
-    """Send the answers to calls that came in batches, those to one process in batches as well."""
+    """Send the answers to calls that came in batches; those to one process travel in batches as well."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._batched: _Batched[str] = _Batched(self._send)
+        self._lock = threading.Lock()
+        # In time there are as many reply queues as there have been callers.
+        self._batches: weakref.WeakValueDictionary[str, Batches[Body, None]] = weakref.WeakValueDictionary()
 
     def send(self, reply_queue: str, answer: Body) -> None:
         """Send an answer, alone or together with others, and return once the broker has it.
 
         :raises MessageUndeliverable: there is no such queue.
         """
-        self._batched.send(reply_queue, Outgoing(answer))
+        with self._lock:
+            batches = self._batches.get(reply_queue)
+            if batches is None:
+                batches = Batches(lambda batch: self._send_batch(reply_queue, batch), _MOST)
+                self._batches[reply_queue] = batches
+        batches.do(answer)
 
-    def _send(self, reply_queue: str, portion: Sequence[Item]) -> None:
-        answers = [item.value.body for item in portion]
-        body = rpc_common.serialize_msg(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
+    def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
+        portion: list[BatchItem[Body, None]] = []
+        size = 0
+        for item in batch:
+            size += _size(item.value)
+            if portion and size > _MAX_BYTES:
+                self._send_portion(reply_queue, portion)
+                portion, size = [], _size(item.value)
+            portion.append(item)
+        self._send_portion(reply_queue, portion)
+
+    def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
+        answers = [item.value for item in portion]
         with self._connect(None) as connection:
+            body = rpc_common.serialize_msg(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
             connection.direct_send(reply_queue, body)
+        for item in portion:
+            item.succeed(None)
 
 
 class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
