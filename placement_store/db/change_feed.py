@@ -108,6 +108,14 @@ def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:
     return dict(connection.execute(select(table.c.id, table.c.seq)).all())
 
 
+_SEQS = bulk.Lookup(select(resource_providers.c.id, resource_providers.c.seq), resource_providers.c.id)
+
+
+def seq_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, int]:
+    """Return the ``seq`` of those of these providers that exist, by id."""
+    return {row.id: row.seq for row in _SEQS.rows(connection, sorted(provider_ids))}
+
+
 def differing_ids(connection: Connection, table: Table, known: Mapping[int, int]) -> set[int]:
     """Return the ids whose ``seq`` in the store differs from ``known``, or that only one of the two has."""
     return {id_ for id_, _ in known.items() ^ seq_by_id(connection, table).items()}
