@@ -1,5 +1,6 @@
 """The host view: snapshots that never change, and a host cache that shows what was read and claimed, each once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,8 +258,11 @@ class FollowedHost:
     capacity: int = 1000
     used: int = 0
     seq: int = 0
-    committed: list[tuple[int, Any, object]] = field(default_factory=list)
+    committed: list[tuple[int, Any, object, int]] = field(default_factory=list)
     following: list[Any] = field(default_factory=list)
+    #: What was used when the store was at each `seq`, and what has been added to the cache of claims of each `seq`.
+    used_at: dict[int, int] = field(default_factory=lambda: {0: 0})
+    added: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.host = host_row(1)
@@ -271,17 +275,23 @@ class FollowedHost:
         """Commit claims of this scheduler in one transaction."""
         transaction = object()
         versions = self.cache.versions([self.host.compute_node_uuid])
-        self.seq, self.used = self.seq + 1, self.used + sum(amounts)
-        self.committed += [(amount, versions, transaction) for amount in amounts]
+        self.commit(sum(amounts))
+        self.committed += [(amount, versions, transaction, self.seq) for amount in amounts]
+
+    def commit(self, amount: int) -> None:
+        self.seq, self.used = self.seq + 1, self.used + amount
+        self.used_at[self.seq] = self.used
 
     def show(self) -> None:
         if self.committed:
-            amount, versions, transaction = self.committed.pop(0)
+            amount, versions, transaction, seq = self.committed.pop(0)
+            [before] = used(self.cache.snapshot())
             self.cache.apply_claims([(self.host.compute_node_uuid, {"VCPU": amount})], versions, None, transaction)
+            self.added[seq] += int(used(self.cache.snapshot())[0] - before)
 
     def write(self) -> None:
         """Commit what somebody else has written."""
-        self.seq, self.used = self.seq + 1, self.used + 1
+        self.commit(1)
 
     def follow(self) -> None:
         """Go one step further in following."""
@@ -294,6 +304,9 @@ class FollowedHost:
             expected, found, read = self.following
             if self.cache.settle(expected, found):
                 self.cache.update(providers=[read])
+                self.added.clear()
+            later = sum(amount for seq, amount in self.added.items() if seq > found[1])
+            assert used(self.cache.snapshot()) == [self.used_at[found[1]] + later]
             self.following = []
 
 
@@ -350,6 +363,6 @@ def test_a_host_that_somebody_else_has_written_too_is_read_again() -> None:
 def test_where_more_than_the_claims_may_have_been_written_the_host_is_read_again() -> None:
     now = FollowedHost()
     now.claim([2])
-    [(_, versions, _)] = now.committed
+    [(_, versions, *_)] = now.committed
     now.cache.apply_claims([(now.host.compute_node_uuid, {"VCPU": 2})], versions)
     assert now.cache.settle(now.cache.expected(), {1: now.seq}) == {1}
