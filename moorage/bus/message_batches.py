@@ -6,7 +6,7 @@ that are to be sent to one process while another answer is being sent to it trav
 
 A batch of one is the library's own single message. On the wire a batch of several calls is itself a call, of the method
 `batch`, which a server of a former release refuses before anything is begun; its calls are then sent one by one. Only
-calls that came in a batch are answered in batches, so that a client of a former release never gets one (ADR 27).
+calls that came in a batch are answered in batches, so that a client of a former release never gets one (ADR 26).
 """
 
 import logging
