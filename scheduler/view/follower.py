@@ -110,10 +110,9 @@ class Follower:
             self._read_everything(connection)
             return
         # Provisional providers as well: the feed may have brought their change before the claim was added here.
-        changed = found.provider_ids | self._host_cache.provisional_ids()
-        seqs = change_feed.seq_of(connection, changed) if changed else {}
-        gone = changed - seqs.keys()
-        self._reread(connection, self._host_cache.settle(expected, seqs) | gone, found.host_ids)
+        unseen = self._host_cache.provisional_ids() - found.provider_seqs.keys()
+        seqs = {**dict.fromkeys(unseen), **found.provider_seqs, **change_feed.seq_of(connection, unseen)}
+        self._reread(connection, self._host_cache.settle(expected, seqs), found.host_ids)
         self._last_change = found.go_on_from
 
     def _read_everything(self, connection: Connection) -> None:

@@ -138,21 +138,21 @@ class HostCache:
                 if transactions is not None
             }
 
-    def settle(self, expected: Mapping[int, Expected], found: Mapping[int, int]) -> set[int]:
+    def settle(self, expected: Mapping[int, Expected], found: Mapping[int, int | None]) -> set[int]:
         """Compare providers with their ``seq`` in the store, and return the ids of those that need to be read.
 
         A provider that is as expected is what was read of it and the claims that were added: it is not read again. All
         of these transactions had been committed before the read, so none but they can have bumped it.
 
-        :param found: the ``seq`` by id, read after ``expected`` was taken.
+        :param found: the ``seq`` by id, null for a provider that is gone; read after ``expected`` was taken.
         """
         differing = set()
         with self._lock:
             for id_, seq in found.items():
-                if id_ in expected and expected[id_].seq == seq:
+                if seq is not None and id_ in expected and expected[id_].seq == seq:
                     self._seqs[id_] = seq
                     self._forget_transactions(id_, expected[id_].transactions)
-                elif id_ in self._provisional or self._seqs.get(id_) != seq:
+                elif seq is None or id_ in self._provisional or self._seqs.get(id_) != seq:
                     differing.add(id_)
         return differing
 
