@@ -107,6 +107,7 @@ class _CallBatch:
     calls: Sequence[_Call]
     msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
     sent: float = field(default_factory=time.monotonic)
+    is_answered: bool = False
 
     def message(self) -> Body:
         """Return the message; that of a single call is the library's own."""
@@ -172,16 +173,22 @@ class _Outbox:
         with self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)
-            if call.batch in self._under_way:
-                self._under_way.remove(call.batch)
-                if is_answered:
-                    self._usual_seconds += (time.monotonic() - call.batch.sent - self._usual_seconds) / 8
+            if call.batch is not None:
+                self._note_end(call.batch, is_answered)
             if self._turn_of is call:
                 self._turn_of = None
             if not self._waiting or self._turn_of is not None or self._are_any_under_way():
                 return None
             self._turn_of = self._waiting[0]
             return self._turn_of
+
+    def _note_end(self, batch: _CallBatch, is_answered: bool) -> None:
+        # The first answer alone says how long answers take, also to a batch that has been waited for no longer.
+        if is_answered and not batch.is_answered:
+            self._usual_seconds += (time.monotonic() - batch.sent - self._usual_seconds) / 8
+            batch.is_answered = True
+        if batch in self._under_way:
+            self._under_way.remove(batch)
 
     def _are_any_under_way(self) -> bool:
         earliest = time.monotonic() - self.patience
