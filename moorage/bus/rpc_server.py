@@ -1,4 +1,4 @@
-"""An RPC server that takes no more messages than it has threads for, and leaves the others to its peers."""
+"""An RPC server that takes no more messages than it has threads for, or a batch, and leaves the others to its peers."""
 
 import threading
 import time
