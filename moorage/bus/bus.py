@@ -27,7 +27,8 @@ from moorage import context, errors, failpoints, logs
 from moorage.bus.handlers import SECONDS_LEFT, Endpoint, plain_type, request_id_of
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
-from moorage.bus.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
+from moorage.bus.rabbit import BATCHED, RabbitDriver
+from moorage.bus.rabbit_connection import SERVER_PART, NotSentInTime
 from moorage.bus.rpc_server import ThreadedServer
 from moorage.config import options
 from moorage.messages.wire import Message, R, decode, encode, prepare
@@ -169,7 +170,8 @@ class Client:
         return reply
 
     def _ask(self, message: Message[Any], seconds: float) -> Any:
-        prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
+        options = BATCHED if message.may_be_batched else None
+        prepared = self._client.prepare(timeout=seconds, version=message.lowest_version(), transport_options=options)
         return prepared.call(_outgoing(message, seconds), message.method, **encode(message))
 
     def ping(self, timeout: float | None = None) -> None:

@@ -1,21 +1,14 @@
-"""The library's RabbitMQ driver with limits of ours on the time in a queue, on undeliverable replies, and on a stop.
-
-The time that a message has waited in a queue cannot be measured without comparing two machines' clocks. It is limited
-instead: a message expires in the queue after a part of its caller's time-out, and the server that takes it has another
-part, counted from then (ADR 2).
-"""
+"""The library's RabbitMQ driver with connections of ours, and with limits on undeliverable replies and on a stop."""
 
 import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import cachetools
 from oslo_config import cfg
 
-from moorage import context
 from moorage.bus import broker
 
 # isort: split
@@ -23,137 +16,20 @@ import oslo_messaging
 from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
 from oslo_messaging._drivers import common as rpc_common
 
+from moorage.bus.message_batches import AnswerSender, CallQueue, CallSender, ReplyWaiter, calls_of
+from moorage.bus.rabbit_connection import Connection
+
 LOG = logging.getLogger(__name__)
 
-#: Parts of a caller's time-out: for the queue, and for the server that has taken the message. The rest covers the
-#: answer's way back, and the half second by which a server's time of arrival is uncertain.
-QUEUE_PART = 0.4
-SERVER_PART = 0.5
+#: Of a call that may travel together with others.
+BATCHED: Final = oslo_messaging.TransportOptions()
 
-#: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
-_SHORTEST_SOCKET_TIMEOUT = 1.0
 #: The longest single wait for a message, in seconds. A process that was stopped detects it by a longer wait.
 _LONGEST_POLL = 0.5
 #: Seconds by which a wait or pause is longer than intended where the process was stopped or busy. Arbitrary.
 _STANDSTILL = 0.1
 #: Seconds between two tries to send a reply to a missing queue. Arbitrary.
 _REPLY_INTERVAL = 0.25
-
-
-class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library lets this class through, unlike others
-    """A message could not be sent within the queue's part of its caller's time-out."""
-
-
-class Connection(impl_rabbit.Connection):  # type: ignore[misc]
-    """One connection to the broker.
-
-    :param given_up: once it is set, nothing but receiving waits for an absent broker.
-    """
-
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        url: oslo_messaging.TransportURL,
-        purpose: str,
-        retry: int | None = None,
-        *,
-        given_up: threading.Event,
-    ) -> None:
-        self._given_up = given_up
-        self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
-        #: The start and end of the last wait for messages, by the monotonic clock.
-        self.waits_since = self.waited_until = time.monotonic()
-        super().__init__(conf, url, purpose, retry)
-
-    def consume(self, timeout: float | None = None) -> None:
-        """Wait for messages, and record the start and end of the wait."""
-        self.waits_since = time.monotonic()
-        try:
-            super().consume(timeout)
-        finally:
-            self.waited_until = time.monotonic()
-
-    def ensure_connection(self) -> None:
-        """Reconnect, within the retries of this connection.
-
-        The heartbeat thread tries once at a time: it holds the lock that senders wait for.
-        """
-        tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
-        # Closed here: the library leaves the socket of the former connection to the garbage collector.
-        self.connection.collect()
-        self._set_current_channel(None)
-        self.connection.ensure_connection(
-            errback=self._connection_failed,
-            max_retries=tries,
-            interval_start=self.interval_start,
-            interval_step=self.interval_stepping,
-            interval_max=self.interval_max,
-        )
-        self._set_current_channel(self.connection.channel())
-        self.set_transport_socket_timeout()
-
-    def _heartbeat_check(self) -> None:
-        """Exchange heartbeats.
-
-        :raises OSError: the connection is lost; the library would open another one beside it.
-        """
-        if not self.connection.connected:
-            raise ConnectionResetError("the connection to the broker is lost")
-        super()._heartbeat_check()
-
-    def ensure(
-        self,
-        method: Callable[[], object],
-        retry: int | None = None,
-        recoverable_error_callback: Callable[[Exception], None] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Run ``method``, again after a loss of the connection, until ``given_up`` is set."""
-        # Receiving passes a callback of its own, which ends it in time.
-        callback = recoverable_error_callback or self._stop_if_given_up
-        return super().ensure(method, retry, callback, **settings)
-
-    def set_transport_socket_timeout(self, timeout: float | None = None) -> None:
-        """Set the socket's time-out, at least so long that a publisher's confirm arrives."""
-        super().set_transport_socket_timeout(None if timeout is None else max(timeout, _SHORTEST_SOCKET_TIMEOUT))
-
-    def close(self) -> None:
-        """Close the connection without a long wait for a silent broker."""
-        self.set_transport_socket_timeout(_SHORTEST_SOCKET_TIMEOUT)
-        super().close()
-
-    def _connection_failed(self, fault: Exception, _interval: float) -> None:
-        LOG.warning("The broker cannot be reached: %s", fault)
-        self._stop_if_given_up(fault)
-
-    def _stop_if_given_up(self, fault: Exception) -> None:
-        if self._given_up.is_set():
-            raise oslo_messaging.MessageDeliveryFailure(f"The broker is waited for no longer: {fault}")
-
-    def _publish(
-        self,
-        exchange: Any,
-        msg: Any,
-        routing_key: str | None = None,
-        timeout: float | None = None,
-        transport_options: Any = None,
-    ) -> None:
-        """Publish a message with an expiry; the library repeats this after a loss of the connection.
-
-        :raises NotSentInTime: the queue's part of the caller's time-out is over.
-        """
-        super()._publish(exchange, msg, routing_key, _time_to_live(timeout), transport_options)
-
-
-def _time_to_live(timeout: float | None) -> float | None:
-    """Return the seconds that a message of a call with this time-out may spend in a queue; None without a limit."""
-    if timeout is None:
-        return None
-    left = context.seconds_left()
-    lost = 0.0 if left is None else max(0.0, timeout - left)
-    if lost >= timeout * QUEUE_PART:
-        raise NotSentInTime
-    return timeout * QUEUE_PART - lost
 
 
 class _ReplyQueues:
@@ -192,6 +68,10 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
 
     #: The earliest time at which this process may have had it, by the monotonic clock.
     taken: float
+    #: True if it came in a batch: its answer may travel so as well.
+    is_batched = False
+    #: True if others of its batch were taken before it.
+    is_further = False
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
         """Send the answer to the caller; a cast has none. A missing reply queue is waited for, within bounds."""
@@ -208,8 +88,13 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         """Send a reply; return False if its queue is missing."""
         driver = self.listener.driver
         try:
-            with driver._get_connection(rpc_common.PURPOSE_SEND) as connection:  # noqa: SLF001 - the base class does so
-                self._send_reply(connection, reply, failure)
+            if self.is_batched:
+                text = rpc_common.serialize_remote_exception(failure) if failure else None
+                answer = {"result": reply, "failure": text, "ending": True, "_msg_id": self.msg_id}
+                driver.answers.send(self.reply_q, answer)
+            else:
+                with driver.connect() as connection:
+                    self._send_reply(connection, reply, failure)
         except (oslo_messaging.MessageUndeliverable, amqp.AMQPDestinationNotFound):
             return False
         except oslo_messaging.MessageDeliveryFailure as fault:
@@ -232,20 +117,42 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
     @property
     def _current_timeout(self) -> float:
-        """The seconds of the library's next single wait for a message; it doubles them each time."""
-        return self._poll_seconds
+        """The seconds of the library's next single wait for a message.
+
+        The library begins with 1 ms after each message and doubles that, for the sake of late acknowledgements, which
+        calls do not have.
+        """
+        return _LONGEST_POLL
 
     @_current_timeout.setter
     def _current_timeout(self, seconds: float) -> None:
-        self._poll_seconds = min(seconds, _LONGEST_POLL)
+        pass
 
     def __call__(self, message: Any) -> None:
-        """Add one message that was read from the socket."""
+        """Add one message that was read from the socket, or all messages of a batch."""
         taken = self._earliest()
         known = len(self.incoming)
-        super().__call__(message)
-        for incoming in self.incoming[known:]:
-            incoming.taken = taken
+        calls = calls_of(message)
+        if calls is None:
+            super().__call__(message)
+        elif self._is_taken(message):
+            for call in calls:
+                amqpdriver.AMQPListener.__call__(self, call)
+        for position, incoming in enumerate(self.incoming[known:]):
+            incoming.taken, incoming.is_batched, incoming.is_further = taken, calls is not None, position > 0
+
+    def _is_taken(self, batch: Any) -> bool:
+        """Acknowledge a batch as the library does a single call; return whether its calls are to be carried out."""
+        try:
+            batch.acknowledge()
+            self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(batch))
+        except rpc_common.DuplicateMessageError:
+            LOG.warning("A batch of calls that came twice is ignored")
+            return False
+        except Exception as fault:  # noqa: BLE001 - of several libraries
+            LOG.warning("A batch of calls is discarded, because it could not be acknowledged: %s", fault)
+            return False
+        return True
 
     def _earliest(self) -> float:
         """Return the earliest time at which a message just read may have reached the socket."""
@@ -256,7 +163,9 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
-    """The library's RabbitMQ driver with connections, messages and listeners of this module."""
+    """The library's RabbitMQ driver with connections, messages, listeners and batches of ours."""
+
+    _reply_q: str | None
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
@@ -264,6 +173,35 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         self.given_up = threading.Event()
         made: pool.ConnectionPool = self._connection_pool
         made.connection_cls = functools.partial(Connection, given_up=self.given_up)
+        self._calls = CallSender(self.connect)
+        self.answers = AnswerSender(self.connect)
+
+    def connect(self, retry: int | None = None) -> rpc_common.ConnectionContext:
+        """Return a connection to send over; it returns to the pool at the end of its context."""
+        return self._get_connection(rpc_common.PURPOSE_SEND, retry)
+
+    def send(
+        self,
+        target: oslo_messaging.Target,
+        ctxt: dict[str, Any],
+        message: dict[str, Any],
+        wait_for_reply: bool | None = None,
+        timeout: float | None = None,
+        call_monitor_timeout: float | None = None,
+        retry: int | None = None,
+        transport_options: oslo_messaging.TransportOptions | None = None,
+    ) -> Any:
+        """Send a message, and wait for its answer if there is to be one."""
+        topic = target.topic if target.server is None else f"{target.topic}.{target.server}"
+        queue = CallQueue(self._get_exchange(target), topic, retry)
+        if transport_options is BATCHED and timeout is not None and self._calls.may_send_to(queue):
+            body = dict(message)
+            amqp.pack_context(body, ctxt)
+            reply_queue = self._get_reply_q()
+            result = self._calls.call(queue, body, timeout, self._waiter, reply_queue)
+            if not self._calls.was_refused(queue, result):
+                return result
+        return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
 
     def listen(
         self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None
@@ -279,3 +217,13 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         """Close all connections without waiting for an absent broker."""
         self.given_up.set()
         super().cleanup()
+
+    def _get_reply_q(self) -> str:
+        """Return the name of this process's reply queue, which the first call creates."""
+        with self._reply_q_lock:
+            if self._reply_q is None:
+                name = self._get_reply_queue_name()
+                connection = self._get_connection(rpc_common.PURPOSE_LISTEN)
+                self._waiter = ReplyWaiter(name, connection, self._allowed_remote_exmods, self._calls)
+                self._reply_q, self._reply_q_conn = name, connection
+            return self._reply_q

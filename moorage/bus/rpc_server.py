@@ -1,4 +1,4 @@
-"""An RPC server that takes no more messages than it has threads for, and leaves the others to its peers."""
+"""An RPC server that takes no more messages than it has threads for, or a batch, and leaves the others to its peers."""
 
 import threading
 import time
@@ -52,8 +52,10 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
             stamp(message.ctxt, getattr(message, "taken", time.monotonic()), getattr(message, "expires", None))
         # On the in-process bus this is the caller's own thread, and must not wait: its server has no peers.
         has_thread = isinstance(self.listener, PollStyleListenerAdapter)
+        # What has come in a batch cannot be left to a peer any more: only its first message waits for a thread.
+        waits = has_thread and not any(getattr(message, "is_further", False) for message in incoming)
         with self._changed:
-            if has_thread:
+            if waits:
                 self._changed.wait_for(lambda: self._busy < self._threads or self._ending, _LONGEST_WAIT)
             self._busy += 1
         self._work_executor.submit(self._process_incoming, incoming).add_done_callback(self._done)

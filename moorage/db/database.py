@@ -175,6 +175,21 @@ class Database:
 
     def _repeated(self, transaction: Callable[[], T]) -> T:
         """Run a transaction with two nested retries: of collisions, and of at most two lost connections."""
+        with self.faults_translated():
+            try:
+                return transaction()
+            except exc.DBAPIError as fault:
+                return self._retried(fault, transaction)
+
+    def _retried(self, first: exc.DBAPIError, transaction: Callable[[], T]) -> T:
+        """Run a transaction again after its first try has failed, which counts as one; made only then, for its cost."""
+        failed = [first]
+
+        def again() -> T:
+            if failed:
+                raise failed.pop()
+            return transaction()
+
         collisions = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_collision),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits(), _Late()),
@@ -188,8 +203,7 @@ class Database:
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
         )
-        with self.faults_translated():
-            return losses(lambda: collisions(transaction))
+        return losses(lambda: collisions(again))
 
     @contextmanager
     def faults_translated(self) -> Iterator[None]:

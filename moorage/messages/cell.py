@@ -44,6 +44,7 @@ class BuildInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The cell's half of `build_instances`; answered once the cell has the instances on record."""
 
     method = "build_instances"
+    may_be_batched = True
     builds: Annotated[tuple[InstanceBuild, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
@@ -51,6 +52,7 @@ class DeleteInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The cell's half of `delete_instance`."""
 
     method = "delete_instance"
+    may_be_batched = True
     instance_uuid: Uuid
 
 
@@ -58,6 +60,7 @@ class ShowInCell(Message[list[Instance]], ToCell, frozen=True, kw_only=True):
     """The cell's half of `show_instance` and `list_instances`: the named instances that the cell has."""
 
     method = "list_instances"
+    may_be_batched = True
     since: ClassVar = {"with_request": "1.4"}
     instance_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]
     #: Include the present request (``Instance.request_spec``).
@@ -68,6 +71,7 @@ class AcceptInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The first gate, sent by the host before it starts anything."""
 
     method = "accept_claim"
+    may_be_batched = True
     instance_uuid: Uuid
     claim_id: Uuid
     attempt_id: Uuid
@@ -78,6 +82,7 @@ class BuildFinished(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """The second gate: the guest runs. Refused with ``ClaimReleased``, the host destroys it."""
 
     method = "build_finished"
+    may_be_batched = True
     instance_uuid: Uuid
     attempt_id: Uuid
     claim_id: Uuid
@@ -87,6 +92,7 @@ class BuildFailedInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that the attempt has failed on its host, and nothing of the guest is left there."""
 
     method = "build_failed"
+    may_be_batched = True
     since: ClassVar = {"life": "1.6", "no_other_host": "1.6"}
     guards: ClassVar = frozenset({"no_other_host"})
     instance_uuid: Uuid
@@ -122,6 +128,7 @@ class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=Tr
     """
 
     method = "report_hosts"
+    may_be_batched = True
     since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6"}
     agent: Name
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
@@ -182,6 +189,7 @@ class AttemptsGone(Mutation[Done], ToCell, frozen=True, kw_only=True):
     """Report that nothing is left of these attempts on their hosts, and nothing will be started."""
 
     method = "attempts_gone"
+    may_be_batched = True
     version = "1.1"
     since: ClassVar = {"lives": "1.6"}
     agent: Name
@@ -212,6 +220,7 @@ class OwnsClaimInCell(Mutation[Ownership], ToCell, frozen=True, kw_only=True):
     """The cell's half of `owns_claim`: only the cell may disown a claim, and then it refuses late messages for it."""
 
     method = "owns_claim"
+    may_be_batched = True
     version = "1.1"
     consumer_uuid: Uuid
     claim_id: Uuid

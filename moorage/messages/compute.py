@@ -22,6 +22,7 @@ class BuildOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     """Start an attempt on a host; answered as soon as the agent has queued it."""
 
     method = "build_instance"
+    may_be_batched = True
     since: ClassVar = {"allocation_request": "1.1", "moving": "1.3", "node": "1.6"}
     #: An agent of a former release chooses the node itself.
     guards: ClassVar = frozenset({"node"})

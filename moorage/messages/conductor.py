@@ -27,6 +27,7 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
     """Build instances, all placed in one decision; answered as soon as the order is on record."""
 
     method = "build_instances"
+    may_be_batched = True
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
 
@@ -35,6 +36,7 @@ class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
     """Delete an instance; answered as soon as the order is on record."""
 
     method = "delete_instance"
+    may_be_batched = True
     instance_uuid: Uuid
 
 
@@ -42,6 +44,7 @@ class ShowInstance(Message[Instance], ToConductor, frozen=True, kw_only=True):
     """Return one instance with all its attempts."""
 
     method = "show_instance"
+    may_be_batched = True
     since: ClassVar = {"with_request": "1.4"}
     instance_uuid: Uuid
     #: Include the present request (``Instance.request_spec``).
@@ -73,6 +76,7 @@ class OwnsClaim(Mutation[Ownership], ToConductor, frozen=True, kw_only=True):
     """Ask whether a claim is still wanted. If that is unknown, the answer is an error, and the claim is kept."""
 
     method = "owns_claim"
+    may_be_batched = True
     version = "1.1"
     consumer_uuid: Uuid
     claim_id: Uuid

@@ -63,6 +63,7 @@ class GetAllocations(Message[Consumer], ToPlacement, frozen=True, kw_only=True):
     """Return one consumer with its allocations."""
 
     method = "get_allocations"
+    may_be_batched = True
     consumer_uuid: Uuid
 
 
@@ -76,6 +77,7 @@ class PutAllocations(Mutation[ConsumerWritten], ToPlacement, frozen=True, kw_onl
     """Replace all allocations of one consumer."""
 
     method = "put_allocations"
+    may_be_batched = True
     consumer_uuid: Uuid
     wanted: ConsumerAllocations
 
@@ -84,6 +86,7 @@ class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], ToPlacement, frozen
     """Replace all allocations of several consumers in one transaction."""
 
     method = "post_allocations"
+    may_be_batched = True
     consumers: Annotated[dict[Uuid, ConsumerAllocations], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
@@ -111,6 +114,7 @@ class DeleteAllocations(Mutation[Released], ToPlacement, frozen=True, kw_only=Tr
     """
 
     method = "delete_allocations"
+    may_be_batched = True
     since: ClassVar = {
         "leave_residue": "1.1",
         "unaccepted": "1.1",
@@ -170,6 +174,7 @@ class SwapClaim(Mutation[Claimed], ToPlacement, frozen=True, kw_only=True):
     """
 
     method = "swap_claim"
+    may_be_batched = True
     since: ClassVar = {"leave_residue": "1.1", "migration_uuid": "1.3", "held": "1.3"}
     consumer_uuid: Uuid
     claim_id: Uuid
@@ -201,6 +206,7 @@ class EndMove(Mutation[MoveEnded], ToPlacement, frozen=True, kw_only=True):
     """
 
     method = "end_move"
+    may_be_batched = True
     version = "1.3"
     since: ClassVar = {"migration_generation": "1.6", "keep_extras": "1.6"}
     guards = frozenset({"migration_generation"})
@@ -273,6 +279,7 @@ class AcceptClaim(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     """The first gate: accept a claim for an attempt, unless it was released or another attempt has it."""
 
     method = "accept_claim"
+    may_be_batched = True
     consumer_uuid: Uuid
     claim_id: Uuid
     attempt_id: Uuid
@@ -283,5 +290,6 @@ class AcknowledgeRequests(Mutation[Done], ToPlacement, frozen=True, kw_only=True
     """Acknowledge that the owner has recorded the answers of these requests: the stored ones may be pruned."""
 
     method = "acknowledge_requests"
+    may_be_batched = True
     version = "1.1"
     request_ids: Annotated[tuple[RequestId, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]

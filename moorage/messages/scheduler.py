@@ -37,6 +37,7 @@ class SelectDestinations(Mutation[list[list[Selection]]], ToScheduler, frozen=Tr
     """
 
     method = "select_destinations"
+    may_be_batched = True
     since: ClassVar = {
         "consumer_generations": "1.1",
         "move": "1.3",
@@ -107,6 +108,7 @@ class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=T
     """
 
     method = "report_hosts"
+    may_be_batched = True
     since: ClassVar = {"loads": "1.4", "loads_at": "1.4", "numbers": "1.6", "alive_at": "1.6"}
     cell_uuid: Uuid
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()

@@ -29,6 +29,8 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     #: Optional fields, null by default, that are left out for a server of a former release. Most name the state that
     #: the caller relies on. They are not part of the digest.
     guards: ClassVar[frozenset[str]] = frozenset()
+    #: True if calls of one process may travel in one message of the broker: for those that take milliseconds.
+    may_be_batched: ClassVar[bool] = False
 
     @classmethod
     def reply_type(cls) -> Any:

@@ -33,24 +33,27 @@ class Changes(NamedTuple):
 
     #: The number to continue from.
     go_on_from: int
-    provider_ids: set[int]
+    #: The present ``seq`` of each changed provider by id; null if it is gone.
+    provider_seqs: dict[int, int | None]
     host_ids: set[int]
     #: The store has been restored: every number and every ``seq`` that was read before is invalid.
     is_another_history: bool = False
 
 
 def changes_since(connection: Connection, last_id: int) -> Changes:
-    """Return the ids of the providers and hosts changed since the number ``last_id``, and the number to continue from.
+    """Return the providers and hosts changed since the number ``last_id``, and the number to continue from.
 
     A change may be returned twice. One is missed if its transaction took longer than :data:`SETTLED_AFTER` from its
     number to its commit: only the comparison of all (id, ``seq``), see :func:`differing_ids`, makes a cache correct.
     """
     age = (now() - changes.c.created_at).label("age")
-    query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)
+    query = select(
+        changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age, resource_providers.c.seq
+    ).select_from(changes.outerjoin(resource_providers, resource_providers.c.id == changes.c.resource_provider_id))
     rows = connection.execute(query.where(changes.c.id > last_id).order_by(changes.c.id)).all()
     if not rows and 0 < (last := newest(connection)) < last_id:
         # Numbers only grow, and the newest are pruned last: the store has been replaced by an older one.
-        return Changes(last, set(), set(), is_another_history=True)
+        return Changes(last, {}, set(), is_another_history=True)
     go_on_from, has_gap = last_id, False
     for row in rows:
         has_gap = has_gap or (row.id > go_on_from + 1 and row.age < SETTLED_AFTER)
@@ -58,7 +61,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
             go_on_from = row.id
     return Changes(
         go_on_from,
-        {row.resource_provider_id for row in rows if row.resource_provider_id is not None},
+        {row.resource_provider_id: row.seq for row in rows if row.resource_provider_id is not None},
         {row.host_id for row in rows if row.host_id is not None},
         is_another_history=any(row.resource_provider_id is None and row.host_id is None for row in rows),
     )
@@ -106,6 +109,14 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
 def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:
     """Return the ``seq`` of every row of a table by id, read by one statement."""
     return dict(connection.execute(select(table.c.id, table.c.seq)).all())
+
+
+_SEQS = bulk.Lookup(select(resource_providers.c.id, resource_providers.c.seq), resource_providers.c.id)
+
+
+def seq_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, int]:
+    """Return the ``seq`` of those of these providers that exist, by id."""
+    return {row.id: row.seq for row in _SEQS.rows(connection, sorted(provider_ids))}
 
 
 def differing_ids(connection: Connection, table: Table, known: Mapping[int, int]) -> set[int]:

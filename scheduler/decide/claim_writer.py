@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from moorage import context, errors, failpoints
 from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
-from moorage.service.stored_requests import DuplicateRequest, StoredAnswer, StoredRequests
+from moorage.service.stored_requests import DuplicateRequest, StoredRequests
 from placement_store.claims import begin_move, isolated_groups
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
@@ -60,15 +61,25 @@ class PlannedRequest:
         return selections_of(self.plan, claimed, self.message.request_spec.server_group)
 
 
+class WrittenClaims(NamedTuple):
+    """The answer to a request whose claims are written."""
+
+    answer: Selections
+    #: Whether the request had been answered before, and this is the stored answer.
+    replayed: bool
+    #: Stands for the transaction, which several requests may share; null if it has written more than the claims.
+    transaction: object
+
+
 class ClaimWriter:
     """Write the claims of planned requests, each with its answer, all or nothing for each."""
 
     def __init__(self, requests: StoredRequests, names: ResourceClassNames) -> None:
         self.requests = requests
         self._names = names
-        self._batches: Batches[PlannedRequest, StoredAnswer[Selections]] = Batches(self._write_batch, _TOGETHER)
+        self._batches: Batches[PlannedRequest, WrittenClaims] = Batches(self._write_batch, _TOGETHER)
 
-    def write(self, planned: PlannedRequest) -> StoredAnswer[Selections]:
+    def write(self, planned: PlannedRequest) -> WrittenClaims:
         """Claim what a request has planned, alone or together with others.
 
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` and, for a move,
@@ -76,7 +87,7 @@ class ClaimWriter:
         """
         return self._batches.do(planned) if planned.may_be_shared else self._write_one(planned)
 
-    def _write_batch(self, batch: Sequence[BatchItem[PlannedRequest, StoredAnswer[Selections]]]) -> None:
+    def _write_batch(self, batch: Sequence[BatchItem[PlannedRequest, WrittenClaims]]) -> None:
         # At the failpoints of a drill each request stands for itself.
         if len(batch) > 1 and not failpoints.are_observed() and self._write_together(batch):
             return
@@ -84,7 +95,7 @@ class ClaimWriter:
         for item in batch:
             item.do(self._write_one)
 
-    def _write_together(self, batch: Sequence[BatchItem[PlannedRequest, StoredAnswer[Selections]]]) -> bool:
+    def _write_together(self, batch: Sequence[BatchItem[PlannedRequest, WrittenClaims]]) -> bool:
         """Write the claims of several requests in one transaction; return False if one of them is in the way."""
         planned = [item.value for item in batch]
         made = [new for one in planned for new in one.claims]
@@ -102,12 +113,14 @@ class ClaimWriter:
             raise  # to each of them: alone they would wait for the database one after another
         except (errors.MoorageError, DuplicateRequest):
             return False
+        transaction = object()
         for item in batch:
-            item.succeed(StoredAnswer(item.value.answer, replayed=False))
+            item.succeed(WrittenClaims(item.value.answer, replayed=False, transaction=transaction))
         return True
 
-    def _write_one(self, planned: PlannedRequest) -> StoredAnswer[Selections]:
-        return self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+    def _write_one(self, planned: PlannedRequest) -> WrittenClaims:
+        stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+        return WrittenClaims(stored.result, stored.replayed, object() if planned.may_be_shared else None)
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
         """Claim the hosts of a plan; part of the transaction that stores the answer."""

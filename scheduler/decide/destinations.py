@@ -73,7 +73,7 @@ class ClaimingDecision(Decision[Selections]):
         # Before the transaction: a provider that is read again meanwhile may show the claim already.
         versions = self.environment.host_cache.versions({uuid for uuid, _ in claimed} | placed.keys())
         try:
-            answer = self._writer.write(PlannedRequest(self.message, plan))
+            written = self._writer.write(PlannedRequest(self.message, plan))
         except errors.CapacityExceeded as refusal:
             raise ClaimRefused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
         except errors.ProviderNotFound as missing:
@@ -83,13 +83,13 @@ class ClaimingDecision(Decision[Selections]):
         except errors.ClaimContention as contention:
             # Something has changed between two statements of the claim; no provider has refused it.
             raise ClaimRefused from contention
-        if answer.replayed:
-            return self._replayed(answer.result)
-        self.environment.host_cache.apply_claims(claimed, versions, placed)
-        hosts = sorted({selection.service_host for selection, *_ in answer.result})
+        if written.replayed:
+            return self._replayed(written.answer)
+        self.environment.host_cache.apply_claims(claimed, versions, placed, written.transaction)
+        hosts = sorted({selection.service_host for selection, *_ in written.answer})
         instances = len(plan.chosen)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
-        return answer.result
+        return written.answer
 
     def no_host(self, no_host: NoHost, context: RequestContext) -> Selections:  # noqa: ARG002
         """Refuse the request with an explanation."""

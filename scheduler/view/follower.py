@@ -104,12 +104,15 @@ class Follower:
             self._database.read(work)
 
     def _read_feed(self, connection: Connection) -> None:
+        expected = self._host_cache.expected()
         found = change_feed.changes_since(connection, self._last_change)
         if found.is_another_history:
             self._read_everything(connection)
             return
         # Provisional providers as well: the feed may have brought their change before the claim was added here.
-        self._reread(connection, found.provider_ids | self._host_cache.provisional_ids(), found.host_ids)
+        unseen = self._host_cache.provisional_ids() - found.provider_seqs.keys()
+        seqs = {**dict.fromkeys(unseen), **found.provider_seqs, **change_feed.seq_of(connection, unseen)}
+        self._reread(connection, self._host_cache.settle(expected, seqs), found.host_ids)
         self._last_change = found.go_on_from
 
     def _read_everything(self, connection: Connection) -> None:

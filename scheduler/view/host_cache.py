@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
@@ -38,6 +39,14 @@ class FetchedProvider:
 Versions = Mapping[str, int | None]
 
 
+class Expected(NamedTuple):
+    """The ``seq`` that a provider has in the store if nobody but this scheduler has changed it since it was read."""
+
+    seq: int
+    #: This scheduler's transactions since then, each of which has bumped it by one.
+    transactions: frozenset[object]
+
+
 class HostCache:
     """All hosts of the cloud with their provider trees. Safe to use from several threads.
 
@@ -55,7 +64,9 @@ class HostCache:
         self._ids: dict[str, int] = {}
         self._version_of_id: dict[int, int] = {}
         self._next_versions = itertools.count()
-        self._provisional: set[int] = set()
+        #: The providers with claims of this scheduler since their last read. Of each the transactions that have bumped
+        #: its ``seq``, or null if that is unknown.
+        self._provisional: dict[int, set[object] | None] = {}
         self._provider_trees = ProviderTrees()
         self._names: NameIndex | None = None
         self._host_attributes = HostAttributes([])
@@ -114,9 +125,43 @@ class HostCache:
             return {host.id: host.seq for host in self._hosts}
 
     def provisional_ids(self) -> set[int]:
-        """Return the ids of the providers with claims of this scheduler since their last read: they need a re-read."""
+        """Return the ids of the providers with claims of this scheduler since their last read."""
         with self._lock:
             return set(self._provisional)
+
+    def expected(self) -> dict[int, Expected]:
+        """Return what is expected of provisional providers, by id; taken before a read, for :meth:`settle` after it."""
+        with self._lock:
+            return {
+                id_: Expected(self._seqs[id_] + len(transactions), frozenset(transactions))
+                for id_, transactions in self._provisional.items()
+                if transactions is not None
+            }
+
+    def settle(self, expected: Mapping[int, Expected], found: Mapping[int, int | None]) -> set[int]:
+        """Compare providers with their ``seq`` in the store, and return the ids of those that need to be read.
+
+        A provider that is as expected is what was read of it and the claims that were added: it is not read again. All
+        of these transactions had been committed before the read, so none but they can have bumped it.
+
+        :param found: the ``seq`` by id, null for a provider that is gone; read after ``expected`` was taken.
+        """
+        differing = set()
+        with self._lock:
+            for id_, seq in found.items():
+                if seq is not None and id_ in expected and expected[id_].seq == seq:
+                    self._seqs[id_] = seq
+                    self._forget_transactions(id_, expected[id_].transactions)
+                elif seq is None or id_ in self._provisional or self._seqs.get(id_) != seq:
+                    differing.add(id_)
+        return differing
+
+    def _forget_transactions(self, id_: int, settled: Collection[object]) -> None:
+        transactions = self._provisional.get(id_)
+        if transactions is not None:
+            transactions.difference_update(settled)
+            if not transactions:
+                del self._provisional[id_]
 
     def root_ids(self, uuids: Collection[str]) -> set[int]:
         """Return the root ids of these providers' trees; unknown providers are left out."""
@@ -169,36 +214,47 @@ class HostCache:
             return {uuid: self._version_of_id[self._ids[uuid]] if uuid in self._ids else None for uuid in uuids}
 
     def apply_claims(
-        self, claims: Iterable[tuple[str, Resources]], versions: Versions, placed: Mapping[str, int] | None = None
+        self,
+        claims: Iterable[tuple[str, Resources]],
+        versions: Versions,
+        placed: Mapping[str, int] | None = None,
+        transaction: object = None,
     ) -> None:
         """Add committed claims of this scheduler to the cache, before they are read from the store.
 
         :param claims: the amounts, each with the uuid of its provider.
         :param versions: the versions before the claim's transaction began.
         :param placed: the number of additional instances on root providers, by uuid.
+        :param transaction: stands for the transaction, which has bumped the ``seq`` of each provider of ``claims`` by
+            one; null if it may have written more.
         """
         with self._lock:
             self._snapshot = None
             for uuid, resources in claims:
-                id_ = self._claimed_id(uuid, versions)
+                id_ = self._claimed_id(uuid, versions, transaction)
                 if id_ is not None and (provider := self._provider_trees.get(id_)):
                     self._inventories.use(provider.slots, resources)
             for uuid, count in (placed or {}).items():
-                id_ = self._claimed_id(uuid, versions)
+                id_ = self._claimed_id(uuid, versions, transaction, bumped=False)
                 if id_ is not None:
                     self._write_instances(id_, self._instances.get(id_, 0) + count)
 
-    def _claimed_id(self, uuid: str, versions: Versions) -> int | None:
+    def _claimed_id(self, uuid: str, versions: Versions, transaction: object, bumped: bool = True) -> int | None:
         """Mark a provider as provisional, and return its id unless it was read since these versions.
 
         A provider that was read since may contain the claim already: to count it twice would hide free room. The next
-        read brings it, as the provider is provisional.
+        read brings it.
         """
         id_ = self._ids.get(uuid)
         if id_ is None:
             return None
-        self._provisional.add(id_)
-        return id_ if self._version_of_id[id_] == versions.get(uuid) else None
+        is_as_read = self._version_of_id[id_] == versions.get(uuid)
+        transactions = self._provisional.setdefault(id_, set())
+        if not is_as_read or transaction is None:
+            self._provisional[id_] = None
+        elif bumped and transactions is not None:
+            transactions.add(transaction)
+        return id_ if is_as_read else None
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
@@ -270,7 +326,7 @@ class HostCache:
 
     def _put_provider(self, provider: FetchedProvider) -> None:
         id_ = provider.id
-        self._provisional.discard(id_)
+        self._provisional.pop(id_, None)
         self._seqs[id_] = provider.seq
         self._version_of_id[id_] = next(self._next_versions)
         self._ids[provider.uuid] = id_
@@ -315,7 +371,7 @@ class HostCache:
         self._inventories.release(provider.slots)
         del self._seqs[provider_id], self._version_of_id[provider_id]
         self._instances.pop(provider_id, None)
-        self._provisional.discard(provider_id)
+        self._provisional.pop(provider_id, None)
         # A provider that was deleted and created again has a new id under the same uuid: leave that one alone.
         if self._ids.get(provider.uuid) == provider_id:
             del self._ids[provider.uuid]

@@ -325,7 +325,7 @@ def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> Non
     assert store.database.write(lambda connection: change_feed.prune(connection, -1)) >= 5
     assert store.database.read(lambda connection: change_feed.changes_since(connection, start)) == (
         start,
-        set(),
+        {},
         set(),
         False,
     )
@@ -341,13 +341,13 @@ def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
 
     # When the feed is read, Then what came after the gap is told, and will be once more
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
-    assert (go_on_from, found) == (last - 2, {1, 3})
+    assert (go_on_from, found.keys()) == (last - 2, {1, 3})
 
     # Until the gap is old enough to stay one
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 10")
     go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, go_on_from))
-    assert (go_on_from, found) == (last, {3})
+    assert (go_on_from, found.keys()) == (last, {3})
 
 
 @pytest.mark.backends("sqlite", "mariadb")

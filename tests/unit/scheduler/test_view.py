@@ -1,11 +1,17 @@
 """The host view: snapshots that never change, and a host cache that shows what was read and claimed, each once."""
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduler.builders import CELLS, allocation_request, host_cache, host_row, inventory, provider
 
 from scheduler.view.column import Column
+from scheduler.view.host_cache import FetchedProvider
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
@@ -239,3 +245,124 @@ def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -
     assert (after.io_ops.tolist(), after.failed_builds.tolist()) == ([2, 0, 0], [1.5, 0.0, 0.0])
     assert after.servers_with("a", "b").tolist() == [3, 0, 0]
     assert before.io_ops.tolist() == [0, 0, 0]
+
+
+@dataclass
+class FollowedHost:
+    """A host in the store, and a cache of it that follows the store as a follower does.
+
+    A claim is committed by one step and shown by a later one; a following expects by one step, reads by the next one,
+    and settles by a third one, so that the other steps come in between.
+    """
+
+    capacity: int = 1000
+    used: int = 0
+    seq: int = 0
+    committed: list[tuple[int, Any, object, int]] = field(default_factory=list)
+    following: list[Any] = field(default_factory=list)
+    #: What was used when the store was at each `seq`, and what has been added to the cache of claims of each `seq`.
+    used_at: dict[int, int] = field(default_factory=lambda: {0: 0})
+    added: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.host = host_row(1)
+        self.cache = host_cache([self.host], [self.row()])
+
+    def row(self) -> FetchedProvider:
+        return provider(self.host, seq=self.seq, VCPU=inventory(self.capacity, used=self.used))
+
+    def claim(self, amounts: Sequence[int]) -> None:
+        """Commit claims of this scheduler in one transaction."""
+        transaction = object()
+        versions = self.cache.versions([self.host.compute_node_uuid])
+        self.commit(sum(amounts))
+        self.committed += [(amount, versions, transaction, self.seq) for amount in amounts]
+
+    def commit(self, amount: int) -> None:
+        self.seq, self.used = self.seq + 1, self.used + amount
+        self.used_at[self.seq] = self.used
+
+    def show(self) -> None:
+        if self.committed:
+            amount, versions, transaction, seq = self.committed.pop(0)
+            [before] = used(self.cache.snapshot())
+            self.cache.apply_claims([(self.host.compute_node_uuid, {"VCPU": amount})], versions, None, transaction)
+            self.added[seq] += int(used(self.cache.snapshot())[0] - before)
+
+    def write(self) -> None:
+        """Commit what somebody else has written."""
+        self.commit(1)
+
+    def follow(self) -> None:
+        """Go one step further in following."""
+        if not self.following:
+            self.following = [self.cache.expected()]
+        elif len(self.following) == 1:
+            self.following.append({1: self.seq})
+            self.following.append(self.row())
+        else:
+            expected, found, read = self.following
+            if self.cache.settle(expected, found):
+                self.cache.update(providers=[read])
+                self.added.clear()
+            later = sum(amount for seq, amount in self.added.items() if seq > found[1])
+            assert used(self.cache.snapshot()) == [self.used_at[found[1]] + later]
+            self.following = []
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("claim"), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+            st.tuples(st.sampled_from(["show", "write", "follow", "follow"]), st.none()),
+        ),
+        max_size=40,
+    )
+)
+def test_a_cache_that_reads_only_what_is_not_as_expected_shows_what_the_store_has(steps: list[tuple[str, Any]]) -> None:
+    now = FollowedHost()
+    for step, amounts in steps:
+        getattr(now, step)(*([amounts] if step == "claim" else []))
+
+    while now.committed:
+        now.show()
+    while now.following:
+        now.follow()
+    for _ in range(3):
+        now.follow()
+
+    assert used(now.cache.snapshot()) == [now.used]
+    assert now.cache.provider_seqs() == {1: now.seq}
+    assert now.cache.provisional_ids() == set()
+
+
+def test_what_only_this_scheduler_has_claimed_is_not_read_again() -> None:
+    now = FollowedHost()
+    now.claim([2, 3])
+    now.show()
+    now.show()
+    now.claim([1])
+    now.show()
+
+    assert now.cache.settle(now.cache.expected(), {1: now.seq}) == set()
+
+    assert used(now.cache.snapshot()) == [6.0]
+    assert now.cache.provider_seqs() == {1: 2}
+    # The feed brings the change a second time.
+    assert now.cache.settle(now.cache.expected(), {1: now.seq}) == set()
+
+
+def test_a_host_that_somebody_else_has_written_too_is_read_again() -> None:
+    now = FollowedHost()
+    now.claim([2])
+    now.show()
+    now.write()
+    assert now.cache.settle(now.cache.expected(), {1: now.seq}) == {1}
+
+
+def test_where_more_than_the_claims_may_have_been_written_the_host_is_read_again() -> None:
+    now = FollowedHost()
+    now.claim([2])
+    [(_, versions, *_)] = now.committed
+    now.cache.apply_claims([(now.host.compute_node_uuid, {"VCPU": 2})], versions)
+    assert now.cache.settle(now.cache.expected(), {1: now.seq}) == {1}

@@ -1,0 +1,148 @@
+"""A connection to RabbitMQ: the library's, with limits of ours on the time in a queue and on a stop.
+
+The time that a message has waited in a queue cannot be measured without comparing two machines' clocks. It is limited
+instead: a message expires in the queue after a part of its caller's time-out, and the server that takes it has another
+part, counted from then (ADR 2).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from moorage import context
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
+
+# isort: split
+import oslo_messaging
+from oslo_messaging._drivers import common as rpc_common
+from oslo_messaging._drivers import impl_rabbit
+
+LOG = logging.getLogger(__name__)
+
+#: Parts of a caller's time-out: for the queue, and for the server that has taken the message. The rest covers the
+#: answer's way back, and the half second by which a server's time of arrival is uncertain.
+QUEUE_PART = 0.4
+SERVER_PART = 0.5
+
+#: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
+_SHORTEST_SOCKET_TIMEOUT = 1.0
+
+
+class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library lets this class through, unlike others
+    """A message could not be sent within the queue's part of its caller's time-out."""
+
+
+class Connection(impl_rabbit.Connection):  # type: ignore[misc]
+    """One connection to the broker.
+
+    :param given_up: once it is set, nothing but receiving waits for an absent broker.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        url: oslo_messaging.TransportURL,
+        purpose: str,
+        retry: int | None = None,
+        *,
+        given_up: threading.Event,
+    ) -> None:
+        self._given_up = given_up
+        self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
+        #: The start and end of the last wait for messages, by the monotonic clock.
+        self.waits_since = self.waited_until = time.monotonic()
+        super().__init__(conf, url, purpose, retry)
+
+    def consume(self, timeout: float | None = None) -> None:
+        """Wait for messages, and record the start and end of the wait."""
+        self.waits_since = time.monotonic()
+        try:
+            super().consume(timeout)
+        finally:
+            self.waited_until = time.monotonic()
+
+    def ensure_connection(self) -> None:
+        """Reconnect, within the retries of this connection.
+
+        The heartbeat thread tries once at a time: it holds the lock that senders wait for.
+        """
+        tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
+        # Closed here: the library leaves the socket of the former connection to the garbage collector.
+        self.connection.collect()
+        self._set_current_channel(None)
+        self.connection.ensure_connection(
+            errback=self._connection_failed,
+            max_retries=tries,
+            interval_start=self.interval_start,
+            interval_step=self.interval_stepping,
+            interval_max=self.interval_max,
+        )
+        self._set_current_channel(self.connection.channel())
+        self.set_transport_socket_timeout()
+
+    def _heartbeat_check(self) -> None:
+        """Exchange heartbeats.
+
+        :raises OSError: the connection is lost; the library would open another one beside it.
+        """
+        if not self.connection.connected:
+            raise ConnectionResetError("the connection to the broker is lost")
+        super()._heartbeat_check()
+
+    def ensure(
+        self,
+        method: Callable[[], object],
+        retry: int | None = None,
+        recoverable_error_callback: Callable[[Exception], None] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Run ``method``, again after a loss of the connection, until ``given_up`` is set."""
+        # Receiving passes a callback of its own, which ends it in time.
+        callback = recoverable_error_callback or self._stop_if_given_up
+        return super().ensure(method, retry, callback, **settings)
+
+    def set_transport_socket_timeout(self, timeout: float | None = None) -> None:
+        """Set the socket's time-out, at least so long that a publisher's confirm arrives."""
+        super().set_transport_socket_timeout(None if timeout is None else max(timeout, _SHORTEST_SOCKET_TIMEOUT))
+
+    def close(self) -> None:
+        """Close the connection without a long wait for a silent broker."""
+        self.set_transport_socket_timeout(_SHORTEST_SOCKET_TIMEOUT)
+        super().close()
+
+    def _connection_failed(self, fault: Exception, _interval: float) -> None:
+        LOG.warning("The broker cannot be reached: %s", fault)
+        self._stop_if_given_up(fault)
+
+    def _stop_if_given_up(self, fault: Exception) -> None:
+        if self._given_up.is_set():
+            raise oslo_messaging.MessageDeliveryFailure(f"The broker is waited for no longer: {fault}")
+
+    def _publish(
+        self,
+        exchange: Any,
+        msg: Any,
+        routing_key: str | None = None,
+        timeout: float | None = None,
+        transport_options: Any = None,
+    ) -> None:
+        """Publish a message with an expiry; the library repeats this after a loss of the connection.
+
+        :raises NotSentInTime: the queue's part of the caller's time-out is over.
+        """
+        super()._publish(exchange, msg, routing_key, time_to_live(timeout), transport_options)
+
+
+def time_to_live(timeout: float | None) -> float | None:
+    """Return the seconds that a message of a call with this time-out may spend in a queue; None without a limit."""
+    if timeout is None:
+        return None
+    left = context.seconds_left()
+    lost = 0.0 if left is None else max(0.0, timeout - left)
+    if lost >= timeout * QUEUE_PART:
+        raise NotSentInTime
+    return timeout * QUEUE_PART - lost

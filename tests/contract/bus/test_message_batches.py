@@ -1,0 +1,294 @@
+"""Calls of one process to one topic travel together: each has its own answer, error and time, whoever serves them."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+
+from moorage import context, errors, ids
+from moorage.bus import bus, message_batches, rabbit
+from moorage.config import options
+from moorage.messages import wire
+from moorage.model import RequestId
+
+TOGETHER = 24
+
+
+class Number(wire.Mutation[str], frozen=True, kw_only=True):
+    topic = "counter"
+    method = "number"
+    may_be_batched = True
+    number: int
+
+
+class Slow(wire.Message[str], frozen=True, kw_only=True):
+    topic = "counter"
+    method = "slow"
+    may_be_batched = True
+
+
+class Counters:
+    """Answers a number by its text, refuses one of three, and answers what is slow when it is told."""
+
+    def __init__(self) -> None:
+        self.done: Counter[int] = Counter()
+        self.contexts: dict[int, tuple[str | None, float | None]] = {}
+        self.entered = threading.Event()
+        self.may_go_on = threading.Event()
+
+    @bus.serves(Number)
+    def number(self, message: Number) -> str:
+        self.done[message.number] += 1
+        self.contexts[message.number] = (context.current().request_id, context.seconds_left())
+        if message.number % 3 == 0:
+            raise errors.InstanceNotFound(name=str(message.number))
+        return f"number {message.number}"
+
+    @bus.serves(Slow)
+    def slow(self, message: Slow) -> str:
+        self.entered.set()
+        assert self.may_go_on.wait(20)
+        return "at last"
+
+
+class Counting:
+    """Counts how many calls came in each message."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, message: dict[str, object]) -> list[dict[str, object]] | None:
+        calls = message_batches.calls_of(message)
+        self.sizes.append(1 if calls is None else len(calls))
+        return calls
+
+
+class Hall:
+    """A broker, a server of one topic, and a process that calls it."""
+
+    def __init__(self, url: str) -> None:
+        self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 20}})
+        self.buses = [bus.Bus(self.conf), bus.Bus(self.conf)]
+        self.topic = f"counter-{uuid4()}"
+        self.counters = Counters()
+        self.serve("first")
+        self.client = self.buses[1].client(self.topic)
+        self.pool = ThreadPoolExecutor(TOGETHER + 1)
+
+    def serve(self, name: str, threads: int = 8) -> None:
+        self.buses.append(bus.Bus(self.conf))
+        self.buses[-1].server(self.topic, name, [self.counters], threads).start()
+
+    def call(self, number: int, timeout: float | None = None) -> object:
+        """Return the answer or the error to a number."""
+        try:
+            return self.client.call(Number(request_id=request_id(number), number=number), timeout)
+        except errors.MoorageError as fault:
+            return fault
+
+    def call_at_once(self, numbers: range) -> dict[int, object]:
+        """Call with all these numbers from as many threads, while a first call is under way."""
+        begin = threading.Barrier(len(numbers))
+
+        def one(number: int) -> object:
+            begin.wait(20)
+            return self.call(number)
+
+        return dict(zip(numbers, self.pool.map(one, numbers), strict=True))
+
+    def close(self) -> None:
+        self.counters.may_go_on.set()
+        self.pool.shutdown()
+        for each in self.buses:
+            each.close()
+
+
+def request_id(number: int) -> RequestId:
+    return f"00000000-0000-4000-8000-{number:012}"
+
+
+def is_right(number: int, answer: object) -> bool:
+    if number % 3 == 0:
+        return (
+            isinstance(answer, errors.InstanceNotFound)
+            and answer.data == errors.InstanceNotFound(name=str(number)).data
+        )
+    return answer == f"number {number}"
+
+
+@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
+def hall(request: pytest.FixtureRequest) -> Iterator[Hall]:
+    made = Hall(f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_rabbit(rabbitmq_url: str) -> Iterator[Hall]:
+    made = Hall(rabbitmq_url)
+    yield made
+    made.close()
+
+
+# --- What each call is promised -------------------------------------------------------------------------------------
+
+
+def test_each_of_many_calls_at_once_has_its_own_answer_or_error_and_is_carried_out_once(hall: Hall) -> None:
+    for beginning in range(0, 6 * TOGETHER, TOGETHER):
+        answers = hall.call_at_once(range(beginning, beginning + TOGETHER))
+        assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
+    assert set(hall.counters.done.values()) == {1}
+    assert {number: seen[0] for number, seen in hall.counters.contexts.items()} == {
+        number: request_id(number) for number in hall.counters.done
+    }
+
+
+def test_a_call_that_takes_long_holds_back_no_other(hall: Hall) -> None:
+    slow = hall.pool.submit(hall.client.call, Slow())
+    assert hall.counters.entered.wait(10)
+
+    begun = time.monotonic()
+    answers = hall.call_at_once(range(1, TOGETHER))
+
+    assert time.monotonic() - begun < 10
+    assert all(is_right(number, answer) for number, answer in answers.items())
+    assert not slow.done()
+    hall.counters.may_go_on.set()
+    assert slow.result(10) == "at last"
+
+
+def test_each_call_has_its_own_time(hall: Hall) -> None:
+    slow = hall.pool.submit(hall.client.call, Slow())
+    assert hall.counters.entered.wait(10)
+
+    times = dict.fromkeys(range(1, TOGETHER), 0.0) | {
+        number: random.choice([3.0, 30.0, 300.0]) for number in range(TOGETHER)
+    }
+    list(hall.pool.map(hall.call, times, times.values()))
+
+    for number, seconds in times.items():
+        _request, left = hall.counters.contexts[number]
+        assert left is not None
+        assert seconds * 0.3 < left <= seconds
+    hall.counters.may_go_on.set()
+    slow.result(10)
+
+
+def test_when_the_servers_threads_all_hang_calls_end_in_time_and_the_next_ones_are_answered(hall: Hall) -> None:
+    slow = [hall.pool.submit(hall.client.call, Slow()) for _ in range(8)]
+    assert hall.counters.entered.wait(10)
+    time.sleep(0.3)
+
+    answers = list(hall.pool.map(hall.call, range(8), [1.0] * 8))
+
+    assert [type(answer) for answer in answers] == [errors.NoReply] * 8
+    hall.counters.may_go_on.set()
+    assert {one.result(20) for one in slow} == {"at last"}
+    assert is_right(100, hall.call(100))
+    # What its callers had given up was not carried out later either.
+    assert hall.counters.done == {100: 1}
+
+
+# --- On the wire ------------------------------------------------------------------------------------------------------
+
+
+def test_calls_that_are_made_while_one_is_under_way_travel_in_few_messages(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(rabbit, "calls_of", counting)
+
+    for beginning in range(0, 10 * TOGETHER, TOGETHER):
+        on_rabbit.call_at_once(range(beginning, beginning + TOGETHER))
+
+    assert sum(counting.sizes) == 10 * TOGETHER
+    assert len(counting.sizes) < sum(counting.sizes) / 2
+
+
+def test_a_call_that_is_made_alone_is_the_librarys_own_message(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(rabbit, "calls_of", counting)
+    for number in range(5):
+        assert is_right(number, on_rabbit.call(number))
+    assert counting.sizes == [1] * 5
+
+
+def test_a_server_of_a_former_release_gets_the_calls_one_by_one_and_carries_out_each_once(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It knows no batches: its dispatcher refuses the method.
+    refused = mock.Mock(return_value=None)
+    monkeypatch.setattr(rabbit, "calls_of", refused)
+
+    for beginning in range(0, 4 * TOGETHER, TOGETHER):
+        answers = on_rabbit.call_at_once(range(beginning, beginning + TOGETHER))
+        assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
+
+    assert on_rabbit.counters.done == dict.fromkeys(range(4 * TOGETHER), 1)
+    batches = [call for call in refused.call_args_list if call.args[0].get("method") == "batch"]
+    # From the first refusal on the calls are sent singly for some time.
+    assert 1 <= len(batches) <= TOGETHER
+
+
+def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rabbit.RabbitListener.__call__
+
+    def twice(listener: rabbit.RabbitListener, message: dict[str, object]) -> None:
+        again = type(message)(message._raw_message)  # type: ignore[attr-defined]
+        again.acknowledge = lambda: None  # type: ignore[attr-defined]
+        real(listener, message)
+        if again.get("method") == "batch":
+            real(listener, again)
+
+    monkeypatch.setattr(rabbit.RabbitListener, "__call__", twice)
+    answers = on_rabbit.call_at_once(range(TOGETHER))
+    assert all(is_right(number, answer) for number, answer in answers.items())
+    assert set(on_rabbit.counters.done.values()) == {1}
+
+
+@pytest.mark.parametrize("calls", [None, "text", [], ["text", 7, None], [{}], [{"method": "number"}], {"a": 1}])
+def test_a_malformed_batch_harms_nobody(on_rabbit: Hall, calls: object) -> None:
+    client = on_rabbit.buses[1].library_client(
+        bus.oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus")
+    )
+    client.prepare(version="1.1").cast({}, "batch", calls=calls)
+    assert is_right(1, on_rabbit.call(1))
+
+
+def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox = message_batches._Outbox()
+    calls = [
+        message_batches._Call({"_msg_id": ids.fresh(), "args": {}}, timeout)
+        for timeout in (30, 1, 1.5, 40, 20, 600, 1.9)
+    ]
+    first = outbox.add(calls[0])
+    assert first is not None
+    assert [call.timeout for call in first.calls] == [30]
+    assert [outbox.add(call) for call in calls[1:]] == [None] * 6
+
+    batches = [outbox.take() for _ in range(4)]
+
+    assert [None if batch is None else [call.timeout for call in batch.calls] for batch in batches] == [
+        [1, 1.5, 1.9],
+        [20, 40],
+        [600],
+        None,
+    ]
+
+
+def test_large_calls_travel_alone() -> None:
+    outbox = message_batches._Outbox()
+    calls = [message_batches._Call({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
+    for call in calls:
+        outbox.add(call)
+    assert [len(batch.calls) for batch in iter(outbox.take, None) if batch] == [1, 1, 1]
