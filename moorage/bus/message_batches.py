@@ -43,8 +43,8 @@ _ANSWERS = "moorage_answers"
 _MOST = 32
 #: So many calls that wait are worth a message of their own, whatever is under way. Arbitrary.
 _FULL = 8
-#: The least time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
-_LEAST_PATIENCE = 0.005
+#: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
+_LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
 #: The most bytes of a batch of several messages. Arbitrary: a small part of what RabbitMQ takes.
 _MAX_BYTES = 2**20
 #: Seconds for which calls are sent one by one to a topic after a server of it has refused a batch. Arbitrary.
@@ -105,8 +105,8 @@ class _CallBatch:
     """Calls that travel in one message; the first one expires first."""
 
     calls: Sequence[_Call]
+    sent: float
     msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
-    sent: float = field(default_factory=time.monotonic)
     is_answered: bool = False
 
     def message(self) -> Body:
@@ -142,7 +142,8 @@ class _Outbox:
     long holds nobody back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._under_way: list[_CallBatch] = []
@@ -154,7 +155,7 @@ class _Outbox:
     @property
     def patience(self) -> float:
         """The seconds that a call waits for a batch that is under way."""
-        return max(2 * self._usual_seconds, _LEAST_PATIENCE)
+        return min(max(2 * self._usual_seconds, _LEAST_PATIENCE), _MOST_PATIENCE)
 
     def add(self, call: _Call) -> _CallBatch | None:
         """Add a call; return the batch that its thread is to send now, or None if it is to wait."""
@@ -183,15 +184,17 @@ class _Outbox:
             return self._turn_of
 
     def _note_end(self, batch: _CallBatch, is_answered: bool) -> None:
-        # The first answer alone says how long answers take, also to a batch that has been waited for no longer.
+        # The first answer alone says how long answers take, also to a batch that has been waited for no longer. One
+        # that is very late counts as twice as late as usual: it says little about the others.
         if is_answered and not batch.is_answered:
-            self._usual_seconds += (time.monotonic() - batch.sent - self._usual_seconds) / 8
+            seconds = min(self._clock() - batch.sent, 2 * self.patience)
+            self._usual_seconds += (seconds - self._usual_seconds) / 8
             batch.is_answered = True
         if batch in self._under_way:
             self._under_way.remove(batch)
 
     def _are_any_under_way(self) -> bool:
-        earliest = time.monotonic() - self.patience
+        earliest = self._clock() - self.patience
         self._under_way = [batch for batch in self._under_way if batch.sent > earliest]
         return bool(self._under_way)
 
@@ -219,7 +222,7 @@ class _Outbox:
             taken.append(call)
         if not taken:
             return None
-        batch = _CallBatch(taken)
+        batch = _CallBatch(taken, self._clock())
         for call in taken:
             call.batch = batch
             self._waiting.remove(call)

@@ -292,3 +292,43 @@ def test_large_calls_travel_alone() -> None:
     for call in calls:
         outbox.add(call)
     assert [len(batch.calls) for batch in iter(outbox.take, None) if batch] == [1, 1, 1]
+
+
+def test_calls_wait_for_a_batch_as_long_as_answers_usually_take_whatever_a_few_have_taken() -> None:
+    now = [0.0]
+    outbox = message_batches._Outbox(clock=lambda: now[0])
+
+    def answered_after(seconds: float) -> None:
+        call = message_batches._Call({"_msg_id": ids.fresh()}, 300)
+        assert outbox.add(call) is not None
+        now[0] += seconds
+        assert outbox.remove(call, is_answered=True) is None
+
+    for _ in range(50):
+        answered_after(0.02)
+    assert 0.03 < outbox.patience < 0.05
+
+    answered_after(200.0)
+    assert outbox.patience < 0.06
+
+    for _ in range(100):
+        answered_after(2.0)
+    assert outbox.patience == 0.5
+
+
+def test_the_thread_that_has_waited_longest_sends_what_waits_once_an_answer_is_there_and_no_turn_is_lost() -> None:
+    outbox = message_batches._Outbox(clock=lambda: 0.0)
+    first, second, third, fourth = (message_batches._Call({"_msg_id": ids.fresh()}, 30) for _ in range(4))
+    sent = outbox.add(first)
+    assert sent is not None
+    assert [outbox.add(call) for call in (second, third)] == [None, None]
+
+    assert outbox.remove(first, is_answered=True) is second
+    # It is told to, and gives up: the turn passes on.
+    assert outbox.add(fourth) is None
+    assert outbox.remove(second, is_answered=False) is third
+
+    taken = outbox.take()
+    assert taken is not None
+    assert taken.calls == [third, fourth]
+    assert outbox.remove(third, is_answered=True) is None
