@@ -51,6 +51,8 @@ _MAX_BYTES = 2**20
 _REFUSED_SECONDS = 60.0
 #: The longest single wait for an answer, in seconds. The library begins with 1 ms after each answer and doubles that.
 _POLL_SECONDS = 0.5
+#: Calls that wait for answers before the library warns of a leak; by its default it does so at ten. Arbitrary.
+_MANY_CALLS = 1000
 #: What a thread receives instead of an answer: that it is to send the waiting calls; that its batch was refused.
 _YOUR_TURN = object()
 _REFUSED = object()
@@ -370,6 +372,7 @@ class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
     def __init__(self, reply_queue: str, connection: Connection, modules: Sequence[str], calls: CallSender) -> None:
         self._calls = calls  # first: the library's construction starts the thread
         super().__init__(reply_queue, connection, modules)
+        self.waiters._wrn_threshold = _MANY_CALLS  # noqa: SLF001 - there is no option
 
     def poll(self) -> None:
         """Receive answers until the stop."""
