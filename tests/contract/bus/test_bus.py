@@ -202,9 +202,9 @@ class Cloud:
             one.close()
 
 
-@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
-def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
-    built = Cloud(f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url"))
+@pytest.fixture
+def cloud(bus_url: str) -> Iterator[Cloud]:
+    built = Cloud(bus_url)
     yield built
     built.close()
 

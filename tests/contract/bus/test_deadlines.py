@@ -120,9 +120,9 @@ class Office:
             each.close()
 
 
-@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
-def office(request: pytest.FixtureRequest) -> Iterator[Office]:
-    built = Office(f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url"))
+@pytest.fixture
+def office(bus_url: str) -> Iterator[Office]:
+    built = Office(bus_url)
     yield built
     built.close()
 

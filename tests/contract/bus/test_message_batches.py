@@ -122,9 +122,9 @@ def is_right(number: int, answer: object) -> bool:
     return answer == f"number {number}"
 
 
-@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
-def hall(request: pytest.FixtureRequest) -> Iterator[Hall]:
-    made = Hall(f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url"))
+@pytest.fixture
+def hall(bus_url: str) -> Iterator[Hall]:
+    made = Hall(bus_url)
     yield made
     made.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorage import errors, ids
+from moorage import errors
 from moorage.bus.bus import Bus, serves
 from moorage.config import options
 from moorage.messages import ListCells
@@ -35,10 +35,9 @@ class HastyBus(Bus):
     namesake_seconds = 0.3
 
 
-@pytest.fixture(params=["inproc", "rabbit"])
-def conf(request: pytest.FixtureRequest) -> Any:
-    url = f"inproc://{ids.fresh()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url")
-    return options.new({"DEFAULT": {"transport_url": url}})
+@pytest.fixture
+def conf(bus_url: str) -> Any:
+    return options.new({"DEFAULT": {"transport_url": bus_url}})
 
 
 @pytest.fixture

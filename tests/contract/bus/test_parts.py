@@ -102,11 +102,10 @@ class Peers:
         return self._bus().client(self._topic)
 
 
-@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
-def peers(request: pytest.FixtureRequest) -> Iterator[Peers]:
-    url = f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url")
+@pytest.fixture
+def peers(bus_url: str) -> Iterator[Peers]:
     with ExitStack() as closing:
-        yield Peers(url, closing)
+        yield Peers(bus_url, closing)
 
 
 def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) -> None:

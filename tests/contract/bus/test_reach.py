@@ -22,17 +22,9 @@ class Cells:
         return []
 
 
-@pytest.fixture(params=["inproc", "rabbit"])
-def url(request: pytest.FixtureRequest) -> str:
-    if request.param == "inproc":
-        return f"inproc://{ids.fresh()}/"
-    found: str = request.getfixturevalue("rabbitmq_url")
-    return found
-
-
 @pytest.fixture
-def conf(url: str) -> Any:
-    return options.new({"DEFAULT": {"transport_url": url}})
+def conf(bus_url: str) -> Any:
+    return options.new({"DEFAULT": {"transport_url": bus_url}})
 
 
 @pytest.fixture
@@ -86,10 +78,10 @@ def test_a_server_that_comes_within_seconds_is_waited_for(clients: Clients, conf
 
 
 def test_a_command_with_nobody_there_ends_within_seconds_and_says_what_to_start(
-    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, bus_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moorage.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {url}\n")
+    file.write_text(f"[DEFAULT]\ntransport_url = {bus_url}\n")
     begun = time.monotonic()
     assert main(["--config-file", str(file), "host", "list"]) == 1
     assert time.monotonic() - begun < 10
@@ -98,10 +90,10 @@ def test_a_command_with_nobody_there_ends_within_seconds_and_says_what_to_start(
 
 
 def test_an_audit_with_nobody_there_ends_within_seconds_and_names_each_part_that_is_missing(
-    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, bus_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moorage.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {url}\n")
+    file.write_text(f"[DEFAULT]\ntransport_url = {bus_url}\n")
     begun = time.monotonic()
     assert main(["--config-file", str(file), "audit", "-f", "csv"]) == 2
     assert time.monotonic() - begun < 10
