@@ -79,7 +79,7 @@ class CallQueue(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
+class _OutgoingCall:
     """A call of one thread."""
 
     body: Body
@@ -106,7 +106,7 @@ class _Call:
 class _CallBatch:
     """Calls that travel in one message; the first one expires first."""
 
-    calls: Sequence[_Call]
+    calls: Sequence[_OutgoingCall]
     sent: float
     msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
     is_answered: bool = False
@@ -147,10 +147,10 @@ class _Outbox:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[_Call] = []
+        self._waiting: list[_OutgoingCall] = []
         self._under_way: list[_CallBatch] = []
         #: The waiting call whose thread is to send the next batch, from when it was told until it does so.
-        self._turn_of: _Call | None = None
+        self._turn_of: _OutgoingCall | None = None
         #: The seconds after which the first answer to a batch usually comes: a moving average.
         self._usual_seconds = 0.0
 
@@ -159,7 +159,7 @@ class _Outbox:
         """The seconds that a call waits for a batch that is under way."""
         return min(max(2 * self._usual_seconds, _LEAST_PATIENCE), _MOST_PATIENCE)
 
-    def add(self, call: _Call) -> _CallBatch | None:
+    def add(self, call: _OutgoingCall) -> _CallBatch | None:
         """Add a call; return the batch that its thread is to send now, or None if it is to wait."""
         with self._lock:
             self._waiting.append(call)
@@ -171,7 +171,7 @@ class _Outbox:
         with self._lock:
             return self._take()
 
-    def remove(self, call: _Call, is_answered: bool) -> _Call | None:
+    def remove(self, call: _OutgoingCall, is_answered: bool) -> _OutgoingCall | None:
         """Remove a call that is over; return the call whose thread is to be told to send the next batch, if any."""
         with self._lock:
             if call in self._waiting:
@@ -214,7 +214,7 @@ class _Outbox:
                 if (seconds := call.seconds_in_queue())
             ),
         )
-        taken: list[_Call] = []
+        taken: list[_OutgoingCall] = []
         size = 0
         for seconds, position in timed[:_MOST]:
             call = self._waiting[position]
@@ -263,7 +263,7 @@ class CallSender:
 
         :raises MessagingTimeout: no answer in time.
         """
-        call = _Call({**body, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}, timeout)
+        call = _OutgoingCall({**body, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}, timeout)
         with self._lock:
             outbox = self._outboxes.setdefault(queue, _Outbox())
         waiter.listen(call.msg_id)
@@ -284,7 +284,7 @@ class CallSender:
             if (following := outbox.remove(call, is_answered)) is not None:
                 waiter.waiters.put(following.msg_id, _YOUR_TURN)
 
-    def _receive(self, call: _Call, outbox: _Outbox, waiter: "ReplyWaiter") -> Any:
+    def _receive(self, call: _OutgoingCall, outbox: _Outbox, waiter: "ReplyWaiter") -> Any:
         """Return the answer of a call, the error of its sending, or that its thread is to send what waits."""
         left = context.seconds_left()
         seconds = max(call.timeout if left is None else left, 0.0)

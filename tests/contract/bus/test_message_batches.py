@@ -268,7 +268,7 @@ def test_a_malformed_batch_harms_nobody(on_rabbit: Hall, calls: object) -> None:
 def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = message_batches._Outbox()
     calls = [
-        message_batches._Call({"_msg_id": ids.fresh(), "args": {}}, timeout)
+        message_batches._OutgoingCall({"_msg_id": ids.fresh(), "args": {}}, timeout)
         for timeout in (30, 1, 1.5, 40, 20, 600, 1.9)
     ]
     first = outbox.add(calls[0])
@@ -288,7 +288,7 @@ def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: py
 
 def test_large_calls_travel_alone() -> None:
     outbox = message_batches._Outbox()
-    calls = [message_batches._Call({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
+    calls = [message_batches._OutgoingCall({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
     for call in calls:
         outbox.add(call)
     assert [len(batch.calls) for batch in iter(outbox.take, None) if batch] == [1, 1, 1]
@@ -299,7 +299,7 @@ def test_calls_wait_for_a_batch_as_long_as_answers_usually_take_whatever_a_few_h
     outbox = message_batches._Outbox(clock=lambda: now[0])
 
     def answered_after(seconds: float) -> None:
-        call = message_batches._Call({"_msg_id": ids.fresh()}, 300)
+        call = message_batches._OutgoingCall({"_msg_id": ids.fresh()}, 300)
         assert outbox.add(call) is not None
         now[0] += seconds
         assert outbox.remove(call, is_answered=True) is None
@@ -318,7 +318,7 @@ def test_calls_wait_for_a_batch_as_long_as_answers_usually_take_whatever_a_few_h
 
 def test_the_thread_that_has_waited_longest_sends_what_waits_once_an_answer_is_there_and_no_turn_is_lost() -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
-    first, second, third, fourth = (message_batches._Call({"_msg_id": ids.fresh()}, 30) for _ in range(4))
+    first, second, third, fourth = (message_batches._OutgoingCall({"_msg_id": ids.fresh()}, 30) for _ in range(4))
     sent = outbox.add(first)
     assert sent is not None
     assert [outbox.add(call) for call in (second, third)] == [None, None]
