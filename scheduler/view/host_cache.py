@@ -8,7 +8,6 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
@@ -18,6 +17,7 @@ from scheduler.view.host_columns import HostColumns
 from scheduler.view.indexes import NameIndex, ProviderIndex
 from scheduler.view.inventories import InventoryTable
 from scheduler.view.provider_trees import CachedProvider, CachedTree, ProviderTrees
+from scheduler.view.provisional import Expected, ProvisionalProviders
 from scheduler.view.snapshot import Snapshot
 
 
@@ -39,14 +39,6 @@ class FetchedProvider:
 Versions = Mapping[str, int | None]
 
 
-class Expected(NamedTuple):
-    """The ``seq`` that a provider has in the store if nobody but this scheduler has changed it since it was read."""
-
-    seq: int
-    #: This scheduler's transactions since then, each of which has bumped it by one.
-    transactions: frozenset[object]
-
-
 class HostCache:
     """All hosts of the cloud with their provider trees. Safe to use from several threads.
 
@@ -64,9 +56,7 @@ class HostCache:
         self._ids: dict[str, int] = {}
         self._version_of_id: dict[int, int] = {}
         self._next_versions = itertools.count()
-        #: The providers with claims of this scheduler since their last read. Of each the transactions that have bumped
-        #: its ``seq``, or null if that is unknown.
-        self._provisional: dict[int, set[object] | None] = {}
+        self._provisional = ProvisionalProviders()
         self._provider_trees = ProviderTrees()
         self._names: NameIndex | None = None
         self._host_attributes = HostAttributes([])
@@ -127,16 +117,12 @@ class HostCache:
     def provisional_ids(self) -> set[int]:
         """Return the ids of the providers with claims of this scheduler since their last read."""
         with self._lock:
-            return set(self._provisional)
+            return self._provisional.ids
 
     def expected(self) -> dict[int, Expected]:
         """Return what is expected of provisional providers, by id; taken before a read, for :meth:`settle` after it."""
         with self._lock:
-            return {
-                id_: Expected(self._seqs[id_] + len(transactions), frozenset(transactions))
-                for id_, transactions in self._provisional.items()
-                if transactions is not None
-            }
+            return self._provisional.expected(self._seqs)
 
     def settle(self, expected: Mapping[int, Expected], found: Mapping[int, int | None]) -> set[int]:
         """Compare providers with their ``seq`` in the store, and return the ids of those that need to be read.
@@ -151,17 +137,10 @@ class HostCache:
             for id_, seq in found.items():
                 if seq is not None and id_ in expected and expected[id_].seq == seq:
                     self._seqs[id_] = seq
-                    self._forget_transactions(id_, expected[id_].transactions)
+                    self._provisional.settle(id_, expected[id_].transactions)
                 elif seq is None or id_ in self._provisional or self._seqs.get(id_) != seq:
                     differing.add(id_)
         return differing
-
-    def _forget_transactions(self, id_: int, settled: Collection[object]) -> None:
-        transactions = self._provisional.get(id_)
-        if transactions is not None:
-            transactions.difference_update(settled)
-            if not transactions:
-                del self._provisional[id_]
 
     def root_ids(self, uuids: Collection[str]) -> set[int]:
         """Return the root ids of these providers' trees; unknown providers are left out."""
@@ -249,11 +228,7 @@ class HostCache:
         if id_ is None:
             return None
         is_as_read = self._version_of_id[id_] == versions.get(uuid)
-        transactions = self._provisional.setdefault(id_, set())
-        if not is_as_read or transaction is None:
-            self._provisional[id_] = None
-        elif bumped and transactions is not None:
-            transactions.add(transaction)
+        self._provisional.add(id_, transaction if is_as_read else None, bumped=bumped)
         return id_ if is_as_read else None
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
@@ -326,7 +301,7 @@ class HostCache:
 
     def _put_provider(self, provider: FetchedProvider) -> None:
         id_ = provider.id
-        self._provisional.pop(id_, None)
+        self._provisional.remove(id_)
         self._seqs[id_] = provider.seq
         self._version_of_id[id_] = next(self._next_versions)
         self._ids[provider.uuid] = id_
@@ -371,7 +346,7 @@ class HostCache:
         self._inventories.release(provider.slots)
         del self._seqs[provider_id], self._version_of_id[provider_id]
         self._instances.pop(provider_id, None)
-        self._provisional.pop(provider_id, None)
+        self._provisional.remove(provider_id)
         # A provider that was deleted and created again has a new id under the same uuid: leave that one alone.
         if self._ids.get(provider.uuid) == provider_id:
             del self._ids[provider.uuid]

@@ -228,14 +228,20 @@ def test_a_server_of_a_former_release_gets_the_calls_one_by_one_and_carries_out_
     refused = mock.Mock(return_value=None)
     monkeypatch.setattr(rabbit, "calls_of", refused)
 
+    def batches() -> int:
+        return sum(call.args[0].get("method") == "batch" for call in refused.call_args_list)
+
+    batches_by_round = []
     for beginning in range(0, 4 * TOGETHER, TOGETHER):
+        before = batches()
         answers = on_rabbit.call_at_once(range(beginning, beginning + TOGETHER))
         assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
+        batches_by_round.append(batches() - before)
 
     assert on_rabbit.counters.done == dict.fromkeys(range(4 * TOGETHER), 1)
-    batches = [call for call in refused.call_args_list if call.args[0].get("method") == "batch"]
-    # From the first refusal on the calls are sent singly for some time.
-    assert 1 <= len(batches) <= TOGETHER
+    # From the first refusal on the calls are sent one by one for some time.
+    assert batches_by_round[0] > 0
+    assert batches_by_round[1:] == [0, 0, 0]
 
 
 def test_a_batch_that_the_broker_delivers_twice_is_carried_out_once(
