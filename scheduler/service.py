@@ -31,10 +31,10 @@ from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import run_once
 from placement_store.service import PlacementRole
-from scheduler.decide import destinations
 from scheduler.decide.claim_writer import ClaimWriter
 from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.decide.plugin_failures import FailureCounts
+from scheduler.decide.shared_decisions import SharedDecisions
 from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.endpoints.view import ViewEndpoint
 from scheduler.plugins.loading import numeric_metadata
@@ -89,7 +89,7 @@ class SchedulerEndpoint(HostReportEndpoint):
     ) -> None:
         super().__init__(requests)
         self._environment = environment
-        self._writer = ClaimWriter(requests, environment.names)
+        self._shared = SharedDecisions(environment, ClaimWriter(requests, environment.names))
         self._database = environment.database
         self._failure_counts = failure_counts
         self.decisions = InFlight()
@@ -99,7 +99,7 @@ class SchedulerEndpoint(HostReportEndpoint):
         """Answer :class:`~moorage.messages.SelectDestinations`; see :func:`.destinations.select` for its errors."""
         with self.decisions.one():
             try:
-                answer = destinations.select(self._environment, self._writer, message)
+                answer = self._shared.select(message)
             except errors.NoValidHost:
                 self._failure_counts.request_decided()
                 raise

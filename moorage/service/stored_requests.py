@@ -199,6 +199,14 @@ class StoredRequests:
             raise errors.RequestIdReused(request_id=message.request_id)
         return StoredAnswer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
 
+    def answered(self, request_ids: Collection[str]) -> set[str]:
+        """Return those of these requests that have a stored answer.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        query = select(self._table.c.request_id).where(self._table.c.request_id.in_(sorted(request_ids)))
+        return self._database.read(lambda connection: set(connection.scalars(query)))
+
     def acknowledge(self, request_ids: Collection[str]) -> None:
         """Note that the senders of these requests have recorded the answers. Idempotent.
 

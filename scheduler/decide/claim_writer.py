@@ -1,4 +1,4 @@
-"""Write the claims of decisions: those that come while a transaction is under way share the next one."""
+"""Write the claims of decisions, each request with its answer, alone or several in one transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,20 +7,14 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from moorage import context, errors, failpoints
-from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
-from moorage.service.stored_requests import DuplicateRequest, StoredRequests
+from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import begin_move, isolated_groups
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
 from scheduler.decide.planner import DestinationPlan
 from scheduler.decide.selections import Selections, selections_of
-
-#: The most requests whose claims share a transaction. Arbitrary: all of them wait for the slowest statement, and hold
-#: the rows of all their providers.
-_TOGETHER = 32
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,8 @@ class PlannedRequest:
         object.__setattr__(self, "claims", made)
 
     @property
-    def may_be_shared(self) -> bool:
-        """True if its claims may stand in one write with those of other requests."""
+    def only_claims(self) -> bool:
+        """True if its write consists of nothing but claims, and so may stand in one with those of other requests."""
         return self.message.move is None and not self.message.keep_held
 
     @cached_property
@@ -77,50 +71,30 @@ class ClaimWriter:
     def __init__(self, requests: StoredRequests, names: ResourceClassNames) -> None:
         self.requests = requests
         self._names = names
-        self._batches: Batches[PlannedRequest, WrittenClaims] = Batches(self._write_batch, _TOGETHER)
 
     def write(self, planned: PlannedRequest) -> WrittenClaims:
-        """Claim what a request has planned, alone or together with others.
+        """Claim what a request has planned.
 
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` and, for a move,
             :func:`placement_store.claims.begin_move.begin` do.
         """
-        return self._batches.do(planned) if planned.may_be_shared else self._write_one(planned)
-
-    def _write_batch(self, batch: Sequence[BatchItem[PlannedRequest, WrittenClaims]]) -> None:
-        # At the failpoints of a drill each request stands for itself.
-        if len(batch) > 1 and not failpoints.are_observed() and self._write_together(batch):
-            return
-        # Alone each gets the answer or the error that is its own.
-        for item in batch:
-            item.do(self._write_one)
-
-    def _write_together(self, batch: Sequence[BatchItem[PlannedRequest, WrittenClaims]]) -> bool:
-        """Write the claims of several requests in one transaction; return False if one of them is in the way."""
-        planned = [item.value for item in batch]
-        made = [new for one in planned for new in one.claims]
-        if len({new.consumer_uuid for new in made}) < len(made):
-            return False  # the same request has been sent twice, or two want the same instance
-        deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
-        try:
-            # A late request is to write nothing: the transaction has the earliest deadline of all.
-            with context.bound(deadline=min(deadlines, default=None)):
-                self.requests.once_together(
-                    [(one.message, one.answer) for one in planned],
-                    lambda connection: claims.claim(connection, made, self._names),
-                )
-        except (errors.StoreUnavailable, errors.Overloaded):
-            raise  # to each of them: alone they would wait for the database one after another
-        except (errors.MoorageError, DuplicateRequest):
-            return False
-        transaction = object()
-        for item in batch:
-            item.succeed(WrittenClaims(item.value.answer, replayed=False, transaction=transaction))
-        return True
-
-    def _write_one(self, planned: PlannedRequest) -> WrittenClaims:
         stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
-        return WrittenClaims(stored.result, stored.replayed, object() if planned.may_be_shared else None)
+        return WrittenClaims(stored.result, stored.replayed, object() if planned.only_claims else None)
+
+    def write_together(self, planned: Sequence[PlannedRequest]) -> object:
+        """Claim what several requests have planned, all or nothing, in one transaction; return what stands for it.
+
+        Each consists of nothing but claims, and no two of them name the same instance.
+
+        :raises DuplicateRequest: one of them has been answered already.
+        :raises MoorageError: as :func:`placement_store.claims.claim.claim` does.
+        """
+        made = [new for one in planned for new in one.claims]
+        self.requests.once_together(
+            [(one.message, one.answer) for one in planned],
+            lambda connection: claims.claim(connection, made, self._names),
+        )
+        return object()
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
         """Claim the hosts of a plan; part of the transaction that stores the answer."""

@@ -19,6 +19,7 @@ from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.decide.request_filters import Refusal, RequestResolver
+from scheduler.view.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -89,14 +90,7 @@ class Decision(ABC, Generic[T]):
                 # Members of the server group and amounts of a moving instance change with every claim, and are in no
                 # snapshot: read them for each plan.
                 context = self.read_context()
-                view = env.host_cache.snapshot()
-                # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
-                request = self.resolver.resolve(view, self.received_at if caught_up else oldest)
-                if isinstance(request, Refusal):
-                    plan: DestinationPlan | NoHost = NoHost.by_request_filter(view, message.request_spec, *request)
-                else:
-                    # Filter, weigh and choose a host for each instance, with the claims planned before it in place.
-                    plan = self.planner.plan(view, request, self.refused_claims, context, self.named)
+                plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
             except NOT_PLANNED as fault:
                 return self.refuse(fault)
             if isinstance(plan, NoHost):
@@ -119,6 +113,19 @@ class Decision(ABC, Generic[T]):
                     self.refused_claims.add(plan.node(choice), choice.allocation_request)
                 tries, caught_up = tries + 1, False
         raise errors.ClaimContention(tries=env.max_tries)
+
+    def plan(self, view: Snapshot, context: RequestContext, aggregates_as_of: float) -> DestinationPlan | NoHost:
+        """Plan the request on a view: filter, weigh and choose a host for each instance.
+
+        :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
+        :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
+        """
+        # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
+        request = self.resolver.resolve(view, aggregates_as_of)
+        if isinstance(request, Refusal):
+            return NoHost.by_request_filter(view, self.message.request_spec, *request)
+        # Each instance with the claims planned before it in place.
+        return self.planner.plan(view, request, self.refused_claims, context, self.named)
 
     # --- The steps in which decisions differ --------------------------------------------------------------------------
 

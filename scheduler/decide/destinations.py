@@ -2,26 +2,38 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
+from moorage.model import Resources
 from placement_store.claims import claim as claims
 from placement_store.server_groups import rows as groups
-from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest
+from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import ClaimRefused, Decision
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.selections import Selections
+from scheduler.view.host_cache import Versions
 
 LOG = logging.getLogger(__name__)
 
 #: A log line names no more hosts than this.
 _NAMED = 5
+
+
+def check(message: SelectDestinations) -> None:
+    """Refuse a message that contradicts itself or wants too much.
+
+    :raises InvalidRequest: see :func:`select`.
+    """
+    _check_size(message)
+    _check_move(message)
 
 
 def select(environment: DecisionEnvironment, writer: ClaimWriter, message: SelectDestinations) -> Selections:
@@ -44,11 +56,18 @@ def select(environment: DecisionEnvironment, writer: ClaimWriter, message: Selec
     :raises CannotCarryOver: it holds foreign allocations of providers that it would leave.
     :raises BrokenPlugin: a filter, weigher or request filter is broken.
     """
-    _check_size(message)
-    _check_move(message)
+    check(message)
     # A decision that runs again without a slow plug-in begins anew.
     run_watched = environment.policy.plugin_failures.run_watched
     return run_watched(lambda: ClaimingDecision(environment, writer, message).run())
+
+
+class UnnotedClaims(NamedTuple):
+    """What the host cache is to note of a plan; see :meth:`scheduler.view.host_cache.HostCache.apply_claims`."""
+
+    amounts: Sequence[tuple[str, Resources]]
+    placed: Mapping[str, int]
+    versions: Versions
 
 
 class ClaimingDecision(Decision[Selections]):
@@ -63,17 +82,10 @@ class ClaimingDecision(Decision[Selections]):
 
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
-        claimed = [
-            (uuid, context.growth(uuid, part.resources))
-            for choice in plan.chosen
-            for uuid, part in choice.allocation_request.allocations.items()
-        ]
-        # One that stays on its host is counted there already.
-        placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != context.source)
-        # Before the transaction: a provider that is read again meanwhile may show the claim already.
-        versions = self.environment.host_cache.versions({uuid for uuid, _ in claimed} | placed.keys())
+        planned = PlannedRequest(self.message, plan)
+        unnoted = self.unnoted(plan, context)
         try:
-            written = self._writer.write(PlannedRequest(self.message, plan))
+            written = self._writer.write(planned)
         except errors.CapacityExceeded as refusal:
             raise ClaimRefused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
         except errors.ProviderNotFound as missing:
@@ -85,9 +97,27 @@ class ClaimingDecision(Decision[Selections]):
             raise ClaimRefused from contention
         if written.replayed:
             return self._replayed(written.answer)
-        self.environment.host_cache.apply_claims(claimed, versions, placed, written.transaction)
+        return self.claimed(unnoted, written)
+
+    def unnoted(self, plan: DestinationPlan, context: RequestContext) -> "UnnotedClaims":
+        """Return what the host cache is to note of a plan once it is claimed; called before the transaction."""
+        amounts = [
+            (uuid, context.growth(uuid, part.resources))
+            for choice in plan.chosen
+            for uuid, part in choice.allocation_request.allocations.items()
+        ]
+        # One that stays on its host is counted there already.
+        placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != context.source)
+        # Before the transaction: a provider that is read again meanwhile may show the claim already.
+        versions = self.environment.host_cache.versions({uuid for uuid, _ in amounts} | placed.keys())
+        return UnnotedClaims(amounts, placed, versions)
+
+    def claimed(self, unnoted: "UnnotedClaims", written: WrittenClaims) -> Selections:
+        """Note written claims in the host cache, and return the answer."""
+        amounts, placed, versions = unnoted
+        self.environment.host_cache.apply_claims(amounts, versions, placed, written.transaction)
         hosts = sorted({selection.service_host for selection, *_ in written.answer})
-        instances = len(plan.chosen)
+        instances = len(self.message.instance_uuids)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
         return written.answer
 

@@ -86,6 +86,11 @@ class PluginFailures:
         """Return the failures of a new request, in which nothing is skipped yet, with the same counts and limits."""
         return PluginFailures(self._failure_counts, skip=True, watch=self._watch) if self.skip else self
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether the calls of plug-ins are timed."""
+        return self._watch is not None
+
     def run_watched(self, decide: Callable[[], T]) -> T:
         """Return the result of a decision; where plug-ins are timed, it runs in a thread that can be abandoned.
 

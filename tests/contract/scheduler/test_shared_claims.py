@@ -76,7 +76,7 @@ def at_once(
 
     :param planned: whether there is a host for each, as long as no other has one.
     """
-    batches = scheduler.endpoint._writer._batches
+    batches = scheduler.endpoint._shared._batches
     with held(rig, pool):
         first = pool.submit(scheduler.select, messages[0])
         wait_for(lambda: batches._is_under_way)
@@ -176,7 +176,7 @@ def test_a_request_that_another_scheduler_has_answered_meanwhile_has_that_answer
 ) -> None:
     rig.add_hosts(range(3))
     scheduler, other = rig.scheduler(), rig.scheduler()
-    batches = scheduler.endpoint._writer._batches
+    batches = scheduler.endpoint._shared._batches
     with held(rig, pool):
         first = pool.submit(scheduler.select, named(1)[0])
         wait_for(lambda: batches._is_under_way)
@@ -191,7 +191,7 @@ def test_a_request_that_another_scheduler_has_answered_meanwhile_has_that_answer
 def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
-    batches = scheduler.endpoint._writer._batches
+    batches = scheduler.endpoint._shared._batches
     first, hurried, patient = named(3)
 
     def hurry() -> Answers:

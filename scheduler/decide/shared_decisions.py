@@ -1,0 +1,234 @@
+"""Decide requests together: those that arrive while others are being decided are decided with the next ones.
+
+The requests of a batch are planned on one snapshot, each with the claims of those before it in place, and claimed in
+one transaction. A request that cannot be decided so, for whatever reason, is taken out and decided alone, in its own
+thread and with an answer or an error of its own; the others of its batch go on.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from moorage import context, errors, failpoints
+from moorage.batches import Batches, BatchItem
+from moorage.messages import SelectDestinations
+from moorage.service.stored_requests import DuplicateRequest
+from placement_store.candidates.search_budget import SearchBudget
+from scheduler.decide import destinations, request_context
+from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
+from scheduler.decide.decision import NOT_PLANNED
+from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import NoHost
+from scheduler.decide.request_context import RequestContext
+from scheduler.decide.selections import Selections
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
+
+#: The most requests of a batch: all of them wait for the slowest statement, and hold the rows of all their providers.
+#: Arbitrary, as is all that follows.
+_TOGETHER = 32
+#: The most instances of a request that is decided together with others.
+_MOST_INSTANCES = 64
+#: Seconds of processor time for the searches of one request: the others of its batch wait for them.
+_SEARCH_SECONDS = 0.05
+#: How often a batch is written, without the requests that were refused before.
+_TRIES = 3
+
+#: A request and its answer; null where it is to be decided alone.
+Item = BatchItem[SelectDestinations, Selections | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Planned:
+    """Hold a request of a batch with its plan."""
+
+    item: Item
+    decision: ClaimingDecision
+    request: PlannedRequest
+    unnoted: UnnotedClaims
+
+
+class _Refused(Exception):
+    """Report that the store has refused some requests of a batch."""
+
+    def __init__(self, refused: Collection[_Planned]) -> None:
+        super().__init__()
+        self.refused = refused
+
+
+class SharedDecisions:
+    """Decide requests, each alone or together with those that arrive while others are being decided."""
+
+    def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter) -> None:
+        self._environment = environment
+        self._writer = writer
+        self._batches: Batches[SelectDestinations, Selections | None] = Batches(self._decide, _TOGETHER)
+
+    def select(self, message: SelectDestinations) -> Selections:
+        """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
+        destinations.check(message)
+        answer = self._batches.do(message) if self._may_be_shared(message) else None
+        return destinations.select(self._environment, self._writer, message) if answer is None else answer
+
+    def _may_be_shared(self, message: SelectDestinations) -> bool:
+        return (
+            message.move is None
+            and not message.keep_held
+            and not message.explain
+            and len(message.instance_uuids) <= _MOST_INSTANCES
+            # A plug-in that hangs is to stop its own request alone.
+            and not self._environment.policy.plugin_failures.is_watched
+            # At the failpoints of a drill each request stands for itself.
+            and not failpoints.are_observed()
+        )
+
+    def _decide(self, batch: Sequence[Item]) -> None:
+        """Give each request of a batch its answer; null, where it is to be decided alone."""
+        deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
+        # A late request is to write nothing: the batch has the earliest deadline of all.
+        of_batch = context.Context(service=context.current().service, deadline=min(deadlines, default=None))
+        try:
+            with context.adopted(of_batch if len(batch) > 1 else batch[0].context):
+                self._claim(self._plan(batch))
+        except (errors.StoreUnavailable, errors.Overloaded):
+            raise  # to each of them: alone they would wait for the database one after another
+        except errors.MoorageError:
+            pass  # each that has no answer is decided alone, and gets its own error
+        for item in batch:
+            if not item.is_done:
+                item.succeed(None)
+
+    # --- Planning -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, batch: Sequence[Item]) -> list[_Planned]:
+        """Plan requests on one snapshot, each with the claims of those before it in place.
+
+        :raises StoreUnavailable: the view cannot follow the store.
+        """
+        env = self._environment
+        decisions = [(item, ClaimingDecision(env, self._writer, item.value)) for item in _apart(batch)]
+        oldest = max(decision.received_at for _, decision in decisions) - env.max_age
+        env.follower.follow(oldest)
+        contexts = self._contexts([item.value for item, _ in decisions])
+        view: Snapshot = env.host_cache.snapshot()
+        noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
+        planned = []
+        for (item, decision), read in zip(decisions, contexts, strict=True):
+            with context.adopted(item.context):
+                found = None if read is None else _planned(item, decision, noted or view, read, oldest)
+            if found is not None:
+                planned.append(found)
+            if found is not None and noted is not None:
+                for choice in found.request.plan.chosen:
+                    noted.claim(choice.row, choice.allocation_request)
+        return planned
+
+    def _contexts(self, messages: Sequence[SelectDestinations]) -> list[RequestContext | None]:
+        """Read the contexts of requests in one transaction; null for a request whose context cannot be read so."""
+
+        def work(connection: Connection) -> list[RequestContext | None]:
+            return [self._context(connection, message) for message in messages]
+
+        if any(map(_has_context, messages)):
+            return self._environment.database.read(work)
+        return [request_context.NO_CONTEXT] * len(messages)
+
+    def _context(self, connection: Connection, message: SelectDestinations) -> RequestContext | None:
+        if not _has_context(message):
+            return request_context.NO_CONTEXT
+        try:
+            return request_context.read(connection, message, self._environment.names)
+        except NOT_PLANNED:
+            return None
+
+    # --- Claiming -----------------------------------------------------------------------------------------------------
+
+    def _claim(self, planned: Sequence[_Planned]) -> None:
+        """Claim what was planned in one transaction, without what the store refuses, and set the answers."""
+        for _ in range(_TRIES):
+            if not planned:
+                return
+            try:
+                written = self._write(planned)
+            except _Refused as fault:
+                planned = [one for one in planned if one not in fault.refused]
+                continue
+            for one, claims in zip(planned, written, strict=True):
+                # A stored answer is given only where its claims still stand: alone.
+                if not claims.replayed:
+                    with context.adopted(one.item.context):
+                        one.item.succeed(one.decision.claimed(one.unnoted, claims))
+            return
+
+    def _write(self, planned: Sequence[_Planned]) -> list[WrittenClaims]:
+        """Write the claims of planned requests in one transaction.
+
+        :raises _Refused: the store has refused some of them, and nothing was written.
+        """
+        try:
+            if len(planned) == 1:
+                return [self._writer.write(planned[0].request)]
+            transaction = self._writer.write_together([one.request for one in planned])
+        except errors.CapacityExceeded as refusal:
+            raise self._refused(planned, {miss["provider_uuid"] for miss in refusal.refusals}) from refusal
+        except errors.ProviderNotFound as missing:
+            raise self._refused(planned, {missing.name}) from missing
+        except errors.GroupRuleRefused as refusal:
+            raise self._refused(planned, {refusal.provider_uuid}) from refusal
+        except (errors.ConsumerGenerationConflict, errors.ConsumerDeleted) as fault:
+            named = fault.consumer_uuid
+            raise _Refused([one for one in planned if named in one.item.value.instance_uuids]) from fault
+        except DuplicateRequest as fault:
+            answered = self._writer.requests.answered([one.item.value.request_id for one in planned])
+            raise _Refused([one for one in planned if one.item.value.request_id in answered]) from fault
+        return [WrittenClaims(one.request.answer, replayed=False, transaction=transaction) for one in planned]
+
+    def _refused(self, planned: Sequence[_Planned], provider_uuids: Collection[str]) -> _Refused:
+        """Return which requests the providers have refused, and read these providers again."""
+        self._environment.follower.refresh(provider_uuids)
+        return _Refused([one for one in planned if one.request.plan.refused_by(provider_uuids)])
+
+
+def _apart(batch: Sequence[Item]) -> list[Item]:
+    """Return the requests of a batch without those that name an instance or a server group of one before them.
+
+    The same request may have been sent twice; and the members of a group are planned on what the store has of it.
+    """
+    named: set[str] = set()
+    apart = []
+    for item in batch:
+        group = item.value.request_spec.server_group
+        names = {item.value.request_id, *item.value.instance_uuids, *(() if group is None else (group.uuid,))}
+        if named.isdisjoint(names):
+            named |= names
+            apart.append(item)
+    return apart
+
+
+def _has_context(message: SelectDestinations) -> bool:
+    try:
+        return request_context.is_needed(message)
+    except errors.InvalidRequest:
+        return True  # its reading fails, and it is decided alone
+
+
+def _planned(
+    item: Item, decision: ClaimingDecision, view: Snapshot, read: RequestContext, oldest: float
+) -> _Planned | None:
+    """Return the plan of a request; null, where it has none or its error is set."""
+    decision.refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
+    try:
+        decision.planner.check(item.value.request_spec)
+        decision.check_on_view()
+        plan = decision.plan(view, read, oldest)
+    except (*NOT_PLANNED, errors.SearchBoundReached):
+        return None
+    except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request
+        item.fail(fault)
+        return None
+    if isinstance(plan, NoHost):
+        return None
+    return _Planned(item, decision, PlannedRequest(item.value, plan), decision.unnoted(plan, read))
