@@ -15,6 +15,7 @@ from moorage.messages import SelectDestinations
 from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
 from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
@@ -114,10 +115,17 @@ class Decision(ABC, Generic[T]):
                 tries, caught_up = tries + 1, False
         raise errors.ClaimContention(tries=env.max_tries)
 
-    def plan(self, view: Snapshot, context: RequestContext, aggregates_as_of: float) -> DestinationPlan | NoHost:
+    def plan(
+        self,
+        view: Snapshot,
+        context: RequestContext,
+        aggregates_as_of: float,
+        evaluations: Evaluations | None = None,
+    ) -> DestinationPlan | NoHost:
         """Plan the request on a view: filter, weigh and choose a host for each instance.
 
         :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
+        :param evaluations: those of the requests that were planned on this very view before.
         :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
         """
         # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
@@ -125,7 +133,7 @@ class Decision(ABC, Generic[T]):
         if isinstance(request, Refusal):
             return NoHost.by_request_filter(view, self.message.request_spec, *request)
         # Each instance with the claims planned before it in place.
-        return self.planner.plan(view, request, self.refused_claims, context, self.named)
+        return self.planner.plan(view, request, self.refused_claims, context, self.named, evaluations)
 
     # --- The steps in which decisions differ --------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
-from scheduler.decide.ranking import Contribution, Ranking, RowArray, seeded_ties
+from scheduler.decide.ranking import Contribution, Ranking, RowArray
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
 from scheduler.view.snapshot import Snapshot
 
@@ -155,10 +155,32 @@ class Funnel:
                 if contribution is None:
                     continue
                 contributions.append(contribution)
-                low, high = contribution.low, contribution.high
-                if high > low:
-                    weights += contribution.multiplier * ((contribution.scores - low) / (high - low))
-        return Ranking(rows, weights, seeded_ties(view.ties[rows], seed), contributions)
+                if (contributed := contribution.weights()) is not None:
+                    weights += contributed
+        return Ranking(rows, weights, view.ties, seed, contributions)
+
+    def passes(self, host: Host, request: RequestSpec, stages: Sequence[Stage]) -> bool:
+        """Return whether the filters of these stages pass one host, as they would with all hosts.
+
+        :raises Exception: what a filter raises.
+        """
+        for stage in stages:
+            if stage.plugin is not None:
+                with self.plugin_failures.timed("filter", stage.name):
+                    if not stage.plugin.passes(host, request):
+                        return False
+        return True
+
+    def score(self, host: Host, request: RequestSpec, contribution: Contribution) -> float:
+        """Return the score of one host by a weigher that contributes to the weights, as it would with all hosts.
+
+        :raises Exception: what the weigher raises, or for a score that is no number.
+        """
+        with self.plugin_failures.timed("weigher", contribution.name):
+            score = float(contribution.plugin.weigh(host, request))
+        if not np.isfinite(score):
+            raise BadValue(f"its score of host {host.service_host} is {score}, which is no number to compare with")
+        return score
 
     def _mask(self, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
         if type(plugin).mask is Filter.mask:
@@ -184,7 +206,7 @@ class Funnel:
         low, high = scores.min(), scores.max()
         if not np.isfinite(float(high) - float(low)):
             raise BadValue(f"its scores, from {low} to {high}, are too far apart to be compared")
-        return Contribution(name, scores, low, high, multiplier)
+        return Contribution(name, plugin, scores, low, high, multiplier)
 
     def _multiplier(self, view: Snapshot, weigher: Weighted, rows: RowArray) -> float | FloatArray | None:
         """Return a weigher's multiplier: one number, or one for each host where aggregates of any hosts override it.

@@ -13,6 +13,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, WhatIf
 from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
+from scheduler.decide.evaluation import Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
@@ -102,13 +103,15 @@ class Planner:
         refused_claims: RefusedClaims,
         context: RequestContext = NO_CONTEXT,
         named: Collection[str] = (),
+        evaluations: Evaluations | None = None,
     ) -> DestinationPlan | NoHost:
         """Return a host for each instance of a request, each chosen with the claims planned before it in place.
 
         :param named: hosts that an explanation describes by name.
+        :param evaluations: those of the requests that were planned on this very view before.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
-        task = _PlanInput(snapshot, message, refused_claims, context, named)
+        task = _PlanInput(snapshot, message, refused_claims, context, named, evaluations)
         before = _leaving(snapshot, context)
         if not _chooses_affinity_host(message, context):
             return self._plan(task, before)
@@ -124,7 +127,7 @@ class Planner:
             first = first or outcome
             if outcome.first_chosen is None:
                 return first
-            entering = _without(entering, [outcome.first_chosen])
+            entering = without(entering, [outcome.first_chosen])
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
@@ -133,15 +136,15 @@ class Planner:
         host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
+        evaluations = task.evaluations_on(view, before)
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
         for number in range(len(message.instance_uuids)):
             # A host without a candidate has none for the next instance either: only less is free there now.
             known_infeasible = frozenset(host_candidates.infeasible)
-            # Filter.
-            filtered = self._funnel.filter(view, request, _without(entering, known_infeasible))
-            # Weigh.
-            ranking = self._funnel.rank(view, request, filtered.left, seed)
+            # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
+            evaluation = evaluations.of(self._funnel, view, request, entering, known_infeasible)
+            ranking = evaluation.ranking(view, seed)
             # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
             best = best_of(view, ranking, host_candidates, self._subset_size)
             if not best:
@@ -149,7 +152,7 @@ class Planner:
                 return NoHost(view, removed, number, host_candidates, chosen[0].row if chosen else None, request)
             chosen.append(best[pick(seed, number, len(best))])
             if message.explain:
-                stages = _stages(view, before, known_infeasible, filtered, host_candidates)
+                stages = _stages(view, before, known_infeasible, evaluation.filtered, host_candidates)
                 trace = DecisionTrace(view, FilterResult(_all(view), stages), host_candidates, ranking, chosen[-1].row)
                 explanations.append(self._explained(task, trace, placed=len(message.instance_uuids)))
             if planned is not None:
@@ -160,11 +163,11 @@ class Planner:
         if not message.num_alternates or request.force_hosts or request.force_nodes:
             return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
         # Hosts that have refused a claim of this request would probably refuse it again.
-        offered = _without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
+        offered = without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
-            feasible = self._funnel.filter(view, request, offered).left
-            ranking = self._funnel.rank(view, request, feasible, seed)
+            infeasible = host_candidates.infeasible
+            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(view, seed)
         alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
         return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
 
@@ -213,7 +216,7 @@ class Planner:
         filtered = self._funnel.filter(view, request, _entering(view, before))
         stages = [*before, *filtered.stages]
         if filtered.left.any():
-            stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(filtered.left, host_candidates.infeasible)))
+            stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(filtered.left, host_candidates.infeasible)))
         return FilterResult(_all(view), stages)
 
 
@@ -226,6 +229,16 @@ class _PlanInput:
     refused_claims: RefusedClaims
     context: RequestContext
     named: Collection[str] = ()
+    evaluations: Evaluations | None = None
+
+    def evaluations_on(self, view: Snapshot, before: Sequence[Stage]) -> Evaluations:
+        """Return the evaluations of the view of this request: those of former requests, where it is their view."""
+        if self.message.explain:
+            # An explanation shows each stage of the filters.
+            return Evaluations(kept=0)
+        if self.evaluations is not None and view is self.snapshot and not before:
+            return self.evaluations
+        return Evaluations()
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
         """Return the view of this request, and the same again if the plan must note its claims in it.
@@ -266,7 +279,7 @@ def _leaving(view: Snapshot, context: RequestContext) -> list[Stage]:
     """Return the stage that removes the host which a moving server leaves, if it must leave it."""
     if context.leaving is None:
         return []
-    return [Stage(LEAVING, _LEFT, _without(_all(view), _rows_of(view, {context.leaving})))]
+    return [Stage(LEAVING, _LEFT, without(_all(view), _rows_of(view, {context.leaving})))]
 
 
 def _has_room_for_all(view: Snapshot, message: SelectDestinations) -> BoolArray:
@@ -295,19 +308,11 @@ def _stages(
     """Return the stages that removed hosts before a choice, the search for candidates included."""
     stages = list(before)
     if known_infeasible:
-        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(_entering(view, before), known_infeasible)))
+        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(_entering(view, before), known_infeasible)))
     stages.extend(filtered.stages)
     if len(host_candidates.infeasible) > len(known_infeasible):
-        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(filtered.left, host_candidates.infeasible)))
+        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(filtered.left, host_candidates.infeasible)))
     return stages
-
-
-def _without(rows: BoolArray, taken_out: Collection[int]) -> BoolArray:
-    if not taken_out:
-        return rows
-    left = rows.copy()
-    left[list(taken_out)] = False
-    return left
 
 
 def _rows_of(view: Snapshot, node_uuids: Collection[str]) -> set[int]:

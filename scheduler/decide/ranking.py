@@ -1,57 +1,107 @@
 """Rank feasible hosts by weight, keep what each weigher contributed, and order equal weights by the request's seed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moorage.model import WeigherScore
-from moorage.plugin import BoolArray, FloatArray
+from moorage.plugin import BoolArray, FloatArray, Weigher
 from scheduler.view.snapshot import TieArray
 
 RowArray = NDArray[np.intp]
 
+#: The hosts that are sorted when the first is asked for: more than a host and its alternates usually are.
+_HEAD = 8
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True, eq=False)
 class Contribution:
     """Hold what one weigher contributes to the weights: a score for each feasible host, their range, a multiplier."""
 
     name: str
+    plugin: Weigher
     scores: FloatArray
     low: float
     high: float
     #: One for all hosts, or one for each.
     multiplier: float | FloatArray
 
+    def weights(self) -> FloatArray | None:
+        """Return the weight of each feasible host, normalised to 0..1 and multiplied; null, where all are equal."""
+        if not self.high > self.low:
+            return None
+        return self.multiplier * ((self.scores - self.low) / (self.high - self.low))
+
+    def weight_at(self, place: int) -> float:
+        """Return the weight of the feasible host at one place, the same as in :meth:`weights`."""
+        score = (self.scores[place] - self.low) / (self.high - self.low)
+        return float(self._multiplier_at(place) * score)
+
     def at(self, place: int) -> WeigherScore:
         """Return the score of the feasible host at one place, normalised, with its multiplier."""
         score, scale = float(self.scores[place]), float(self.high - self.low)
-        multiplier = self.multiplier[place] if isinstance(self.multiplier, np.ndarray) else self.multiplier
         return WeigherScore(
             weigher=self.name,
             score=score,
             normalised=(score - float(self.low)) / scale if scale > 0 else 0.0,
-            multiplier=float(multiplier),
+            multiplier=float(self._multiplier_at(place)),
         )
+
+    def put(self, place: int, score: float) -> bool:
+        """Replace the score of one host; return whether the range has changed with it."""
+        before, self.scores[place] = self.scores[place], score
+        return before != score and self._fit_range(before, score)
+
+    def remove(self, place: int) -> bool:
+        """Remove one host; return whether the range has changed with it."""
+        before = self.scores[place]
+        self.scores = np.delete(self.scores, place)
+        if isinstance(self.multiplier, np.ndarray):
+            self.multiplier = np.delete(self.multiplier, place)
+        return bool(len(self.scores)) and self._fit_range(before, before)
+
+    def _fit_range(self, before: float, now: float) -> bool:
+        """Fit the range to the scores after one of them has changed; return whether it has changed."""
+        low, high = self.low, self.high
+        if now < low or before == low:
+            self.low = self.scores.min()
+        if now > high or before == high:
+            self.high = self.scores.max()
+        return bool(self.low != low or self.high != high)
+
+    def _multiplier_at(self, place: int) -> float:
+        return self.multiplier[place] if isinstance(self.multiplier, np.ndarray) else self.multiplier
 
 
 class Ranking:
-    """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed."""
+    """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed.
+
+    :param ties: the tie number of every host of the view.
+    """
 
     def __init__(
-        self, rows: RowArray, weights: FloatArray, ties: TieArray, contributions: Sequence[Contribution] = ()
+        self,
+        rows: RowArray,
+        weights: FloatArray,
+        ties: TieArray,
+        seed: int,
+        contributions: Sequence[Contribution] = (),
     ) -> None:
         self.rows = rows
         self.weights = weights
         self.contributions = contributions
         self._ties = ties
+        self._seed = seed
+        self._head: list[tuple[int, float]] | None = None
 
     def rank_of(self, place: int) -> int:
         """Return the rank of the feasible host at one place; the best has rank 1."""
         weight = self.weights[place]
-        ahead = (self.weights == weight) & (self._ties < self._ties[place])
+        equal = np.flatnonzero(self.weights == weight)
+        ahead = self._ties_at(equal) < self._ties_at(np.array([place]))
         return int(np.count_nonzero(self.weights > weight) + np.count_nonzero(ahead)) + 1
 
     def best(self, count: int, among: BoolArray | None = None) -> list[tuple[int, float]]:
@@ -59,28 +109,43 @@ class Ranking:
 
         Only those are sorted: among 10,000 hosts they are nearly always less than a hundredth.
         """
-        # Without ``among``, the places are found in the weights themselves, without a copy.
-        few = None if among is None else np.flatnonzero(among[self.rows])
-        weights = self.weights if few is None else self.weights[few]
-        ties = self._ties if few is None else self._ties[few]
-        places = best_places(weights, ties, count)
-        places = places[np.lexsort((ties[places], -weights[places]))]
-        rows = self.rows[places if few is None else few[places]]
-        return list(zip(rows.tolist(), weights[places].tolist(), strict=True))
+        if count <= _HEAD:
+            # One look at all hosts is enough for the best one and, nearly always, for its alternates.
+            if self._head is None:
+                self._head = self._sorted(best_places(self.weights, self._ties_at, _HEAD))
+            wanted = self._head if among is None else [each for each in self._head if among[each[0]]]
+            if among is None or len(wanted) >= count:
+                return wanted[:count]
+        if among is None:
+            return self._sorted(best_places(self.weights, self._ties_at, count))
+        few = np.flatnonzero(among[self.rows])
+        return self._sorted(few[best_places(self.weights[few], lambda places: self._ties_at(few[places]), count)])
+
+    def _sorted(self, places: RowArray) -> list[tuple[int, float]]:
+        """Return the rows at some places with their weights, best first."""
+        places = places[np.lexsort((self._ties_at(places), -self.weights[places]))]
+        return list(zip(self.rows[places].tolist(), self.weights[places].tolist(), strict=True))
+
+    def _ties_at(self, places: RowArray) -> TieArray:
+        """Return the numbers that order equal hosts at these places: worked out for those alone."""
+        return seeded_ties(self._ties[self.rows[places]], self._seed)
 
 
-def best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
-    """Return the places of the ``count`` best, in no order."""
+def best_places(weights: FloatArray, ties_at: Callable[[RowArray], TieArray], count: int) -> RowArray:
+    """Return the places of the ``count`` best, in no order.
+
+    :param ties_at: returns the numbers that order equal weights at some places.
+    """
     if count >= len(weights):
         return np.arange(len(weights))
     highest = np.flatnonzero(weights == weights.max())
     if len(highest) >= count:
         # Usually many hosts share the highest weight: then only their ties have to be sorted.
-        return highest[lowest(ties[highest], count)]
+        return highest[lowest(ties_at(highest), count)]
     last = np.partition(weights, len(weights) - count)[len(weights) - count]
     better, equal = np.flatnonzero(weights > last), np.flatnonzero(weights == last)
     missing = count - len(better)
-    equal = equal[lowest(ties[equal], missing)]
+    equal = equal[lowest(ties_at(equal), missing)]
     return np.concatenate([better, equal])
 
 

@@ -20,6 +20,7 @@ from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenCl
 from scheduler.decide.decision import NOT_PLANNED
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
 from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import NoHost
 from scheduler.decide.request_context import RequestContext
@@ -115,10 +116,11 @@ class SharedDecisions:
         contexts = self._contexts([item.value for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
+        evaluations = Evaluations()
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
             with context.adopted(item.context):
-                found = None if read is None else _planned(item, decision, noted or view, read, oldest)
+                found = None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations)
             if found is not None:
                 planned.append(found)
             if found is not None and noted is not None:
@@ -216,14 +218,19 @@ def _has_context(message: SelectDestinations) -> bool:
 
 
 def _planned(
-    item: Item, decision: ClaimingDecision, view: Snapshot, read: RequestContext, oldest: float
+    item: Item,
+    decision: ClaimingDecision,
+    view: Snapshot,
+    read: RequestContext,
+    oldest: float,
+    evaluations: Evaluations,
 ) -> _Planned | None:
     """Return the plan of a request; null, where it has none or its error is set."""
     decision.refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
     try:
         decision.planner.check(item.value.request_spec)
         decision.check_on_view()
-        plan = decision.plan(view, read, oldest)
+        plan = decision.plan(view, read, oldest, evaluations)
     except (*NOT_PLANNED, errors.SearchBoundReached):
         return None
     except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request

@@ -19,6 +19,8 @@ class PlannedView(Snapshot):
     planned_use: Mapping[str, FloatArray]
     #: The writable arrays behind ``placed`` and ``io_op_counts``.
     planned_instances: tuple[IntArray, IntArray]
+    #: The rows of the hosts that planned claims have changed, in this order.
+    changed_rows: list[int]
 
     @classmethod
     def of(cls, snapshot: Snapshot, resource_classes: Collection[str]) -> Self:
@@ -37,7 +39,7 @@ class PlannedView(Snapshot):
             "placed": frozen(placed.view()),
             "io_op_counts": frozen(io_op_counts.view()),
         }
-        return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts))
+        return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts), changed_rows=[])
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
         """Return a mask of the hosts that fit ``amount``, computed anew: a planned claim changes it."""
@@ -51,8 +53,11 @@ class PlannedView(Snapshot):
             if provider.uuid in request.allocations:
                 for name, amount in request.allocations[provider.uuid].resources.items():
                     self.planned_use[name][provider.slots[name]] += amount
+            if provider.shares and provider.uuid in request.allocations:
+                self.changed_rows.extend(self.index.by_uuid[provider.uuid])
         for instances in self.planned_instances:
             instances[row] += 1
+        self.changed_rows.append(row)
         if self.members:
             self.members.add(row, forced_down=bool(self.forced_down[row]))
 

@@ -99,7 +99,7 @@ class RemovedHosts:
             order = order[np.argsort(ties[order])]
         else:
             share = self._share_lacking(places)
-            chosen = best_places(-share, ties, most)
+            chosen = best_places(-share, ties.__getitem__, most)
             order = chosen[np.lexsort((ties[chosen], share[chosen]))]
         nearest: list[int] = places[order].tolist()
         return nearest

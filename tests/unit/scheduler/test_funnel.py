@@ -15,7 +15,7 @@ from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weighe
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, Planner
-from scheduler.decide.ranking import Ranking, pick, seed_of
+from scheduler.decide.ranking import Ranking, pick, seed_of, seeded_ties
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.snapshot import Snapshot
 
@@ -148,8 +148,9 @@ def test_the_best_few_are_the_head_of_the_whole_order(
     # Distinct, as hashes are; equal ones would leave the order to chance.
     ties = np.array([tie * 100 + row for row, (_, tie) in enumerate(hosts)], dtype=np.uint64)
     among = np.array(data.draw(st.lists(st.booleans(), min_size=len(hosts), max_size=len(hosts))))
-    whole = sorted(range(len(hosts)), key=lambda row: (-weights[row], ties[row]))
-    ranking = Ranking(np.arange(len(hosts)), weights, ties)
+    seeded = seeded_ties(ties, 7)
+    whole = sorted(range(len(hosts)), key=lambda row: (-weights[row], seeded[row]))
+    ranking = Ranking(np.arange(len(hosts)), weights, ties, 7)
     assert [row for row, _ in ranking.best(count)] == whole[:count]
     assert [row for row, _ in ranking.best(count, among)] == [row for row in whole if among[row]][:count]
 

@@ -1,0 +1,178 @@
+"""Evaluations: single hosts are evaluated again as claims change them, with the result of evaluating all again."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.scheduler.builders import allocation_request, host_cache, host_row, inventory, provider, spec
+
+from filters.io_ops import IoOpsFilter
+from filters.num_instances import NumInstancesFilter
+from filters.resources import ResourcesFilter
+from moorage import errors
+from moorage.ids import derived
+from moorage.model import AllocationRequest, RequestSpec
+from moorage.plugin import Filter, Host, Weigher
+from placement_store.candidates.tree import SHARES
+from scheduler.decide.evaluation import Evaluation, Evaluations
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named, Weighted
+from scheduler.view.host_cache import FetchedProvider
+from scheduler.view.planned import PlannedView
+from weighers.cpu import CpuWeigher
+from weighers.disk import DiskWeigher
+from weighers.io_ops import IoOpsWeigher
+from weighers.num_instances import NumInstancesWeigher
+from weighers.packing import PackingWeigher
+from weighers.ram import RamWeigher
+
+#: An aggregate whose members share a pool of disk.
+RACK = derived("tests", "rack")
+
+
+class Evens(Filter):
+    """An operator's filter in its one-host form, about the amounts that claims change."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.used("VCPU") % 2 == 0 or host.instances < 3
+
+
+class Neighbours(Weigher):
+    """An operator's weigher in its one-host form, about the instances that claims add."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return float(host.instances % 3)
+
+
+def plugins(multipliers: list[float]) -> Funnel:
+    """Return every plug-in whose answers a claim may change."""
+    weighers: list[tuple[str, Weigher]] = [
+        ("ram", RamWeigher({})),
+        ("cpu", CpuWeigher({})),
+        ("disk", DiskWeigher({})),
+        ("io_ops", IoOpsWeigher({})),
+        ("num_instances", NumInstancesWeigher({})),
+        ("packing", PackingWeigher({})),
+        ("neighbours", Neighbours({})),
+    ]
+    return Funnel(
+        [
+            Named("resources", ResourcesFilter({})),
+            Named("io_ops", IoOpsFilter({"max_io_ops_per_host": 4})),
+            Named("num_instances", NumInstancesFilter({"max_instances_per_host": 5})),
+            Named("evens", Evens({})),
+        ],
+        [Weighted(name, plugin, by) for (name, plugin), by in zip(weighers, multipliers, strict=True)],
+    )
+
+
+def cloud(sizes: list[tuple[int, int, bool]]) -> PlannedView:
+    """Return hosts of these VCPU and used VCPU; some have their disk from a common pool."""
+    hosts = [
+        host_row(number, metadata={"ram_weight_multiplier": frozenset({"3"})} if used % 2 else {})
+        for number, (_, used, _) in enumerate(sizes)
+    ]
+    pool = replace(
+        provider(host_row(1000), DISK_GB=inventory(400)), traits=frozenset({SHARES}), aggregates=frozenset({RACK})
+    )
+    providers: list[FetchedProvider] = [pool]
+    for host, (vcpus, used, shares) in zip(hosts, sizes, strict=True):
+        own: dict[str, Any] = {"VCPU": inventory(vcpus, min(used, vcpus)), "MEMORY_MB": inventory(1024 * vcpus, used)}
+        if not shares:
+            own["DISK_GB"] = inventory(100)
+        providers.append(replace(provider(host, **own), aggregates=frozenset({RACK} if shares else ())))
+    view = host_cache(hosts, providers).snapshot()
+    return PlannedView.of(view, view.classes)
+
+
+def claim_on(view: PlannedView, row: int, asked: RequestSpec) -> AllocationRequest | None:
+    """Return a claim of a request on a host, if there is room."""
+    tree = view.trees[row]
+    amounts: dict[str, dict[str, int]] = {}
+    for name, amount in asked.resource_request.totals().items():
+        fitting = [
+            one.uuid
+            for one in (tree.serving if tree else ())
+            if name in one.slots and view.classes[name].slots.fits_at(one.slots[name], amount)
+        ]
+        if not fitting:
+            return None
+        amounts.setdefault(fitting[0], {})[name] = amount
+    return allocation_request(amounts)
+
+
+sizes = st.lists(st.tuples(st.sampled_from([2, 4, 8]), st.integers(0, 6), st.booleans()), min_size=1, max_size=12)
+steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1), st.booleans()), max_size=14)
+
+
+@settings(deadline=None)
+@given(sizes, steps, st.lists(st.sampled_from([-1.0, 0.0, 0.3, 1.0]), min_size=7, max_size=7))
+def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_again(
+    sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float]
+) -> None:
+    view, by, kept = cloud(sizes), plugins(multipliers), Evaluations()
+    asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
+    everyone = np.ones(len(view), dtype=np.bool_)
+    left_out: list[set[int]] = [set(), set()]
+    for place, which, is_left_out in steps:
+        row = place % len(view)
+        if is_left_out:
+            left_out[which].add(row)
+        elif (request := claim_on(view, row, asked[which])) is not None:
+            view.claim(row, request)
+        entering = everyone.copy()
+        entering[list(left_out[which])] = False
+        again = Evaluation(by, view, asked[which], entering).ranking(view, 7)
+        ranking = kept.of(by, view, asked[which], everyone, left_out[which]).ranking(view, 7)
+        assert ranking.rows.tolist() == again.rows.tolist()
+        assert ranking.weights.tolist() == again.weights.tolist()
+        assert ranking.best(3) == again.best(3)
+        assert [each.at(0) for each in ranking.contributions if len(ranking.rows)] == [
+            each.at(0) for each in again.contributions if len(ranking.rows)
+        ] or len(again.rows) == 1
+
+
+class Breaking(Weigher):
+    """An operator's weigher that breaks on a host that has an instance."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        if host.instances:
+            raise ValueError("no score")
+        return 1.0
+
+
+def test_a_plug_in_that_breaks_on_a_changed_host_is_named() -> None:
+    view, kept = cloud([(4, 0, False), (4, 0, False)]), Evaluations()
+    by, asked, everyone = Funnel([], [Weighted("breaking", Breaking({}), 1.0)]), spec(1, 1, 1), np.ones(2, np.bool_)
+    kept.of(by, view, asked, everyone, ())
+    request = claim_on(view, 0, asked)
+    assert request is not None
+    view.claim(0, request)
+    with pytest.raises(errors.BrokenPlugin) as broken:
+        kept.of(by, view, asked, everyone, ())
+    assert broken.value.name == "breaking"
+
+
+def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
+    rows: list[str] = []
+
+    class Asked(Filter):
+        """An operator's filter that remembers whom it was asked about."""
+
+        def passes(self, host: Host, request: RequestSpec) -> bool:
+            rows.append(host.service_host)
+            return True
+
+    view, kept = cloud([(4, 0, False)] * 5), Evaluations()
+    by, asked, everyone = Funnel([Named("asked", Asked({}))], []), spec(1, 1, 1), np.ones(5, np.bool_)
+    kept.of(by, view, asked, everyone, ())
+    assert len(rows) == 5
+    request = claim_on(view, 3, asked)
+    assert request is not None
+    view.claim(3, request)
+    # An equal request of somebody else is served by the same evaluation.
+    kept.of(by, view, spec(1, 1, 1), everyone, ())
+    assert rows[5:] == ["host3"]
