@@ -22,6 +22,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
 from placement_store.server_groups import rows as groups
@@ -58,13 +59,20 @@ class NewClaim:
 
 
 def claim(
-    connection: Connection, claims: Sequence[NewClaim], names: ResourceClassNames, *, keep_held: bool = False
+    connection: Connection,
+    claims: Sequence[NewClaim],
+    names: ResourceClassNames,
+    *,
+    keep_held: bool = False,
+    known: Mapping[str, ProviderKey] | None = None,
 ) -> list[Claimed]:
     """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
 
     The allocations of a consumer that exists are replaced, unless a host has accepted its claim.
 
     :param keep_held: keep the allocations of consumers that exist, and add those of the claim.
+    :param known: the keys of the providers by uuid, as read at some time before; without them they are read. Each
+        claim then has an allocation of its root provider.
     :raises CapacityExceeded: it does not fit; ``refusals`` names every provider that has refused.
     :raises ConsumerGenerationConflict: a consumer is at another generation than the one named; or its allocations are
         to be kept, and it is placed already: by a claim, or by allocations in the tree of another host.
@@ -80,7 +88,8 @@ def claim(
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
     # Before anything is locked: a group that does not exist yet is created here.
     group_ids = bind_groups(connection, claims)
-    keys = providers.keys_of(connection, _providers_named(claims))
+    # Keys that are out of date are noticed when the providers are locked: an id is never used again.
+    keys = providers.keys_of(connection, _providers_named(claims)) if known is None else known
     # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique.
     expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
     found = consumers.holdings(connection, expected) if expected else {}
@@ -106,9 +115,9 @@ def claim(
     ]
     # A stale read is not retried here: the decision that claims refreshes its view and plans again.
     try:
-        allocations.write(connection, changes, names, roots=dict(keys.values()))
+        allocations.write(connection, changes, names, roots=dict(keys[uuid] for uuid in _providers_named(claims)))
     except StaleRead as fault:
-        raise _explain_stale_read(connection, claims) from fault
+        raise _explain_stale_read(connection, claims, known or {}) from fault
     return [new.claimed for new in claims]
 
 
@@ -242,7 +251,9 @@ def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, r
         )
 
 
-def _explain_stale_read(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:
+def _explain_stale_read(
+    connection: Connection, claims: Sequence[NewClaim], known: Mapping[str, ProviderKey]
+) -> errors.MoorageError:
     """Re-read the consumers and providers of a claim and return the error that explains why its write was stale."""
     uuids = {new.consumer_uuid for new in claims}
     gone = tombstones.buried(connection, uuids)
@@ -255,7 +266,11 @@ def _explain_stale_read(connection: Connection, claims: Sequence[NewClaim]) -> e
             # One that bears its new claim has been written by this transaction itself.
             if holding is None or holding.claim_id != new.claim_id:
                 _require_claimable(connection, new, holding)
-        providers.keys_of(connection, _providers_named(claims))
+        present = providers.keys_of(connection, _providers_named(claims))
     except errors.MoorageError as reason:
         return reason
+    for uuid, key in sorted(present.items()):
+        if known.get(uuid, key) != key:
+            # The provider that was known under this uuid is gone, or is in another tree.
+            return errors.ProviderNotFound(name=uuid)
     return errors.ClaimContention(tries=1)

@@ -1,6 +1,6 @@
 """Write the claims of decisions, each request with its answer, alone or several in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from placement_store.claims import begin_move, isolated_groups
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
+from placement_store.providers.rows import ProviderKey
 from scheduler.decide.planner import DestinationPlan
 from scheduler.decide.selections import Selections, selections_of
 
@@ -47,6 +48,21 @@ class PlannedRequest:
     def only_claims(self) -> bool:
         """True if its write consists of nothing but claims, and so may stand in one with those of other requests."""
         return self.message.move is None and not self.message.keep_held
+
+    @cached_property
+    def keys(self) -> Mapping[str, ProviderKey] | None:
+        """The keys of the providers by uuid, as the view has them; null if the claim is to read them.
+
+        The claim locks the providers that it takes something from, and notices keys that are out of date. A root
+        provider that it takes nothing from has to be read.
+        """
+        keys: dict[str, ProviderKey] = {}
+        for choice in self.plan.chosen:
+            tree, allocations = self.plan.view.trees[choice.row], choice.allocation_request.allocations
+            if tree is None or tree.own[0].uuid not in allocations:
+                return None
+            keys |= {one.uuid: ProviderKey(one.id, one.root_id) for one in tree.serving if one.uuid in allocations}
+        return keys
 
     @cached_property
     def answer(self) -> Selections:
@@ -90,9 +106,11 @@ class ClaimWriter:
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` does.
         """
         made = [new for one in planned for new in one.claims]
+        known = [one.keys for one in planned]
+        keys = None if None in known else {uuid: key for keys in known if keys for uuid, key in keys.items()}
         self.requests.once_together(
             [(one.message, one.answer) for one in planned],
-            lambda connection: claims.claim(connection, made, self._names),
+            lambda connection: claims.claim(connection, made, self._names, known=keys),
         )
         return object()
 
@@ -100,7 +118,7 @@ class ClaimWriter:
         """Claim the hosts of a plan; part of the transaction that stores the answer."""
         message = planned.message
         if message.move is None:
-            claims.claim(connection, planned.claims, self._names, keep_held=message.keep_held)
+            claims.claim(connection, planned.claims, self._names, keep_held=message.keep_held, known=planned.keys)
         else:
             [new] = planned.claims
             begin_move.begin(connection, new, message.move, self._names)

@@ -16,6 +16,7 @@ from placement_store.server_groups import rows as groups
 from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import ClaimRefused, Decision
 from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.selections import Selections
@@ -36,9 +37,15 @@ def check(message: SelectDestinations) -> None:
     _check_move(message)
 
 
-def select(environment: DecisionEnvironment, writer: ClaimWriter, message: SelectDestinations) -> Selections:
+def select(
+    environment: DecisionEnvironment,
+    writer: ClaimWriter,
+    message: SelectDestinations,
+    refused_claims: RefusedClaims | None = None,
+) -> Selections:
     """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
+    :param refused_claims: what the store has refused to this request before.
     :raises NoValidHost: there is no host for one of them.
     :raises ClaimContention: the store has refused too many plans: others were faster.
     :raises InvalidRequest: an instance is named twice, more selections are wanted than one answer may have, the
@@ -59,7 +66,7 @@ def select(environment: DecisionEnvironment, writer: ClaimWriter, message: Selec
     check(message)
     # A decision that runs again without a slow plug-in begins anew.
     run_watched = environment.policy.plugin_failures.run_watched
-    return run_watched(lambda: ClaimingDecision(environment, writer, message).run())
+    return run_watched(lambda: ClaimingDecision(environment, writer, message, refused_claims).run())
 
 
 class UnnotedClaims(NamedTuple):
@@ -73,9 +80,16 @@ class UnnotedClaims(NamedTuple):
 class ClaimingDecision(Decision[Selections]):
     """Decide a request and claim its plan; the answer is stored in the transaction of the claims."""
 
-    def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter, message: SelectDestinations) -> None:
+    def __init__(
+        self,
+        environment: DecisionEnvironment,
+        writer: ClaimWriter,
+        message: SelectDestinations,
+        refused_claims: RefusedClaims | None = None,
+    ) -> None:
         super().__init__(environment, message)
         self._writer = writer
+        self.refused_claims = refused_claims or self.refused_claims
 
     def claim(self, plan: DestinationPlan, context: RequestContext) -> Selections:
         """Claim all hosts of a plan in one transaction, and note the claims in the host cache.

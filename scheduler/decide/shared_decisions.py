@@ -7,6 +7,7 @@ thread and with an answer or an error of its own; the others of its batch go on.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -21,7 +22,7 @@ from scheduler.decide.decision import NOT_PLANNED
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.evaluation import Evaluations
-from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import NoHost
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.selections import Selections
@@ -38,8 +39,16 @@ _SEARCH_SECONDS = 0.05
 #: How often a batch is written, without the requests that were refused before.
 _TRIES = 3
 
+
+class _Request(NamedTuple):
+    """A request, and what the store has refused to it so far."""
+
+    message: SelectDestinations
+    refused_claims: RefusedClaims
+
+
 #: A request and its answer; null where it is to be decided alone.
-Item = BatchItem[SelectDestinations, Selections | None]
+Item = BatchItem[_Request, Selections | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +75,14 @@ class SharedDecisions:
     def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter) -> None:
         self._environment = environment
         self._writer = writer
-        self._batches: Batches[SelectDestinations, Selections | None] = Batches(self._decide, _TOGETHER)
+        self._batches: Batches[_Request, Selections | None] = Batches(self._decide, _TOGETHER)
 
     def select(self, message: SelectDestinations) -> Selections:
         """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
         destinations.check(message)
-        answer = self._batches.do(message) if self._may_be_shared(message) else None
-        return destinations.select(self._environment, self._writer, message) if answer is None else answer
+        refused = RefusedClaims(budget_for(len(message.instance_uuids)))
+        answer = self._batches.do(_Request(message, refused)) if self._may_be_shared(message) else None
+        return destinations.select(self._environment, self._writer, message, refused) if answer is None else answer
 
     def _may_be_shared(self, message: SelectDestinations) -> bool:
         return (
@@ -110,10 +120,10 @@ class SharedDecisions:
         :raises StoreUnavailable: the view cannot follow the store.
         """
         env = self._environment
-        decisions = [(item, ClaimingDecision(env, self._writer, item.value)) for item in _apart(batch)]
+        decisions = [(item, self._decision(item.value.message)) for item in _apart(batch)]
         oldest = max(decision.received_at for _, decision in decisions) - env.max_age
         env.follower.follow(oldest)
-        contexts = self._contexts([item.value for item, _ in decisions])
+        contexts = self._contexts([item.value.message for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
         evaluations = Evaluations()
@@ -127,6 +137,10 @@ class SharedDecisions:
                 for choice in found.request.plan.chosen:
                     noted.claim(choice.row, choice.allocation_request)
         return planned
+
+    def _decision(self, message: SelectDestinations) -> ClaimingDecision:
+        refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
+        return ClaimingDecision(self._environment, self._writer, message, refused_claims)
 
     def _contexts(self, messages: Sequence[SelectDestinations]) -> list[RequestContext | None]:
         """Read the contexts of requests in one transaction; null for a request whose context cannot be read so."""
@@ -182,16 +196,22 @@ class SharedDecisions:
             raise self._refused(planned, {refusal.provider_uuid}) from refusal
         except (errors.ConsumerGenerationConflict, errors.ConsumerDeleted) as fault:
             named = fault.consumer_uuid
-            raise _Refused([one for one in planned if named in one.item.value.instance_uuids]) from fault
+            raise _Refused([one for one in planned if named in one.item.value.message.instance_uuids]) from fault
         except DuplicateRequest as fault:
-            answered = self._writer.requests.answered([one.item.value.request_id for one in planned])
-            raise _Refused([one for one in planned if one.item.value.request_id in answered]) from fault
+            answered = self._writer.requests.answered([one.item.value.message.request_id for one in planned])
+            raise _Refused([one for one in planned if one.item.value.message.request_id in answered]) from fault
         return [WrittenClaims(one.request.answer, replayed=False, transaction=transaction) for one in planned]
 
     def _refused(self, planned: Sequence[_Planned], provider_uuids: Collection[str]) -> _Refused:
-        """Return which requests the providers have refused, and read these providers again."""
+        """Return which requests the providers have refused, note this for each, and read the providers again."""
         self._environment.follower.refresh(provider_uuids)
-        return _Refused([one for one in planned if one.request.plan.refused_by(provider_uuids)])
+        refused = []
+        for one in planned:
+            if choices := one.request.plan.refused_by(provider_uuids):
+                refused.append(one)
+                for choice in choices:
+                    one.item.value.refused_claims.add(one.request.plan.node(choice), choice.allocation_request)
+        return _Refused(refused)
 
 
 def _apart(batch: Sequence[Item]) -> list[Item]:
@@ -202,8 +222,12 @@ def _apart(batch: Sequence[Item]) -> list[Item]:
     named: set[str] = set()
     apart = []
     for item in batch:
-        group = item.value.request_spec.server_group
-        names = {item.value.request_id, *item.value.instance_uuids, *(() if group is None else (group.uuid,))}
+        group = item.value.message.request_spec.server_group
+        names = {
+            item.value.message.request_id,
+            *item.value.message.instance_uuids,
+            *(() if group is None else (group.uuid,)),
+        }
         if named.isdisjoint(names):
             named |= names
             apart.append(item)
@@ -226,9 +250,8 @@ def _planned(
     evaluations: Evaluations,
 ) -> _Planned | None:
     """Return the plan of a request; null, where it has none or its error is set."""
-    decision.refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
     try:
-        decision.planner.check(item.value.request_spec)
+        decision.planner.check(item.value.message.request_spec)
         decision.check_on_view()
         plan = decision.plan(view, read, oldest, evaluations)
     except (*NOT_PLANNED, errors.SearchBoundReached):
@@ -238,4 +261,4 @@ def _planned(
         return None
     if isinstance(plan, NoHost):
         return None
-    return _Planned(item, decision, PlannedRequest(item.value, plan), decision.unnoted(plan, read))
+    return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.unnoted(plan, read))
