@@ -16,8 +16,9 @@ from support.scheduler.builders import select as asked
 from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
 from moorage import context, errors
-from moorage.messages import SelectDestinations
-from moorage.model import Selection
+from moorage.ids import derived
+from moorage.messages import DeleteResourceProvider, SelectDestinations
+from moorage.model import Selection, ServerGroup
 from placement_store.schema import allocations, consumers, requests, resource_providers
 
 rig = rig_on_each_store
@@ -206,6 +207,39 @@ def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: 
     assert [outcome(futures[0]), outcome(futures[2])] == ["claimed", "claimed"]
     holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
     assert holders == {*first.instance_uuids, *patient.instance_uuids}
+
+
+def hosts_of(answers: Sequence[Answers]) -> Counter[str]:
+    return Counter(selections[0].service_host for answer in answers for selections in answer)
+
+
+def test_requests_that_are_decided_together_see_each_other_s_claims(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts(range(9))
+    scheduler = rig.scheduler()
+    # Each goes to the host with the most free memory; the first claim is not committed while they are planned.
+    answers = [future.result(30) for future in at_once(rig, scheduler, pool, named(9))]
+    assert set(hosts_of(answers[1:]).values()) == {1}
+
+
+def test_members_of_a_group_that_come_together_keep_its_rule(rig: Rig, pool: ThreadPoolExecutor) -> None:
+    rig.add_hosts(range(6))
+    scheduler = rig.scheduler()
+    group = ServerGroup(uuid=derived("tests", "group"), policy="anti-affinity")
+    messages = [*named(2), *named(4, 2, server_group=group), *named(2, 6)]
+    answers = [future.result(30) for future in at_once(rig, scheduler, pool, messages)]
+    assert set(hosts_of(answers[2:6]).values()) == {1}
+
+
+def test_a_provider_that_has_been_created_again_is_noticed_by_the_claim(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    # It does not follow the feed, so that its view has the ids of providers that are gone.
+    scheduler = rig.scheduler(max_age=3600.0)
+    for number in (1, 2):
+        rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number)))
+    rig.add_hosts([1, 2])
+    answers = [scheduler.select(message) for message in named(3)]
+    assert hosts_of(answers).total() == 3
+    assert stored_amounts(rig, {node_uuid(1), node_uuid(2)}).total() == 6
 
 
 _ROUNDS = itertools.count()
