@@ -12,7 +12,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Host
 from scheduler.decide.funnel import FilterResult, Funnel
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
-from scheduler.decide.ranking import Ranking
+from scheduler.decide.ranking import Ranking, SeededTies
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
@@ -35,9 +35,9 @@ class Evaluation:
         #: What each contributes to the weights, null for one that contributes nothing to any.
         self._parts = [each.weights() for each in self._contributions]
 
-    def ranking(self, view: Snapshot, seed: int) -> Ranking:
-        """Return the hosts as they are ranked for a request with this seed; valid until the next change."""
-        return Ranking(self._rows, self._weights, view.ties, seed, self._contributions)
+    def ranking(self, ties: SeededTies, look_ahead: int = 1) -> Ranking:
+        """Return the hosts as they are ranked now; valid until the next change."""
+        return Ranking(self._rows, self._weights, ties, self._contributions, look_ahead)
 
     def is_for(self, funnel: Funnel, request: RequestSpec) -> bool:
         """Return whether it is what these plug-ins make of a request."""

@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
-from scheduler.decide.ranking import Contribution, Ranking, RowArray
+from scheduler.decide.ranking import Contribution, Ranking, RowArray, SeededTies
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
 from scheduler.view.snapshot import Snapshot
 
@@ -157,7 +157,7 @@ class Funnel:
                 contributions.append(contribution)
                 if (contributed := contribution.weights()) is not None:
                     weights += contributed
-        return Ranking(rows, weights, view.ties, seed, contributions)
+        return Ranking(rows, weights, SeededTies(view.ties, seed), contributions)
 
     def passes(self, host: Host, request: RequestSpec, stages: Sequence[Stage]) -> bool:
         """Return whether the filters of these stages pass one host, as they would with all hosts.

@@ -18,7 +18,7 @@ from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
-from scheduler.decide.ranking import pick, seed_of
+from scheduler.decide.ranking import SeededTies, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -136,7 +136,9 @@ class Planner:
         host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
-        evaluations = task.evaluations_on(view, before)
+        evaluations, ties = task.evaluations_on(view, before), SeededTies(view.ties, seed)
+        # The alternates of a single instance are taken from the same ranking.
+        look_ahead = self._subset_size + (message.num_alternates + 1 if planned is None else 0)
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
         for number in range(len(message.instance_uuids)):
@@ -144,7 +146,7 @@ class Planner:
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
             evaluation = evaluations.of(self._funnel, view, request, entering, known_infeasible)
-            ranking = evaluation.ranking(view, seed)
+            ranking = evaluation.ranking(ties, look_ahead)
             # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
             best = best_of(view, ranking, host_candidates, self._subset_size)
             if not best:
@@ -167,7 +169,7 @@ class Planner:
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
             infeasible = host_candidates.infeasible
-            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(view, seed)
+            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)
         alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
         return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
 

@@ -13,9 +13,6 @@ from scheduler.view.snapshot import TieArray
 
 RowArray = NDArray[np.intp]
 
-#: The hosts that are sorted when the first is asked for: more than a host and its alternates usually are.
-_HEAD = 8
-
 
 @dataclass(slots=True, eq=False)
 class Contribution:
@@ -79,22 +76,23 @@ class Contribution:
 class Ranking:
     """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed.
 
-    :param ties: the tie number of every host of the view.
+    :param ties: the order of equal hosts.
+    :param look_ahead: how many hosts are sorted when the first is asked for.
     """
 
     def __init__(
         self,
         rows: RowArray,
         weights: FloatArray,
-        ties: TieArray,
-        seed: int,
+        ties: "SeededTies",
         contributions: Sequence[Contribution] = (),
+        look_ahead: int = 1,
     ) -> None:
         self.rows = rows
         self.weights = weights
         self.contributions = contributions
         self._ties = ties
-        self._seed = seed
+        self._look_ahead = look_ahead
         self._head: list[tuple[int, float]] | None = None
 
     def rank_of(self, place: int) -> int:
@@ -109,10 +107,10 @@ class Ranking:
 
         Only those are sorted: among 10,000 hosts they are nearly always less than a hundredth.
         """
-        if count <= _HEAD:
+        if count <= self._look_ahead:
             # One look at all hosts is enough for the best one and, nearly always, for its alternates.
             if self._head is None:
-                self._head = self._sorted(best_places(self.weights, self._ties_at, _HEAD))
+                self._head = self._sorted(best_places(self.weights, self._ties_at, self._look_ahead))
             wanted = self._head if among is None else [each for each in self._head if among[each[0]]]
             if among is None or len(wanted) >= count:
                 return wanted[:count]
@@ -127,8 +125,7 @@ class Ranking:
         return list(zip(self.rows[places].tolist(), self.weights[places].tolist(), strict=True))
 
     def _ties_at(self, places: RowArray) -> TieArray:
-        """Return the numbers that order equal hosts at these places: worked out for those alone."""
-        return seeded_ties(self._ties[self.rows[places]], self._seed)
+        return self._ties.at(self.rows[places])
 
 
 def best_places(weights: FloatArray, ties_at: Callable[[RowArray], TieArray], count: int) -> RowArray:
@@ -172,6 +169,27 @@ def pick(seed: int, number: int, count: int) -> int:
     """Return which of the ``count`` best hosts the ``number``-th instance of a request goes to."""
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % count
+
+
+class SeededTies:
+    """The order of equal hosts for one request, worked out where it is needed.
+
+    :param ties: the tie number of every host of the view.
+    """
+
+    def __init__(self, ties: TieArray, seed: int) -> None:
+        self._ties = ties
+        self._seed = seed
+        self._every: TieArray | None = None
+
+    def at(self, rows: RowArray) -> TieArray:
+        """Return the numbers whose order is that of some rows."""
+        if self._every is None and 4 * len(rows) < len(self._ties):
+            return seeded_ties(self._ties[rows], self._seed)
+        if self._every is None:
+            # So many are equal: the next instance of the request needs most of them again.
+            self._every = seeded_ties(self._ties, self._seed)
+        return self._every[rows]
 
 
 def seeded_ties(ties: TieArray, seed: int) -> TieArray:

@@ -19,6 +19,7 @@ from moorage.plugin import Filter, Host, Weigher
 from placement_store.candidates.tree import SHARES
 from scheduler.decide.evaluation import Evaluation, Evaluations
 from scheduler.decide.funnel import Funnel
+from scheduler.decide.ranking import SeededTies
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.host_cache import FetchedProvider
 from scheduler.view.planned import PlannedView
@@ -117,6 +118,7 @@ def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_agai
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
     everyone = np.ones(len(view), dtype=np.bool_)
     left_out: list[set[int]] = [set(), set()]
+    ties = SeededTies(view.ties, 7)
     for place, which, is_left_out in steps:
         row = place % len(view)
         if is_left_out:
@@ -125,8 +127,8 @@ def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_agai
             view.claim(row, request)
         entering = everyone.copy()
         entering[list(left_out[which])] = False
-        again = Evaluation(by, view, asked[which], entering).ranking(view, 7)
-        ranking = kept.of(by, view, asked[which], everyone, left_out[which]).ranking(view, 7)
+        again = Evaluation(by, view, asked[which], entering).ranking(ties)
+        ranking = kept.of(by, view, asked[which], everyone, left_out[which]).ranking(ties, 3)
         assert ranking.rows.tolist() == again.rows.tolist()
         assert ranking.weights.tolist() == again.weights.tolist()
         assert ranking.best(3) == again.best(3)

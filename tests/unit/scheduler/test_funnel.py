@@ -15,7 +15,7 @@ from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weighe
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, Planner
-from scheduler.decide.ranking import Ranking, pick, seed_of, seeded_ties
+from scheduler.decide.ranking import Ranking, SeededTies, pick, seed_of, seeded_ties
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.snapshot import Snapshot
 
@@ -139,10 +139,13 @@ def test_a_weigher_that_answers_for_one_host_is_ranked_as_any_other() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=30), st.integers(1, 35), st.data()
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=30),
+    st.integers(1, 35),
+    st.integers(1, 9),
+    st.data(),
 )
 def test_the_best_few_are_the_head_of_the_whole_order(
-    hosts: list[tuple[int, int]], count: int, data: st.DataObject
+    hosts: list[tuple[int, int]], count: int, ahead: int, data: st.DataObject
 ) -> None:
     weights = np.array([float(weight) for weight, _ in hosts])
     # Distinct, as hashes are; equal ones would leave the order to chance.
@@ -150,7 +153,7 @@ def test_the_best_few_are_the_head_of_the_whole_order(
     among = np.array(data.draw(st.lists(st.booleans(), min_size=len(hosts), max_size=len(hosts))))
     seeded = seeded_ties(ties, 7)
     whole = sorted(range(len(hosts)), key=lambda row: (-weights[row], seeded[row]))
-    ranking = Ranking(np.arange(len(hosts)), weights, ties, 7)
+    ranking = Ranking(np.arange(len(hosts)), weights, SeededTies(ties, 7), look_ahead=ahead)
     assert [row for row, _ in ranking.best(count)] == whole[:count]
     assert [row for row, _ in ranking.best(count, among)] == [row for row in whole if among[row]][:count]
 
