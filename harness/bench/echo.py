@@ -1,12 +1,13 @@
 """Benchmark of bare RPC: the library's own server and clients, which exchange payloads of the size of a decision's."""
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from harness.bench.load import Load, Measured, Operation, measure
+from harness.bench.usage import cpu_seconds
 from moorage.config import messaging  # first, because it chooses the threading backend
 
 # isort: split
@@ -69,8 +70,11 @@ def _clients(url: str, payload: dict[str, Any]) -> Iterator[Callable[[int], Oper
         transport.cleanup()
 
 
-def echo(url: str, payload: dict[str, Any], reply: Any, load: Load) -> Measured:
-    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own."""
+def echo(url: str, payload: dict[str, Any], reply: Any, load: Load, pids: Mapping[str, int] | None = None) -> Measured:
+    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own.
+
+    :param pids: further processes whose processor time counts, by name.
+    """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     server = spawn.Process(target=_serve, args=(url, reply, theirs), daemon=True)
@@ -78,7 +82,8 @@ def echo(url: str, payload: dict[str, Any], reply: Any, load: Load) -> Measured:
     theirs.close()
     try:
         ours.recv()
-        return measure(load, _clients, url, payload)
+        measured = {**(pids or {}), "server": int(server.pid or 0)}
+        return measure(load, _clients, url, payload, cpu=lambda: cpu_seconds(measured))
     finally:
         ours.close()
         server.join(_TIMEOUT)
