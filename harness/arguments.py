@@ -11,6 +11,9 @@ from typing import Any
 from moorage import errors
 from moorage.cli.command import Configured
 
+#: The scheme of the bus inside a process.
+INPROC = "inproc:"
+
 
 def count(least: int = 1) -> Any:
     """Return a parser of integers from ``least`` on."""
@@ -70,6 +73,16 @@ def server_programs() -> ModuleType:
     :raises ConfigurationError: the extra that it needs is not installed.
     """
     return extra("harness.servers", "--servers", "servers")
+
+
+def require_broker(transport_url: str) -> None:
+    """Refuse a bus that is only inside one process.
+
+    :raises ConfigurationError: it is.
+    """
+    if transport_url.startswith(INPROC):
+        reason = f"services and clients are processes of their own, which {INPROC}// does not connect: name a broker"
+        raise errors.ConfigurationError(reason=reason)
 
 
 class OnServers(Configured):

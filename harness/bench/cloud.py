@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.arguments import Servers
+from harness.arguments import Servers, require_broker
 from harness.audit import Verdict, judge
 from harness.bench.usage import cpu_seconds, memory_mb
 from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
@@ -15,6 +15,7 @@ from moorage import errors
 from moorage.bus.bus import Client
 from moorage.config import options
 from moorage.db.database import Database
+from moorage.messages import CatchUpView
 from scheduler.decide import decision
 
 #: The beginning of the line that a decision logs where the store has refused its claims.
@@ -24,8 +25,10 @@ CLAIM_REFUSED = "The claim was refused by"
 def is_embedded(servers: Servers) -> bool:
     """Return whether everything runs in this process.
 
-    :raises ConfigurationError: bus or database is embedded, and the other is not.
+    :raises ConfigurationError: bus or database is embedded, and the other is not; or the bus cannot be shared.
     """
+    if servers.transport_url is not None:
+        require_broker(servers.transport_url)
     if (servers.transport_url is None) != (servers.database_url is None):
         raise errors.ConfigurationError(
             reason="give --transport-url and --database-url together: each service is a process of its own"
@@ -45,6 +48,11 @@ class BenchCloud:
     def client(self, topic: str) -> Client:
         """Return a client of a topic."""
         return self._cloud.client(topic, timeout=60.0)
+
+    def catch_up(self) -> None:
+        """Wait until each scheduler's view shows all that is in the store."""
+        for name in self._schedulers():
+            self._cloud.client("scheduler", 60.0, name).call(CatchUpView())
 
     def stop_agents(self) -> None:
         """Stop the agents; their hosts stay up for `[scheduler] host_down_after`."""
@@ -75,8 +83,7 @@ class BenchCloud:
         """
         cloud = self._cloud
         if isinstance(cloud, ProcessCloud):
-            names = [name for name in cloud.processes if name.startswith("scheduler")]
-            yield lambda: sum(cloud.log(name).count(CLAIM_REFUSED) for name in names)
+            yield lambda: sum(cloud.log(name).count(CLAIM_REFUSED) for name in self._schedulers())
             return
         counter, level = _LineCounter(CLAIM_REFUSED), decision.LOG.level
         decision.LOG.addHandler(counter)
@@ -90,6 +97,11 @@ class BenchCloud:
     def judge(self, living: list[str]) -> Verdict:
         """Return the verdict on the store."""
         return judge(self.database, living)
+
+    def _schedulers(self) -> list[str]:
+        cloud = self._cloud
+        names = cloud.services if isinstance(cloud, RunningCloud) else cloud.processes
+        return [name for name in names if name.startswith("scheduler")]
 
 
 class _LineCounter(logging.Handler):

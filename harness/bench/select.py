@@ -45,6 +45,8 @@ def select(cloud: BenchCloud, request: Request, load: Load, occupancy: float | N
     """
     cloud.stop_agents()
     filled = [] if occupancy is None else occupy(cloud.database, occupancy)
+    # Otherwise the first decisions would do it, each scheduler at another time.
+    cloud.catch_up()
     with cloud.conflicts() as conflicts:
         measured = measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds, conflicts=conflicts)
     measured.created.extend(filled)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count, rate, server_programs
+from harness.arguments import OnServers, count, rate, require_broker, server_programs
 from harness.bench import build, echo, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.arguments import ALTERNATES, LOAD, PER_REQUEST, SHAPE, shape_of
@@ -175,12 +175,13 @@ class BenchEcho(Configured, ShowOne):
 def _broker(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the URL of the broker of a run, with its process id by name where it is a private one.
 
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: there is none, or only a bus inside this process.
     """
     if arguments.servers:
         with server_programs().RabbitMQServer() as rabbitmq:
             yield rabbitmq.url, {"rabbitmq": rabbitmq.pid}
     elif arguments.transport_url:
+        require_broker(arguments.transport_url)
         yield arguments.transport_url, {}
     else:
         raise errors.ConfigurationError(reason="there is no broker to measure: give --servers or --transport-url")

@@ -24,7 +24,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_the_bench_of_claims_writes_to_the_store_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--hosts", "20", "--clients", "3", "--per-request", "4", "--seconds", "0.5"]
+    words = ["--hosts", "20", "--clients", "3", "--per-request", "4", "--seconds", "1"]
     assert main(["bench", "claims", *words, "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["hosts"], figures["clients"], figures["per_request"]) == (20, 3, 4)

@@ -19,7 +19,7 @@ def test_decisions_are_measured_on_hosts_that_are_nested_and_partly_full_with_so
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shape = ["--hosts", "12", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
-    assert main(["bench", "select", *shape, "--clients", "2", "--seconds", "0.5", "-f", "json"]) == 0
+    assert main(["bench", "select", *shape, "--clients", "2", "--seconds", "2", "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["schedulers"], figures["occupancy"], figures["groups"]) == (2, 50.0, 0.5)
     assert figures["nested"] is True
@@ -31,6 +31,23 @@ def test_decisions_are_measured_on_hosts_that_are_nested_and_partly_full_with_so
 def test_groups_need_a_host_for_each_member(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "select", "--hosts", "5", "--groups", "1"]) != 0
     assert "give at least that --hosts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["echo"], "there is no broker to measure: give --servers or --transport-url"),
+        (["echo", "--transport-url", "inproc://"], "which inproc:// does not connect: name a broker"),
+        (["select", "--transport-url", "inproc://", "--database-url", "sqlite://"], "does not connect: name a broker"),
+        (["select", "--transport-url", "rabbit://"], "give --transport-url and --database-url together"),
+        (["select", "--servers", "--database-url", "sqlite://"], "--servers starts servers of its own"),
+    ],
+)
+def test_servers_that_do_not_go_together_are_refused_with_a_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) != 0
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.fixture
