@@ -14,6 +14,8 @@ from moorage import errors
 AXES = ("hosts", "clients", "occupancy", "per_request", "per_order", "schedulers", "groups", "nested")
 _RATES = ("claims_per_s", "builds_per_s", "decisions_per_s", "calls_per_s")
 _LATENCIES = ("p50_ms", "p99_ms")
+#: The ratio of the largest value on the axis to the smallest from which on the axis is logarithmic.
+_WIDE = 10
 
 #: The figures of one run, as `moorage bench -f json` prints them.
 Run = Mapping[str, Any]
@@ -84,10 +86,14 @@ def draw(shown: Picture, output: Path) -> None:
         for name, style in zip(_LATENCIES, ("-", "--"), strict=True):
             label = f"{line.label} {name.removesuffix('_ms')}".strip()
             latency.plot(line.at, line.values[name], style, marker="o", color=drawn.get_color(), label=label)
+    places = sorted({place for line in shown.lines for place in line.at})
     for part, unit in ((rate, shown.rate.replace("_per_s", " a second")), (latency, "milliseconds")):
         part.set_xlabel(shown.axis.replace("_", " "))
         part.set_ylabel(unit)
-        part.set_ylim(bottom=0)
+        part.set_ylim(0, 1.05 * part.get_ylim()[1])
+        if places[0] > 0 and places[-1] / places[0] >= _WIDE:
+            part.set_xscale("log")
+        part.set_xticks(places, labels=[f"{place:,}" for place in places])
         part.grid(alpha=0.3)
     latency.legend()
     if len(shown.lines) > 1:
