@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -9,6 +10,9 @@ from typing import Any
 
 from moorage import errors
 from moorage.cli.command import Configured
+
+#: The scheme of the bus inside a process.
+INPROC = "inproc:"
 
 
 def count(least: int = 1) -> Any:
@@ -41,17 +45,44 @@ class Servers:
     pids: Mapping[str, int] = field(default_factory=dict)
 
 
-def server_programs() -> ModuleType:
-    """Return the module that starts private servers; it needs the packages of an extra.
+def percent(text: str) -> float:
+    """Parse a share of the whole in percent."""
+    share = float(text)
+    if not 0 <= share <= 100:
+        raise argparse.ArgumentTypeError("must be between 0 and 100")
+    return share
 
+
+def extra(module: str, user: str, name: str) -> ModuleType:
+    """Return a module that is, or needs, a package of an extra of ours.
+
+    :param user: the part of the command that needs it.
+    :param name: the extra's.
     :raises ConfigurationError: that extra is not installed.
     """
     try:
-        from harness import servers
+        return importlib.import_module(module)
     except ModuleNotFoundError as fault:
-        reason = f"--servers needs {fault.name}, which is not installed: pip install 'moorage[servers]'"
+        reason = f"{user} needs {fault.name}, which is not installed: pip install 'moorage[{name}]'"
         raise errors.ConfigurationError(reason=reason) from fault
-    return servers
+
+
+def server_programs() -> ModuleType:
+    """Return the module that starts private servers.
+
+    :raises ConfigurationError: the extra that it needs is not installed.
+    """
+    return extra("harness.servers", "--servers", "servers")
+
+
+def require_broker(transport_url: str) -> None:
+    """Refuse a bus that is only inside one process.
+
+    :raises ConfigurationError: it is.
+    """
+    if transport_url.startswith(INPROC):
+        reason = f"services and clients are processes of their own, which {INPROC}// does not connect: name a broker"
+        raise errors.ConfigurationError(reason=reason)
 
 
 class OnServers(Configured):

@@ -142,9 +142,9 @@ class RunningCloud:
         for name in [name for name, service in self.services.items() if isinstance(service, ComputeService)]:
             self.stop_service(name)
 
-    def client(self, topic: str, timeout: float | None = None) -> Client:
-        """Return a client of a topic of the main bus."""
-        return self._bus.client(topic, timeout=timeout)
+    def client(self, topic: str, timeout: float | None = None, server: str | None = None) -> Client:
+        """Return a client of a topic of the main bus, or of one server of it."""
+        return self._bus.client(topic, server, timeout)
 
     def configuration(self, **groups: Mapping[str, Any]) -> cfg.ConfigOpts:
         """Return a configuration of its own for one service: the cloud's options, the settings, then ``groups``."""

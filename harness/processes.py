@@ -55,9 +55,9 @@ class ProcessCloud:
             self.stop(name)
         self._closing.close()
 
-    def client(self, topic: str, timeout: float | None = None) -> Client:
-        """Return a client of a topic of the main bus."""
-        return self._bus.client(topic, timeout=timeout)
+    def client(self, topic: str, timeout: float | None = None, server: str | None = None) -> Client:
+        """Return a client of a topic of the main bus, or of one server of it."""
+        return self._bus.client(topic, server, timeout)
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a `moorage` command to its end and return what it printed.

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from conductor.schema import cell_instances, conductor_instances
 from harness.bench.cloud import BenchCloud
 from harness.bench.load import Load, Measured, Operation, measure
-from harness.bench.select import SPEC
+from harness.bench.requests import SPEC
 from moorage import ids
 from moorage.bus.bus import Bus
 from moorage.config import options

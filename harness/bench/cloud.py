@@ -1,27 +1,34 @@
 """The clouds of benchmarks: on real servers each service is a process of its own; on embedded ones all are threads."""
 
 import contextlib
-import os
+import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import psutil
-
-from harness.arguments import Servers
+from harness.arguments import Servers, require_broker
 from harness.audit import Verdict, judge
+from harness.bench.usage import cpu_seconds, memory_mb
 from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
 from harness.processes import ProcessCloud
 from moorage import errors
 from moorage.bus.bus import Client
+from moorage.config import options
 from moorage.db.database import Database
+from moorage.messages import CatchUpView
+from scheduler.decide import decision
+
+#: The beginning of the line that a decision logs where the store has refused its claims.
+CLAIM_REFUSED = "The claim was refused by"
 
 
 def is_embedded(servers: Servers) -> bool:
     """Return whether everything runs in this process.
 
-    :raises ConfigurationError: bus or database is embedded, and the other is not.
+    :raises ConfigurationError: bus or database is embedded, and the other is not; or the bus cannot be shared.
     """
+    if servers.transport_url is not None:
+        require_broker(servers.transport_url)
     if (servers.transport_url is None) != (servers.database_url is None):
         raise errors.ConfigurationError(
             reason="give --transport-url and --database-url together: each service is a process of its own"
@@ -42,6 +49,11 @@ class BenchCloud:
         """Return a client of a topic."""
         return self._cloud.client(topic, timeout=60.0)
 
+    def catch_up(self) -> None:
+        """Wait until each scheduler's view shows all that is in the store."""
+        for name in self._schedulers():
+            self._cloud.client("scheduler", 60.0, name).call(CatchUpView())
+
     def stop_agents(self) -> None:
         """Stop the agents; their hosts stay up for `[scheduler] host_down_after`."""
         if isinstance(self._cloud, RunningCloud):
@@ -54,38 +66,55 @@ class BenchCloud:
         """Return the processor seconds of each process so far, with those of its children; by name."""
         if isinstance(self._cloud, RunningCloud):
             return {"all": time.process_time()}
-        used = {name: _cpu_seconds(pid) for name, pid in self._processes().items()}
-        # The processes of clients are children of this one; what has been waited for counts too.
-        return {**used, "clients": _cpu_seconds(os.getpid(), besides=self._processes().values())}
+        running = {name: process.pid for name, process in self._cloud.processes.items()}
+        return cpu_seconds({**running, **self._pids})
 
     def memory_mb(self) -> dict[str, int]:
         """Return the resident memory of each service in MB, by name."""
         if isinstance(self._cloud, RunningCloud):
-            return {"all": psutil.Process().memory_info().rss // 10**6}
-        return {
-            name: psutil.Process(process.pid).memory_info().rss // 10**6
-            for name, process in self._cloud.processes.items()
-        }
+            return {"all": memory_mb()}
+        return {name: memory_mb(process.pid) for name, process in self._cloud.processes.items()}
+
+    @contextlib.contextmanager
+    def conflicts(self) -> Iterator[Callable[[], int]]:
+        """Yield a function that returns how many claims the store has refused to the schedulers so far.
+
+        They are counted by the lines that the schedulers log.
+        """
+        cloud = self._cloud
+        if isinstance(cloud, ProcessCloud):
+            yield lambda: sum(cloud.log(name).count(CLAIM_REFUSED) for name in self._schedulers())
+            return
+        counter, level = _LineCounter(CLAIM_REFUSED), decision.LOG.level
+        decision.LOG.addHandler(counter)
+        decision.LOG.setLevel(logging.DEBUG)
+        try:
+            yield lambda: counter.count
+        finally:
+            decision.LOG.setLevel(level)
+            decision.LOG.removeHandler(counter)
 
     def judge(self, living: list[str]) -> Verdict:
         """Return the verdict on the store."""
         return judge(self.database, living)
 
-    def _processes(self) -> dict[str, int]:
+    def _schedulers(self) -> list[str]:
         cloud = self._cloud
-        running = {} if isinstance(cloud, RunningCloud) else {n: p.pid for n, p in cloud.processes.items()}
-        return {**running, **self._pids}
+        names = cloud.services if isinstance(cloud, RunningCloud) else cloud.processes
+        return [name for name in names if name.startswith("scheduler")]
 
 
-def _cpu_seconds(pid: int, besides: Collection[int] = ()) -> float:
-    """Return the processor seconds of a process and its descendants, except some of them with theirs."""
-    total = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        times = process.cpu_times()
-        total += times.user + times.system
-        total += sum(_cpu_seconds(child.pid, besides) for child in process.children() if child.pid not in besides)
-    return total
+class _LineCounter(logging.Handler):
+    """Counts the lines that begin with a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a line."""
+        self.count += record.getMessage().startswith(self._text)
 
 
 @contextlib.contextmanager
@@ -102,10 +131,16 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
     with (
         contextlib.closing(Database(database_url, "main")) as database,
         created_schemas(database, spec),
-        ProcessCloud(transport_url, database_url, spec.settings) as processes,
+        ProcessCloud(transport_url, database_url, {**spec.settings, "DEFAULT": _logged()}) as processes,
     ):
         _start(processes, spec)
         yield BenchCloud(transport_url, database, processes, servers.pids)
+
+
+def _logged() -> dict[str, str]:
+    """Return the log levels with the refused claims, which are counted, in the schedulers' logs."""
+    levels = [*options.new({}).default_log_levels, f"{decision.LOG.name}=DEBUG"]
+    return {"default_log_levels": ",".join(levels)}
 
 
 def _start(cloud: ProcessCloud, spec: CloudSpec) -> None:

@@ -1,12 +1,14 @@
 """Benchmark of bare RPC: the library's own server and clients, which exchange payloads of the size of a decision's."""
 
+import logging
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from harness.bench.load import Load, Measured, Operation, measure
+from harness.bench.usage import cpu_seconds
 from moorage.config import messaging  # first, because it chooses the threading backend
 
 # isort: split
@@ -40,6 +42,8 @@ def _transport(url: str) -> oslo_messaging.Transport:
 
 def _serve(url: str, reply: Any, pipe: Connection) -> None:
     """Serve until the other end of the pipe is closed."""
+    # It warns of each message that comes while a channel is closed: at every end of a run.
+    logging.getLogger("amqp").setLevel(logging.ERROR)
     transport = _transport(url)
     target = oslo_messaging.Target(topic=_TOPIC, server="echo")
     policy = oslo_messaging.DefaultRPCAccessPolicy
@@ -69,8 +73,11 @@ def _clients(url: str, payload: dict[str, Any]) -> Iterator[Callable[[int], Oper
         transport.cleanup()
 
 
-def echo(url: str, payload: dict[str, Any], reply: Any, load: Load) -> Measured:
-    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own."""
+def echo(url: str, payload: dict[str, Any], reply: Any, load: Load, pids: Mapping[str, int] | None = None) -> Measured:
+    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own.
+
+    :param pids: further processes whose processor time counts, by name.
+    """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     server = spawn.Process(target=_serve, args=(url, reply, theirs), daemon=True)
@@ -78,7 +85,8 @@ def echo(url: str, payload: dict[str, Any], reply: Any, load: Load) -> Measured:
     theirs.close()
     try:
         ours.recv()
-        return measure(load, _clients, url, payload)
+        measured = {**(pids or {}), "server": int(server.pid or 0)}
+        return measure(load, _clients, url, payload, cpu=lambda: cpu_seconds(measured))
     finally:
         ours.close()
         server.join(_TIMEOUT)

@@ -1,9 +1,7 @@
 """Benchmark of explanations, compared with the decisions that they explain, in turns in one process."""
 
-import gc
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -11,34 +9,28 @@ from statistics import median
 
 from msgspec import structs
 
+from harness.bench.store import DescribedHost, create, environment, fill
+from harness.bench.usage import seconds_of
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
-from moorage.messages import ReportHosts, ReportProviders, SelectDestinations
+from moorage.messages import SelectDestinations
 from moorage.model import DISK_GB, MEMORY_MB, VCPU, Flavor, HostReport, Inventory, ProviderReport, RequestSpec
 from moorage.service.stored_requests import StoredRequests
-from placement_store import cells
-from placement_store.db.names import ResourceClassNames
-from placement_store.providers import report as provider_reports
-from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
 from scheduler.decide import destinations
 from scheduler.decide.claim_writer import ClaimWriter
-from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
+from scheduler.decide.environment import DecisionPolicy
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.decide.selections import Selections
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import load_filters, load_weighers
-from scheduler.registry import reports
-from scheduler.view.follower import Follower
-from scheduler.view.host_cache import HostCache
 
 #: More than any host has.
 _TOO_LARGE = 2**30
 _ZONES = ("a", "b")
-_REPORTED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -71,22 +63,10 @@ class Bench:
         weighers = load_weighers(conf, _all("moorage.weighers", enabled(conf, "enabled_weighers")))
         self._repeat = repeat
         self._counts = len(filters), len(weighers)
-        self._names = ResourceClassNames(database)
-        self._host_cache = HostCache()
-        self._follower = Follower(database, self._names, self._host_cache)
-        self._follower.catch_up(self._follower.now())
         self._planner = Planner(Funnel(filters, weighers), 1)
-        self._writer = ClaimWriter(StoredRequests(database, request_table), self._names)
-        self._environment = DecisionEnvironment(
-            database,
-            self._names,
-            self._host_cache,
-            self._follower,
-            DecisionPolicy(filters, weighers),
-            aggregates=lambda _begun_after: (),
-            max_age=conf.scheduler.view_max_age,
-            max_tries=conf.scheduler.max_claim_tries,
-        )
+        self._environment = environment(database, DecisionPolicy(filters, weighers))
+        self._host_cache = self._environment.host_cache
+        self._writer = ClaimWriter(StoredRequests(database, request_table), self._environment.names)
 
     def placed(self, what: str, spec: RequestSpec) -> ExplainResult:
         """Measure a request that finds a host: its decision with a claim, and planning with and without explanation.
@@ -96,11 +76,11 @@ class Bench:
         decisions, without, more = [], [], []
         for _ in range(self._repeat):
             message = _message(spec)
-            decisions.append(_seconds(partial(self._select, message)))
+            decisions.append(seconds_of(partial(self._select, message)))
             plain, explained = _message(spec), structs.replace(_message(spec), explain=True)
             # In turns, so that other work of the machine affects both.
-            without.append(_seconds(partial(self._plan, plain)))
-            more.append(_seconds(partial(self._plan, explained)) - without[-1])
+            without.append(seconds_of(partial(self._plan, plain)))
+            more.append(seconds_of(partial(self._plan, explained)) - without[-1])
         return self._figures(what, decisions, without, more)
 
     def refused(self, what: str, spec: RequestSpec) -> ExplainResult:
@@ -111,12 +91,12 @@ class Bench:
         decisions, plans, explanations = [], [], []
         for _ in range(self._repeat):
             message = _message(spec)
-            plans.append(2 * _seconds(partial(self._plan, message)))
+            plans.append(2 * seconds_of(partial(self._plan, message)))
             no_host = self._plan(message)
             if not isinstance(no_host, NoHost):
                 raise errors.InvalidState(reason=f"the request that is to be refused ({what}) finds a host")
-            explanations.append(_seconds(partial(self._why_not, no_host, message)))
-            decisions.append(_seconds(partial(self._refusal, message)) - explanations[-1])
+            explanations.append(seconds_of(partial(self._why_not, no_host, message)))
+            decisions.append(seconds_of(partial(self._refusal, message)) - explanations[-1])
         return self._figures(what, decisions, plans, explanations)
 
     def _select(self, message: SelectDestinations) -> Selections:
@@ -165,7 +145,8 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
     with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
         database = Database(f"sqlite:///{folder}/main.sqlite", "main")
         try:
-            _fill(database, hosts)
+            create(database)
+            fill(database, range(hosts), _described)
             bench = Bench(database, repeat)
             return [
                 bench.placed("finds a host", small),
@@ -176,41 +157,22 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
             database.close()
 
 
-def _fill(database: Database, hosts: int) -> None:
-    """Create hosts of several sizes in two zones, some of them with too little memory for any request."""
-    MAIN.upgrade(database)
-    names, cell = ResourceClassNames(database), ids.derived("bench", "cell")
-    cells.create(database, name="bench", uuid=cell)
-    for start in range(0, hosts, _REPORTED_AT_ONCE):
-        numbers = range(start, min(start + _REPORTED_AT_ONCE, hosts))
-        described = ReportHosts(
-            request_id=ids.fresh(),
-            cell_uuid=cell,
-            hosts=tuple(_host(number) for number in numbers),
-            alive=tuple(f"host{number}" for number in numbers),
-        )
-        known = ReportProviders(request_id=ids.fresh(), providers=tuple(_provider(number) for number in numbers))
-        database.write(lambda connection, known=known: provider_reports.report(connection, known, names))  # type: ignore[misc]
-        database.write(lambda connection, described=described: reports.write(connection, described))  # type: ignore[misc]
-
-
-def _host(number: int) -> HostReport:
-    return HostReport(
-        service_host=f"host{number}",
-        nodename=f"host{number}",
-        compute_node_uuid=ids.derived("bench", "node", number),
+def _described(number: int) -> DescribedHost:
+    """Describe a host in one of two zones, of one of several sizes, perhaps with too little memory for any request."""
+    name, node = f"host{number}", ids.derived("bench", "node", number)
+    host = HostReport(
+        service_host=name,
+        nodename=name,
+        compute_node_uuid=node,
         agent="bench",
         availability_zone=_ZONES[number % 5 == 0],
     )
-
-
-def _provider(number: int) -> ProviderReport:
     held = {
         VCPU: Inventory(total=64 + 32 * (number % 3), allocation_ratio=4.0),
         MEMORY_MB: Inventory(total=2048 if number % 10 == 1 else 131_072 * (1 + number % 4)),
         DISK_GB: Inventory(total=10_000),
     }
-    return ProviderReport(uuid=ids.derived("bench", "node", number), name=f"host{number}", inventories=held)
+    return host, [ProviderReport(uuid=node, name=name, inventories=held)]
 
 
 def _all(group: str, enabled: Sequence[str]) -> list[str]:
@@ -222,13 +184,3 @@ def _message(spec: RequestSpec) -> SelectDestinations:
     return SelectDestinations(
         request_id=ids.fresh(), request_spec=spec, instance_uuids=(ids.fresh(),), num_alternates=2
     )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    gc.disable()
-    try:
-        began = time.thread_time()
-        work()
-        return time.thread_time() - began
-    finally:
-        gc.enable()

@@ -51,6 +51,8 @@ class Measured:
     refused: Mapping[str, int]
     created: list[str]
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+    #: Claims that the store has refused to a decision, which then was made anew.
+    conflicts: int = 0
 
     @property
     def calls_per_s(self) -> float:
@@ -65,6 +67,18 @@ class Measured:
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the latency in milliseconds; 0 where no operation has ended."""
         return float(np.percentile(self.latencies, percent)) * 1000 if len(self.latencies) else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures that all loads share; the processor time is that of each item or, without any, call."""
+        each = self.items or len(self.latencies) or 1
+        return {
+            "calls_per_s": round(self.calls_per_s, 1),
+            "p50_ms": round(self.percentile_ms(50), 3),
+            "p99_ms": round(self.percentile_ms(99), 3),
+            "conflicts": self.conflicts,
+            "refused": dict(self.refused),
+            "cpu_ms": {name: round(seconds * 1000 / each, 2) for name, seconds in self.cpu_seconds.items()},
+        }
 
 
 @dataclass
@@ -95,10 +109,17 @@ class _Tally:
                 self.items += len(uuids)
 
 
-def measure(load: Load, opened: Opened, *arguments: object, cpu: Callable[[], Mapping[str, float]] = dict) -> Measured:
+def measure(
+    load: Load,
+    opened: Opened,
+    *arguments: object,
+    cpu: Callable[[], Mapping[str, float]] = dict,
+    conflicts: Callable[[], int] = int,
+) -> Measured:
     """Run a load and count it.
 
     :param cpu: returns the processor seconds of each process so far; called at both ends of the counted time.
+    :param conflicts: returns the claims that were refused so far; called likewise.
     :raises RuntimeError: a process of clients has ended before its time.
     """
     with _started(load, opened, arguments) as pipes:
@@ -107,9 +128,9 @@ def measure(load: Load, opened: Opened, *arguments: object, cpu: Callable[[], Ma
         for pipe in pipes:
             pipe.send((begin, end))
         time.sleep(max(0.0, begin - time.monotonic()))
-        before = cpu()
+        before, refused_before = cpu(), conflicts()
         time.sleep(max(0.0, end - time.monotonic()))
-        after = cpu()
+        after, refused_after = cpu(), conflicts()
         tallies: list[_Tally] = [tally for pipe in pipes for tally in _received(pipe)]
     return Measured(
         seconds=load.seconds,
@@ -118,6 +139,7 @@ def measure(load: Load, opened: Opened, *arguments: object, cpu: Callable[[], Ma
         refused=dict(sum((tally.refused for tally in tallies), Counter())),
         created=[uuid for tally in tallies for uuid in tally.created],
         cpu_seconds={name: after[name] - before.get(name, 0.0) for name in after},
+        conflicts=refused_after - refused_before,
     )
 
 

@@ -2,38 +2,23 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from harness.bench.cloud import BenchCloud
 from harness.bench.echo import echo
 from harness.bench.load import Load, Measured, Operation, measure
-from moorage import ids
-from moorage.bus.bus import Bus
+from harness.bench.requests import Request
+from harness.bench.store import LARGE, occupy
+from harness.cloud import CloudSpec, RunningCloud
+from moorage.bus.bus import Bus, Client
 from moorage.config import options
 from moorage.messages import SelectDestinations
 from moorage.messages.wire import encode
-from moorage.model import Flavor, RequestSpec
-
-SPEC = RequestSpec(project_id="bench", user_id="bench", flavor=Flavor(vcpus=1, memory_mb=512, root_gb=1))
 
 _TIMEOUT = 60.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """The shape of the measured requests."""
-
-    per_request: int = 1
-    alternates: int = 2
-
-    def message(self) -> SelectDestinations:
-        """Return a request for new instances."""
-        uuids = tuple(ids.fresh() for _ in range(self.per_request))
-        return SelectDestinations(
-            request_spec=SPEC, instance_uuids=uuids, num_alternates=self.alternates, request_id=ids.fresh()
-        )
 
 
 @contextmanager
@@ -42,26 +27,46 @@ def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Op
     bus = Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))
     scheduler = bus.client("scheduler", timeout=_TIMEOUT)
 
-    def ask() -> tuple[str, ...]:
-        message = request.message()
+    def ask(messages: Iterator[SelectDestinations]) -> tuple[str, ...]:
+        message = next(messages)
         scheduler.call(message)
         return message.instance_uuids
 
     try:
-        yield lambda _number: ask
+        yield lambda number: partial(ask, request.messages(number))
     finally:
         bus.close()
 
 
-def select(cloud: BenchCloud, request: Request, load: Load) -> Measured:
-    """Stop the agents, and measure decisions with their claims."""
+def select(cloud: BenchCloud, request: Request, load: Load, occupancy: float | None = None) -> Measured:
+    """Stop the agents, fill the hosts, and measure decisions with their claims.
+
+    :param occupancy: the percentage to which the hosts are filled; null to leave them empty.
+    """
     cloud.stop_agents()
-    return measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds)
+    filled = [] if occupancy is None else occupy(cloud.database, occupancy)
+    # Otherwise the first decisions would do it, each scheduler at another time.
+    cloud.catch_up()
+    with cloud.conflicts() as conflicts:
+        measured = measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds, conflicts=conflicts)
+    measured.created.extend(filled)
+    return measured
 
 
 def bare(cloud: BenchCloud, request: Request, load: Load) -> tuple[Measured, list[str]]:
     """Measure bare RPC with the payloads of such a request and its answer; return the instances of the one request."""
+    message, reply = _decided(cloud.client("scheduler"), request)
+    return echo(cloud.transport_url, encode(message), reply, load), list(message.instance_uuids)
+
+
+def payloads(request: Request) -> tuple[dict[str, Any], Any]:
+    """Return the payloads of such a request and of its answer, which an embedded cloud of a few hosts gives."""
+    with RunningCloud(CloudSpec(hosts=1 + request.alternates, settings={"fake_driver": LARGE})) as cloud:
+        message, reply = _decided(cloud.client("scheduler"), request)
+    return encode(message), reply
+
+
+def _decided(scheduler: Client, request: Request) -> tuple[SelectDestinations, Any]:
+    """Send a request; return it with its answer as it was on the bus."""
     message = request.message()
-    reply = cloud.client("scheduler").call(message)
-    measured = echo(cloud.transport_url, encode(message), msgspec.to_builtins(reply), load)
-    return measured, list(message.instance_uuids)
+    return message, msgspec.to_builtins(scheduler.call(message))

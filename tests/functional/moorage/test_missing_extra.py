@@ -9,7 +9,9 @@ import pytest
 _RUN = "import sys; sys.modules['pifpaf'] = None; from moorage.cli.shell import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize("command", ["demo", "bench select", "bench build", "bench http"])
+@pytest.mark.parametrize(
+    "command", ["demo", *(f"bench {name}" for name in ("select", "build", "claims", "echo", "http"))]
+)
 def test_private_servers_without_their_extra_are_refused_with_its_name(command: str) -> None:
     run = [sys.executable, "-c", _RUN, *command.split(), "--servers"]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,196 @@
+"""The benchmarks that ask over RPC: services in processes of their own, or nothing but the library itself."""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cliff.show import ShowOne
+
+from harness.arguments import OnServers, count, rate, require_broker, server_programs
+from harness.bench import build, echo, select
+from harness.bench.cloud import BenchCloud, is_embedded, running
+from harness.bench.commands.arguments import ALTERNATES, LOAD, PER_REQUEST, SHAPE, shape_of
+from harness.bench.commands.progress import progress
+from harness.bench.load import Load, Measured
+from harness.bench.requests import Request
+from harness.bench.store import host_settings
+from harness.cloud import CloudSpec, Settings
+from moorage import errors
+from moorage.cli.command import Configured, argument, one_of, shown
+
+
+class _OverRpc(OnServers, ShowOne):
+    """The options of the benchmarks that ask services over RPC."""
+
+    arguments = (
+        argument("--hosts", type=count(), default=1000, help="default: %(default)s"),
+        argument("--cells", type=count(), default=1, help="default: %(default)s"),
+        argument("--schedulers", type=count(), default=1, help="default: %(default)s"),
+        *LOAD,
+    )
+
+    def measured(
+        self,
+        arguments: argparse.Namespace,
+        settings: Settings,
+        request: Request,
+        measure: Callable[[BenchCloud, Load], Measured],
+        living: Callable[[BenchCloud, Measured], Sequence[str]],
+    ) -> tuple[Measured, dict[str, Any]]:
+        """Measure on a cloud with these settings, and return that with the figures that all benchmarks share.
+
+        :param request: the decision whose payloads bare RPC is measured with.
+        :param living: returns the uuids of the instances that may hold allocations after the measurement.
+        """
+        with self.servers(arguments) as servers, progress("starting servers") as say:
+            # On an embedded bus the clients are threads of this process.
+            processes = 0 if is_embedded(servers) else min(arguments.processes, arguments.clients)
+            load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
+            spec = CloudSpec(
+                hosts=arguments.hosts, cells=arguments.cells, schedulers=arguments.schedulers, settings=settings
+            )
+            say(f"starting {arguments.hosts} hosts")
+            with running(servers, spec) as cloud:
+                say(f"measuring for {arguments.seconds:g} s")
+                measured = measure(cloud, load)
+                memory = cloud.memory_mb()
+                say("measuring bare RPC")
+                echoed, created = select.bare(cloud, request, load) if processes else (None, [])
+                verdict = cloud.judge([*living(cloud, measured), *created])
+        return measured, {
+            **measured.figures(),
+            **_beside_echo(measured, echoed),
+            "rss_mb": memory,
+            "overcommitted": verdict.overcommitted,
+            "leaked": verdict.leaked,
+        }
+
+
+class BenchSelect(_OverRpc):
+    """Measure decisions with their claims, asked over RPC, on a cloud of fake hosts.
+
+    On real servers each service is a process of its own, and so are the clients, and bare RPC with the same payloads is
+    measured in the same run.
+    """
+
+    arguments = SHAPE
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        request = shape_of(arguments)
+        measured, shared = self.measured(
+            arguments,
+            {
+                "fake_driver": host_settings(arguments.occupancy, nested=arguments.nested),
+                # In a real cloud the agents have processors of their own; here they share the scheduler's. They are
+                # stopped once all hosts are up: a decision needs only their last reports.
+                "compute": {"report_interval": 5.0},
+                "scheduler": {"host_down_after": 86400.0},
+            },
+            request,
+            lambda cloud, load: select.select(cloud, request, load, arguments.occupancy),
+            lambda _cloud, measured: measured.created,
+        )
+        figures = {
+            "hosts": arguments.hosts,
+            "schedulers": arguments.schedulers,
+            "clients": arguments.clients,
+            "per_request": arguments.per_request,
+            "occupancy": arguments.occupancy,
+            "groups": arguments.groups,
+            "nested": arguments.nested,
+            "claims_per_s": round(measured.items_per_s, 1),
+            **shared,
+        }
+        return list(figures), shown(figures.values())
+
+
+class BenchBuild(_OverRpc):
+    """Measure builds, from the order until the instances are active, on a cloud of fake hosts.
+
+    A client orders the next instances once all of its last order have ended.
+    """
+
+    arguments = (
+        argument("--per-order", type=count(), default=1, help="instances of each order; default: %(default)s"),
+        argument("--fail-rate", type=rate, default=0.0, help="the share of spawns that fail; default: %(default)s"),
+    )
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        measured, shared = self.measured(
+            arguments,
+            {
+                "fake_driver": {**host_settings(None, nested=False), "fail_rate": arguments.fail_rate},
+                "compute": {"report_interval": 5.0},
+                "conductor": {"report_interval": 5.0},
+            },
+            Request(),
+            lambda cloud, load: build.build(cloud, arguments.per_order, load),
+            lambda cloud, _measured: build.active(cloud),
+        )
+        figures = {
+            "hosts": arguments.hosts,
+            "clients": arguments.clients,
+            "per_order": arguments.per_order,
+            "builds_per_s": round(measured.items_per_s, 1),
+            **shared,
+        }
+        return list(figures), shown(figures.values())
+
+
+class BenchEcho(Configured, ShowOne):
+    """Measure bare RPC: calls with the payloads of a decision, answered by a process that does nothing else.
+
+    This is what the broker and the library leave to reach on a machine.
+    """
+
+    arguments = (
+        one_of(
+            argument("--transport-url", help="a RabbitMQ virtual host of its own"),
+            argument("--servers", action="store_true", help="start a private RabbitMQ for the run"),
+        ),
+        *LOAD,
+        PER_REQUEST,
+        ALTERNATES,
+    )
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        processes = min(arguments.processes, arguments.clients)
+        load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
+        request = Request(arguments.per_request, arguments.alternates)
+        with _broker(arguments) as (url, pids), progress("deciding a request") as say:
+            payload, reply = select.payloads(request)
+            say(f"measuring for {arguments.seconds:g} s")
+            measured = echo.echo(url, payload, reply, load, pids)
+        figures = {"clients": arguments.clients, "per_request": arguments.per_request, **measured.figures()}
+        # It claims nothing, so there is nothing to refuse.
+        del figures["conflicts"], figures["refused"]
+        return list(figures), shown(figures.values())
+
+
+@contextlib.contextmanager
+def _broker(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the URL of the broker of a run, with its process id by name where it is a private one.
+
+    :raises ConfigurationError: there is none, or only a bus inside this process.
+    """
+    if arguments.servers:
+        with server_programs().RabbitMQServer() as rabbitmq:
+            yield rabbitmq.url, {"rabbitmq": rabbitmq.pid}
+    elif arguments.transport_url:
+        require_broker(arguments.transport_url)
+        yield arguments.transport_url, {}
+    else:
+        raise errors.ConfigurationError(reason="there is no broker to measure: give --servers or --transport-url")
+
+
+def _beside_echo(measured: Measured, echoed: Measured | None) -> dict[str, Any]:
+    """Return the figures of bare RPC in the same run; on the embedded bus there is none."""
+    return {
+        "echo_calls_per_s": round(echoed.calls_per_s, 1) if echoed else None,
+        "echo_p50_ms": round(echoed.percentile_ms(50), 3) if echoed else None,
+        "ratio_to_echo": round(measured.items_per_s / echoed.calls_per_s, 3) if echoed else None,
+    }

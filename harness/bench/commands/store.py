@@ -1,0 +1,98 @@
+"""The benchmarks of the store: asked over HTTP, and by itself."""
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from harness.arguments import Servers, count, server_programs
+from harness.bench import claims, http
+from harness.bench.commands.arguments import LOAD, PER_REQUEST
+from harness.bench.commands.progress import progress
+from harness.bench.load import Load
+from moorage.cli.command import Argument, Configured, argument, one_of, shown
+
+
+def _database_options(url_help: str) -> Argument:
+    return one_of(
+        argument("--database-url", help=f"{url_help}; default: a temporary SQLite file"),
+        argument("--servers", action="store_true", help="start a private MariaDB for the run"),
+    )
+
+
+class BenchClaims(Configured, ShowOne):
+    """Measure the store alone: claims of arbitrary hosts, written as a scheduler writes them, with no bus and no plans.
+
+    Each process of clients is one scheduler: claims that come together share a transaction.
+    """
+
+    arguments = (
+        _database_options("an empty MySQL or MariaDB database, left empty again"),
+        argument("--hosts", type=count(), default=1000, help="default: %(default)s"),
+        PER_REQUEST,
+        *LOAD,
+    )
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        with _database(arguments) as servers, progress("storing hosts") as say:
+            embedded = not (arguments.servers or arguments.database_url)
+            processes = 0 if embedded else min(arguments.processes, arguments.clients)
+            load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
+            measured, verdict = claims.measure(servers, arguments.hosts, arguments.per_request, load, say)
+        figures = {
+            "hosts": arguments.hosts,
+            "clients": arguments.clients,
+            "per_request": arguments.per_request,
+            "claims_per_s": round(measured.items_per_s, 1),
+            **measured.figures(),
+            "overcommitted": verdict.overcommitted,
+            "leaked": verdict.leaked,
+        }
+        return list(figures), shown(figures.values())
+
+
+class BenchHttp(Configured, Lister):
+    """Measure the Placement API over HTTP: candidates by their limit, and allocation writes; by one client and by many.
+
+    The API is served by processes of its own, of a cloud of flat hosts.
+    """
+
+    arguments = (
+        _database_options("an empty MySQL or MariaDB database"),
+        argument("--providers", type=count(), default=1000, help="hosts; default: %(default)s"),
+        argument("--clients", type=count(), default=8, help="threads that ask; default: %(default)s"),
+        argument("--requests", type=count(), default=400, help="of each kind; default: %(default)s"),
+        argument("--workers", type=count(), default=2, help="processes that serve; default: %(default)s"),
+    )
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Measure, and return a row for each kind of request."""
+        columns = [field.name for field in fields(http.HttpResult)]
+        with _database(arguments) as servers:
+            measured = http.measure(
+                str(servers.database_url),
+                providers=arguments.providers,
+                clients=arguments.clients,
+                requests=arguments.requests,
+                workers=arguments.workers,
+            )
+            return columns, [shown(asdict(figures).values()) for figures in measured]
+
+
+@contextlib.contextmanager
+def _database(arguments: argparse.Namespace) -> Iterator[Servers]:
+    """Yield the database of a run."""
+    if arguments.servers:
+        with server_programs().MariaDBServer() as mariadb:
+            yield Servers(None, mariadb.create_database("moorage"), {"mariadb": mariadb.pid})
+    elif arguments.database_url:
+        yield Servers(None, arguments.database_url)
+    else:
+        with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
+            yield Servers(None, f"sqlite:///{folder}/main.sqlite")

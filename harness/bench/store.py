@@ -1,0 +1,216 @@
+"""Stores filled with hosts, without any agents, and the environment in which a scheduler decides on one of them."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+
+from sqlalchemy import Connection
+
+from compute.fake.layout import FakeLayout
+from compute.provider_tree import ProviderTree
+from compute.tree_changes import compare
+from moorage import ids
+from moorage.config import options
+from moorage.db.database import Database
+from moorage.messages import ReportHosts, ReportProviders
+from moorage.model import HostReport, ProviderReport
+from placement_store import cells
+from placement_store.claims import claim as claims
+from placement_store.claims.claim import NewClaim
+from placement_store.db import names
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import report as provider_reports
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderRow
+from placement_store.schema import MAIN
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
+from scheduler.registry import reports
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import HostCache
+
+#: The options of the fake driver for hosts that no measurement fills, and for such as are filled to some share: these
+#: have room for 256 of the instances that the benchmarks ask for.
+LARGE: Mapping[str, int] = {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000}
+ORDINARY: Mapping[str, int] = {"vcpus": 256, "memory_mb": 131_072, "disk_gb": 256}
+#: What makes their processors and memory those of NUMA nodes, which are providers of their own.
+NESTED: Mapping[str, int] = {"numa_nodes": 2}
+
+#: A host and its providers, parents before their children.
+DescribedHost = tuple[HostReport, Sequence[ProviderReport]]
+#: Describes the host of a number.
+Describe = Callable[[int], DescribedHost]
+#: Shows what a run is doing.
+Say = Callable[[str], None]
+
+_CELL = ids.derived("bench", "cell")
+_TOGETHER = 500
+#: The hosts that a process of its own reports before it shows its progress.
+_SHOWN = 5_000
+
+
+def host_settings(occupancy: float | None, *, nested: bool) -> dict[str, int]:
+    """Return the options of the fake driver for the hosts of a measurement.
+
+    :param occupancy: the percentage to which :func:`occupy` is going to fill them; null for hosts that nothing fills.
+    """
+    return {**(LARGE if occupancy is None else ORDINARY), **(NESTED if nested else {})}
+
+
+# --- Filling --------------------------------------------------------------------------------------------------------
+
+
+def create(database: Database) -> None:
+    """Create the main schema and a cell for the hosts in an empty database."""
+    MAIN.upgrade(database)
+    create_cell(database)
+
+
+def create_cell(database: Database) -> None:
+    """Create the cell of the hosts, and all standard names, in a database with the main schema."""
+    names.sync(database)
+    cells.create(database, name="bench", uuid=_CELL)
+
+
+def fake_hosts(settings: Mapping[str, int]) -> Describe:
+    """Return a function that describes hosts as the fake driver would with these options."""
+    layout = FakeLayout(options.new({"fake_driver": settings}).fake_driver)
+
+    def described(number: int) -> DescribedHost:
+        host = HostReport(
+            service_host=f"host{number}",
+            nodename=f"host{number}",
+            compute_node_uuid=ids.derived("bench", "node", number),
+            agent="bench",
+            availability_zone="nova",
+        )
+        tree = ProviderTree()
+        layout.update(host, tree)
+        return host, compare(host, ProviderTree(), tree).reports
+
+    return described
+
+
+def fill(database: Database, numbers: range, describe: Describe) -> None:
+    """Report the hosts of these numbers, all of them alive, as their cell would."""
+    known = ResourceClassNames(database)
+    for start in range(0, len(numbers), _TOGETHER):
+        described = [describe(number) for number in numbers[start : start + _TOGETHER]]
+        trees = ReportProviders(request_id=ids.fresh(), providers=tuple(one for _, parts in described for one in parts))
+        described_hosts = ReportHosts(
+            request_id=ids.fresh(),
+            cell_uuid=_CELL,
+            hosts=tuple(host for host, _ in described),
+            alive=tuple(host.service_host for host, _ in described),
+        )
+        database.write(lambda connection, trees=trees: provider_reports.report(connection, trees, known))  # type: ignore[misc]
+        database.write(lambda connection, message=described_hosts: reports.write(connection, message))  # type: ignore[misc]
+
+
+def fill_apart(url: str, settings: Mapping[str, int], hosts: int, occupancy: float | None, say: Say) -> None:
+    """Fill an empty SQLite file in a process of its own, so that this one's memory stays what it was.
+
+    :param occupancy: the percentage to which the hosts are filled; null for empty ones.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        process.submit(_create, url).result()
+        for start in range(0, hosts, _SHOWN):
+            say(f"storing hosts: {start:,} of {hosts:,}")
+            process.submit(_fill, url, settings, range(start, min(start + _SHOWN, hosts))).result()
+        if occupancy is not None:
+            say(f"filling hosts to {occupancy:g} %")
+            process.submit(_occupy, url, occupancy).result()
+
+
+def _create(url: str) -> None:
+    with closing(Database(url, MAIN.name)) as database:
+        create(database)
+
+
+def _fill(url: str, settings: Mapping[str, int], numbers: range) -> None:
+    with closing(Database(url, MAIN.name)) as database:
+        fill(database, numbers, fake_hosts(settings))
+
+
+def _occupy(url: str, occupancy: float) -> None:
+    with closing(Database(url, MAIN.name)) as database:
+        occupy(database, occupancy)
+
+
+# --- Occupancy ------------------------------------------------------------------------------------------------------
+
+
+def occupy(database: Database, occupancy: float) -> list[str]:
+    """Fill all hosts by claims, one instance on each; return the instances.
+
+    Hosts differ: they are filled to shares around the percentage, the fullest of them as far above it as the emptiest
+    is below it, and neither beyond 0 and 100.
+    """
+    known = ResourceClassNames(database)
+    trees: dict[int, list[ProviderRow]] = {}
+    for row in database.read(lambda connection: providers.rows(connection, None)):
+        trees.setdefault(row.root_id, []).append(row)
+    shares = _shares(len(trees), occupancy / 100)
+
+    def claimed(connection: Connection, filled: Sequence[tuple[list[ProviderRow], float]]) -> list[str]:
+        made = [new for tree, share in filled if (new := _claim(tree, share, known, connection)).allocations]
+        claims.claim(connection, made, known)
+        return [new.consumer_uuid for new in made]
+
+    todo = list(zip(trees.values(), shares, strict=True))
+    instances: list[str] = []
+    for start in range(0, len(todo), _TOGETHER):
+        part = todo[start : start + _TOGETHER]
+        instances += database.write(lambda connection, part=part: claimed(connection, part))  # type: ignore[misc]
+    return instances
+
+
+def _shares(hosts: int, mean: float) -> list[float]:
+    """Return shares with this mean, evenly spread around it, in an order that is the same in every run."""
+    reach = min(mean, 1 - mean)
+    shares = [mean + reach * ((2 * number + 1) / hosts - 1) for number in range(hosts)]
+    random.Random(0).shuffle(shares)
+    return shares
+
+
+def _claim(tree: Sequence[ProviderRow], share: float, known: ResourceClassNames, connection: Connection) -> NewClaim:
+    """Return a claim of a share of all that a host has."""
+    amounts = {
+        row.uuid: {
+            known.name_of(class_id, connection): amount
+            for class_id, inventory in row.inventories.items()
+            if (amount := int(inventory.capacity * share))
+        }
+        for row in tree
+    }
+    [root] = (row.uuid for row in tree if row.id == row.root_id)
+    return NewClaim(
+        consumer_uuid=ids.fresh(),
+        project_id="bench",
+        user_id="bench",
+        root_provider_uuid=root,
+        allocations={uuid: resources for uuid, resources in amounts.items() if resources},
+        owner=None,
+    )
+
+
+# --- Deciding -------------------------------------------------------------------------------------------------------
+
+
+def environment(database: Database, policy: DecisionPolicy) -> DecisionEnvironment:
+    """Load a scheduler's view of a store, and return the environment of its decisions."""
+    settings = options.new({}).scheduler
+    known, host_cache = ResourceClassNames(database), HostCache()
+    follower = Follower(database, known, host_cache)
+    follower.catch_up(follower.now())
+    return DecisionEnvironment(
+        database,
+        known,
+        host_cache,
+        follower,
+        policy,
+        aggregates=lambda _begun_after: (),
+        max_age=settings.view_max_age,
+        max_tries=settings.max_claim_tries,
+    )
