@@ -16,9 +16,9 @@ from moorage.bus.bus import Client
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import CatchUpView
-from scheduler.decide import decision
+from scheduler.decide import claim_writer
 
-#: The beginning of the line that a decision logs where the store has refused its claims.
+#: The beginning of the line that a claim writer logs where the store has refused claims.
 CLAIM_REFUSED = "The claim was refused by"
 
 
@@ -85,14 +85,14 @@ class BenchCloud:
         if isinstance(cloud, ProcessCloud):
             yield lambda: sum(cloud.log(name).count(CLAIM_REFUSED) for name in self._schedulers())
             return
-        counter, level = _LineCounter(CLAIM_REFUSED), decision.LOG.level
-        decision.LOG.addHandler(counter)
-        decision.LOG.setLevel(logging.DEBUG)
+        counter, level = _LineCounter(CLAIM_REFUSED), claim_writer.LOG.level
+        claim_writer.LOG.addHandler(counter)
+        claim_writer.LOG.setLevel(logging.DEBUG)
         try:
             yield lambda: counter.count
         finally:
-            decision.LOG.setLevel(level)
-            decision.LOG.removeHandler(counter)
+            claim_writer.LOG.setLevel(level)
+            claim_writer.LOG.removeHandler(counter)
 
     def judge(self, living: list[str]) -> Verdict:
         """Return the verdict on the store."""
@@ -139,7 +139,7 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
 
 def _logged() -> dict[str, str]:
     """Return the log levels with the refused claims, which are counted, in the schedulers' logs."""
-    levels = [*options.new({}).default_log_levels, f"{decision.LOG.name}=DEBUG"]
+    levels = [*options.new({}).default_log_levels, f"{claim_writer.LOG.name}=DEBUG"]
     return {"default_log_levels": ",".join(levels)}
 
 

@@ -1,12 +1,15 @@
 """Write the claims of decisions, each request with its answer, alone or several in one transaction."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import begin_move, isolated_groups
@@ -16,6 +19,8 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers.rows import ProviderKey
 from scheduler.decide.planner import DestinationPlan
 from scheduler.decide.selections import Selections, selections_of
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,17 @@ class PlannedRequest:
         return selections_of(self.plan, claimed, self.message.request_spec.server_group)
 
 
+class ClaimRefused(Exception):
+    """Report that the store has refused to claim what was planned.
+
+    :param provider_uuids: the providers that refused; none, where the claim met a concurrent change.
+    """
+
+    def __init__(self, provider_uuids: Collection[str] = ()) -> None:
+        super().__init__(provider_uuids)
+        self.provider_uuids = set(provider_uuids)
+
+
 class WrittenClaims(NamedTuple):
     """The answer to a request whose claims are written."""
 
@@ -91,10 +107,12 @@ class ClaimWriter:
     def write(self, planned: PlannedRequest) -> WrittenClaims:
         """Claim what a request has planned.
 
+        :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` and, for a move,
             :func:`placement_store.claims.begin_move.begin` do.
         """
-        stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+        with _noticing_refusals():
+            stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
         return WrittenClaims(stored.result, stored.replayed, object() if planned.only_claims else None)
 
     def write_together(self, planned: Sequence[PlannedRequest]) -> object:
@@ -102,16 +120,18 @@ class ClaimWriter:
 
         Each consists of nothing but claims, and no two of them name the same instance.
 
+        :raises ClaimRefused: as :meth:`write` does.
         :raises DuplicateRequest: one of them has been answered already.
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` does.
         """
         made = [new for one in planned for new in one.claims]
         known = [one.keys for one in planned]
         keys = None if None in known else {uuid: key for keys in known if keys for uuid, key in keys.items()}
-        self.requests.once_together(
-            [(one.message, one.answer) for one in planned],
-            lambda connection: claims.claim(connection, made, self._names, known=keys),
-        )
+        with _noticing_refusals():
+            self.requests.once_together(
+                [(one.message, one.answer) for one in planned],
+                lambda connection: claims.claim(connection, made, self._names, known=keys),
+            )
         return object()
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
@@ -123,3 +143,27 @@ class ClaimWriter:
             [new] = planned.claims
             begin_move.begin(connection, new, message.move, self._names)
         return planned.answer
+
+
+@contextmanager
+def _noticing_refusals() -> Iterator[None]:
+    """Log and raise the errors by which the store refuses what the view has proposed as one kind of error.
+
+    :raises ClaimRefused: the store has refused it.
+    """
+    try:
+        yield
+    except errors.CapacityExceeded as refusal:
+        raise _refused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
+    except errors.ProviderNotFound as missing:
+        raise _refused({missing.name}) from missing
+    except errors.GroupRuleRefused as refusal:
+        raise _refused({refusal.provider_uuid}) from refusal
+    except errors.ClaimContention as contention:
+        # Something has changed between two statements of the claim; no provider has refused it.
+        raise _refused(()) from contention
+
+
+def _refused(provider_uuids: Collection[str]) -> ClaimRefused:
+    LOG.debug("The claim was refused by %s", set(provider_uuids) or "nobody in particular")
+    return ClaimRefused(provider_uuids)

@@ -5,7 +5,6 @@ the claim transaction has the last word: a host that refuses a claim is read aga
 answered only after the view has caught up with the store and the request was planned once more.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Generic, TypeVar
@@ -14,6 +13,7 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
+from scheduler.decide.claim_writer import ClaimRefused
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
@@ -21,8 +21,6 @@ from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.decide.request_filters import Refusal, RequestResolver
 from scheduler.view.snapshot import Snapshot
-
-LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,17 +35,6 @@ NOT_PLANNED = (
     errors.InvalidRequest,
     errors.NotFound,
 )
-
-
-class ClaimRefused(Exception):
-    """Report that the store has refused to claim a plan.
-
-    :param provider_uuids: the providers that refused; none, where the claim met a concurrent change.
-    """
-
-    def __init__(self, provider_uuids: Collection[str] = ()) -> None:
-        super().__init__(provider_uuids)
-        self.provider_uuids = set(provider_uuids)
 
 
 class Decision(ABC, Generic[T]):
@@ -108,7 +95,6 @@ class Decision(ABC, Generic[T]):
                 return self.claim(plan, context)
             except ClaimRefused as refused:
                 # Another decision was faster: read the refusing providers again, and plan without these candidates.
-                LOG.debug("The claim was refused by %s", refused.provider_uuids or "nobody in particular")
                 env.follower.refresh(refused.provider_uuids)
                 for choice in plan.refused_by(refused.provider_uuids):
                     self.refused_claims.add(plan.node(choice), choice.allocation_request)

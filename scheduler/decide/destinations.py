@@ -14,7 +14,7 @@ from moorage.model import Resources
 from placement_store.claims import claim as claims
 from placement_store.server_groups import rows as groups
 from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
-from scheduler.decide.decision import ClaimRefused, Decision
+from scheduler.decide.decision import Decision
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
@@ -96,19 +96,8 @@ class ClaimingDecision(Decision[Selections]):
 
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
-        planned = PlannedRequest(self.message, plan)
         unnoted = self.unnoted(plan, context)
-        try:
-            written = self._writer.write(planned)
-        except errors.CapacityExceeded as refusal:
-            raise ClaimRefused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
-        except errors.ProviderNotFound as missing:
-            raise ClaimRefused({missing.name}) from missing
-        except errors.GroupRuleRefused as refusal:
-            raise ClaimRefused({refusal.provider_uuid}) from refusal
-        except errors.ClaimContention as contention:
-            # Something has changed between two statements of the claim; no provider has refused it.
-            raise ClaimRefused from contention
+        written = self._writer.write(PlannedRequest(self.message, plan))
         if written.replayed:
             return self._replayed(written.answer)
         return self.claimed(unnoted, written)

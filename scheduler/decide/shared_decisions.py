@@ -17,7 +17,7 @@ from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import DuplicateRequest
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide import destinations, request_context
-from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
+from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import NOT_PLANNED
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
 from scheduler.decide.environment import DecisionEnvironment
@@ -188,12 +188,8 @@ class SharedDecisions:
             if len(planned) == 1:
                 return [self._writer.write(planned[0].request)]
             transaction = self._writer.write_together([one.request for one in planned])
-        except errors.CapacityExceeded as refusal:
-            raise self._refused(planned, {miss["provider_uuid"] for miss in refusal.refusals}) from refusal
-        except errors.ProviderNotFound as missing:
-            raise self._refused(planned, {missing.name}) from missing
-        except errors.GroupRuleRefused as refusal:
-            raise self._refused(planned, {refusal.provider_uuid}) from refusal
+        except ClaimRefused as refusal:
+            raise self._refused(planned, refusal.provider_uuids) from refusal
         except (errors.ConsumerGenerationConflict, errors.ConsumerDeleted) as fault:
             named = fault.consumer_uuid
             raise _Refused([one for one in planned if named in one.item.value.message.instance_uuids]) from fault
