@@ -83,6 +83,7 @@ class Operations(Leases):
                 payload=msgspec.json.encode(each.payload),
                 tries=0,
                 lease_number=1,
+                carried=each.carried,
             )
             for each in new
         ]
@@ -150,6 +151,31 @@ class Operations(Leases):
             found.setdefault(row.subject, []).append(pending)
         return found
 
+    def end_pending(self, connection: Connection, subjects: Collection[str], kind: str) -> None:
+        """End the pending operations of this kind for these subjects, if there are any, upon messages.
+
+        The caller has locked the subjects' records. As with :meth:`redirect`, the present owners are superseded.
+        """
+        # UPDATE operations SET state = 'done', step_number = step_number + 1, lease_number = lease_number + 1, …
+        #  WHERE subject IN (…) AND kind = :kind AND state = 'pending'
+        table = self._table
+        connection.execute(
+            table.update()
+            .where(
+                *self._mine(),
+                table.c.subject.in_(sorted(subjects)),
+                table.c.kind == kind,
+                table.c.state == "pending",
+            )
+            .values(
+                **self._values(Ended(), 0.0),
+                step_number=table.c.step_number + 1,
+                lease_number=table.c.lease_number + 1,
+                tries=0,
+                updated_at=now(),
+            )
+        )
+
     def age(self, connection: Connection, operation: Operation) -> float:
         """Return the age of an operation in seconds."""
         table = self._table
@@ -179,7 +205,7 @@ class Operations(Leases):
             table.update()
             .where(*self._still(operation))
             .values(
-                **self._values(outcome, following),
+                **self._values(outcome, following.delay),
                 step=following.step,
                 step_number=following.step_number,
                 payload=following.payload,
@@ -194,10 +220,12 @@ class Operations(Leases):
 
     def _following(self, operation: Operation, outcome: Outcome, lease_number: int) -> Operation:
         step, step_number, payload, tries, delay = operation.step, operation.step_number, operation.payload, 0, 0.0
+        carried: object = None
         match outcome:
             case Next() | Wait():
                 step, step_number, payload = outcome.step, step_number + 1, msgspec.json.encode(outcome.payload)
-                delay = outcome.delay if isinstance(outcome, Next) else 0.0
+                if isinstance(outcome, Next):
+                    delay, carried = outcome.delay, outcome.carried
             case Retry():
                 tries = operation.tries + 1
                 delay = self.backoff.seconds(tries)
@@ -214,14 +242,15 @@ class Operations(Leases):
             resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
             taken_at=time.monotonic(),
+            carried=carried,
         )
 
-    def _values(self, outcome: Outcome, following: Operation) -> dict[str, Any]:
+    def _values(self, outcome: Outcome, delay: float) -> dict[str, Any]:
         reason = getattr(outcome, "reason", None)
         state: OperationState = "pending"
         match outcome:
             case Next() | Retry():
-                due_at: ColumnElement[float] | None = now() + following.delay
+                due_at: ColumnElement[float] | None = now() + delay
             case Wait():
                 due_at = None if outcome.seconds is None else now() + outcome.seconds
             case Ended():
