@@ -84,7 +84,8 @@ class Gates:
         found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
         # Under the lock too. A list of guests without this one has either been compared already; or it is compared
         # later, when the host is no longer in the life that the list names.
-        lives = self._records.lives.of_hosts(connection, _hosts(found.values()))
+        hosts = _hosts(found.values())
+        lives = self._records.lives.of_hosts(connection, hosts) if hosts else {}
         passing: set[str] = set()
 
         def judge(message: AcceptInCell) -> None:

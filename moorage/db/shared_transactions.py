@@ -1,5 +1,6 @@
 """Shared transactions: what several threads read or write while one transaction is under way stands in the next one."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,13 @@ R = TypeVar("R")
 
 #: The most values of one transaction. Arbitrary: all of them wait for its slowest statement, and hold its locks.
 _TOGETHER = 32
+#: Seconds that a transaction may take while others wait for its end. As long as a row lock is waited for: values that
+#: need a row which somebody keeps then wait for it alone, and hold nobody up.
+_PATIENCE = 2.0
+
+
+class _Alone(Exception):
+    """A value is to be carried out by its own thread, at the same time as others."""
 
 
 class SharedTransactions(Generic[T, R]):
@@ -38,34 +46,37 @@ class SharedTransactions(Generic[T, R]):
 
         :raises Exception: the error of this value, or of a transaction with this value alone.
         """
-        return self._batches.do(value)
+        try:
+            return self._batches.do(value)
+        except _Alone:
+            return self._one(value)
 
     def _carry_out(self, batch: Sequence[BatchItem[T, R]]) -> None:
         # At the failpoints of a drill each request stands for itself.
-        if len(batch) > 1 and not failpoints.are_observed() and self._together(batch):
-            return
-        for item in batch:
-            item.do(self._alone)
-
-    def _together(self, batch: Sequence[BatchItem[T, R]]) -> bool:
-        """Carry out several values in one transaction; return False if one of them is in the way of the others."""
-        deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
-        try:
-            # A late request is to write nothing: the transaction has the earliest deadline of all.
-            with context.bound(deadline=min(deadlines, default=None)):
-                outcomes = self._transaction([item.value for item in batch])
-        except (errors.StoreUnavailable, errors.Overloaded):
-            raise  # to each of them: alone they would wait for the database one after another
-        except Exception:  # noqa: BLE001 - alone each gets the error that is its own
-            return False
+        outcomes = [_Alone()] * len(batch) if failpoints.are_observed() else self._outcomes(batch)
         for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 item.fail(outcome)
             else:
                 item.succeed(outcome)
-        return True
 
-    def _alone(self, value: T) -> R:
+    def _outcomes(self, batch: Sequence[BatchItem[T, R]]) -> Sequence[R | Exception]:
+        """Carry out values in one transaction; return for each its result, its error, or that it is to be alone."""
+        deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
+        if not failpoints.are_armed():  # a transaction that is held up in a drill is not held up by a row
+            deadlines.append(time.monotonic() + _PATIENCE)
+        try:
+            # A late request is to write nothing: the transaction has the earliest deadline of all.
+            with context.bound(deadline=min(deadlines, default=None)):
+                return self._transaction([item.value for item in batch])
+        except errors.StoreUnavailable:
+            raise  # to each of them: alone they would wait for the database one after another
+        except Exception as fault:  # noqa: BLE001 - alone each gets the error that is its own
+            if len(batch) > 1 or isinstance(fault, errors.Overloaded | errors.DeadlineExceeded):
+                return [_Alone()] * len(batch)
+            return [fault]
+
+    def _one(self, value: T) -> R:
         [outcome] = self._transaction([value])
         if isinstance(outcome, Exception):
             raise outcome

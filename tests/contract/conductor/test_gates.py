@@ -29,6 +29,12 @@ from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 STORIES = ("well", "accepted", "reported", "deleting", "failed", "another claim", "returning", "unknown")
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transactions wait for each other however slow the machine is."""
+    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+
+
 @dataclass
 class Built:
     """An instance with its attempt, as messages name them."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, event
@@ -24,6 +25,12 @@ OUTCOMES: dict[str, Outcome] = {
     "done": Ended(),
     "failed": Ended("for a reason"),
 }
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transactions wait for each other however slow the machine is."""
+    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
 
 
 def of(database: Database) -> Operations:

@@ -68,7 +68,8 @@ def test_one_that_undoes_the_transaction_is_no_error_of_the_others() -> None:
     halving = Halving()
 
     assert halving.together([2, 0, 3, 4]) == [1, ValueError, KeyError, 2]
-    assert halving.transactions == [[100], [2, 0, 3, 4], [2], [0], [3], [4]]
+    assert halving.transactions[:2] == [[100], [2, 0, 3, 4]]
+    assert sorted(halving.transactions[2:]) == [[0], [2], [3], [4]]
 
 
 def test_a_database_that_is_away_is_asked_once_for_all() -> None:
@@ -81,9 +82,42 @@ def test_a_database_that_is_away_is_asked_once_for_all() -> None:
 
 def test_at_the_failpoints_of_a_drill_each_stands_for_itself() -> None:
     halving = Halving()
-    with failpoints.observed(lambda _name: None):
-        assert halving.together([2, 4]) == [1, 2]
-    assert halving.transactions == [[100], [2], [4]]
+    halving.open.clear()
+    with failpoints.observed(lambda _name: None), ThreadPoolExecutor(3) as threads:
+        made = [threads.submit(halving.shared.do, number) for number in (2, 4, 6)]
+        while len(halving.transactions) < 3:
+            threading.Event().wait(0.001)
+        halving.open.set()
+        assert [one.result(10) for one in made] == [1, 2, 3]
+    assert sorted(halving.transactions) == [[2], [4], [6]]
+
+
+def test_a_value_that_is_held_up_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 0.2)
+    stuck, free, passed = threading.Event(), threading.Event(), threading.Event()
+
+    def work(_connection: Connection, numbers: Sequence[int]) -> list[int | Exception]:
+        if 13 in numbers:
+            stuck.set()
+            left = context.seconds_left()
+            # As a row that somebody keeps: waited for as long as there is time.
+            if not free.wait(10 if left is None else max(left, 0.0)):
+                raise errors.Overloaded(reason="somebody keeps the row")
+        else:
+            passed.set()
+        return list(numbers)
+
+    shared = SharedTransactions[int, int](lambda run: run(NO_CONNECTION), work)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(shared.do, 13)
+        assert stuck.wait(10)
+        others = [threads.submit(shared.do, number) for number in (1, 2)]
+
+        assert [one.result(10) for one in others] == [1, 2]
+        assert passed.is_set()
+        assert not first.done()
+        free.set()
+        assert first.result(10) == 13
 
 
 def test_alone_it_raises_its_own_error_and_keeps_its_own_deadline() -> None:
