@@ -72,6 +72,11 @@ def are_observed() -> bool:
     return _is_observed
 
 
+def are_armed() -> bool:
+    """Return whether anything may happen at the failpoints of this process."""
+    return _reaction is not None
+
+
 def within(*place: str) -> AbstractContextManager[None]:
     """Set the place of the current thread until exit."""
     return _NOTHING if _reaction is None else _entered(".".join(place))

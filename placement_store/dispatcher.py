@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import Done, GetResourceProvider
-from moorage.messages.wire import Message, Mutation, R
+from moorage.messages.wire import Message, R
 from placement_store import cells
 from placement_store.allocations import read as allocations
 from placement_store.candidates import listing
@@ -62,11 +62,16 @@ class Dispatcher(Store):
         elif served.transaction == "read":
             answer = self.read(partial(self.run, message))
         else:
-            work = partial(self._answer, message)
-            answer = self.once(cast(Mutation[R], message), work) if served.is_stored else self.unstored(work)
+            answer = self._written(served, message)
         if served.log is not None:
             served.log(message, answer)
         return answer
+
+    def _written(self, served: Served, message: Any) -> Any:
+        work = partial(self._answer, message)
+        if served.is_stored:
+            return self.once(message, work)
+        return self.unstored(work) if served.row is None else self.unstored_together(served.row(message), work)
 
     def run(self, message: Message[Any], connection: Connection) -> Any:
         """Run the function that serves a message as a part of a transaction, and return its result.

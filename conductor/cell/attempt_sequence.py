@@ -4,6 +4,7 @@ All three take the same steps; only what follows the last host differs.
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -113,17 +114,25 @@ class AttemptSequences:
     def record_arrival(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
         """Record that the guest of the current attempt runs; return the migration to be confirmed now, if any."""
         _instance, sequence = self.of(connection, instance)
-        self._records.change_attempt(connection, attempt.attempt_id, state="active")
-        self._failed_builds.halve(connection, attempt.host)
-        # A build or an unshelving ends here.
         if sequence.migration is None:
-            self._records.change(connection, instance.uuid, state="active", reason=None)
-            LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)
+            self.record_arrivals(connection, [attempt])
             return None
-        # A move does not: its source is held until the move is confirmed, by the operator or by itself.
+        self._guests_run(connection, [attempt])
+        # The source of a move is held until the move is confirmed, by the operator or by itself.
         LOG.info("Instance %s has arrived on host %s", instance.uuid, attempt.host)
         self._records.change(connection, instance.uuid, state="moved", host=attempt.host, reason=None)
         is_confirmed = sequence.migration.kind in SELF_CONFIRMING
         state: MigrationState = "confirming" if is_confirmed else "moved"
         self._migrations.change(connection, sequence.migration.uuid, state=state, destination_host=attempt.host)
         return sequence.migration.uuid if is_confirmed else None
+
+    def record_arrivals(self, connection: Connection, attempts: Collection[AttemptRecord]) -> None:
+        """Record that the guests of the current attempts of builds and unshelvings run, which end here."""
+        self._guests_run(connection, attempts)
+        uuids = sorted({attempt.instance_uuid for attempt in attempts})
+        self._records.change_instances(connection, uuids, state="active", reason=None)
+
+    def _guests_run(self, connection: Connection, attempts: Collection[AttemptRecord]) -> None:
+        attempt_ids = sorted(attempt.attempt_id for attempt in attempts)
+        self._records.change_attempts(connection, attempt_ids, state="active")
+        self._failed_builds.halve(connection, [attempt.host for attempt in attempts])

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
 from conductor.cell.attempt_sequence import AttemptSequences
+from conductor.cell.gates import Gates
 from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords
@@ -56,6 +57,7 @@ class CellContext:
         self.records: Final = CellRecords(cell_uuid)
         self.migrations: Final = MigrationRecords(self.records)
         self.sequences: Final = AttemptSequences(self.records, self.migrations)
+        self.gates: Final = Gates(database, self.records, self.sequences, operations)
         self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
         self.hosts: Final = CellHosts(conf, database, cell_uuid)
         # Shorter than the third of it that the super conductor waits for this cell's answer.

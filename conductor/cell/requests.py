@@ -25,11 +25,11 @@ class CellRequests(OrderRequests):
         self._database = database
         self._cell_uuid = cell_uuid
 
-    def once(self, message: Mutation[R], work: Work[R]) -> R:
+    def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
         """Carry out an order under the id that it has in this cell; the number of one that is refused is used up."""
         stored_as = ids.derived(self._cell_uuid, message.request_id)
         try:
-            return super().once(msgspec.structs.replace(message, request_id=stored_as), work)
+            return super().once(msgspec.structs.replace(message, request_id=stored_as), work, answer)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.CallerError:

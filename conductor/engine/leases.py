@@ -149,16 +149,18 @@ class Leases:
     def _mine(self) -> list[ColumnElement[bool]]:
         return [self._table.c[name] == value for name, value in self._scope.items()]
 
-    def _still(self, operation: Operation) -> list[ColumnElement[bool]]:
-        """Return the conditions that an operation is at the same step, and nobody has taken its lease since."""
+    def _still(self, *operations: Operation) -> list[ColumnElement[bool]]:
+        """Return the conditions that operations are at the same steps, and nobody has taken their leases since."""
         table = self._table.c
-        return [
-            *self._mine(),
-            table.uuid == operation.uuid,
-            table.state == "pending",
-            table.step_number == operation.step_number,
-            table.lease_number == operation.lease_number,
+        same = [
+            and_(
+                table.uuid == operation.uuid,
+                table.step_number == operation.step_number,
+                table.lease_number == operation.lease_number,
+            )
+            for operation in operations
         ]
+        return [*self._mine(), table.state == "pending", or_(*same)]
 
     def _free(self) -> ColumnElement[bool]:
         lease = self._table.c

@@ -6,10 +6,10 @@ Each transition is a compare-and-swap on the step number and the lease number.
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, select
+from sqlalchemy import Connection, Table, select
 
 from conductor.engine.leases import Leases, operation_of
 from conductor.engine.steps import (
@@ -24,8 +24,10 @@ from conductor.engine.steps import (
     Superseded,
     Wait,
 )
+from moorage import context
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.db.shared_transactions import SharedTransactions
 from moorage.model.states import OperationState
 
 
@@ -61,6 +63,7 @@ class Operations(Leases):
     ) -> None:
         super().__init__(database, table, name, scope, lease_seconds)
         self.backoff = backoff
+        self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(database.write, self._commit)
 
     def begin(
         self, connection: Connection, new: Sequence[NewOperation], request_id: str, *, taken: bool = True
@@ -83,6 +86,7 @@ class Operations(Leases):
                 payload=msgspec.json.encode(each.payload),
                 tries=0,
                 lease_number=1,
+                carried=each.carried,
             )
             for each in new
         ]
@@ -105,18 +109,17 @@ class Operations(Leases):
     def advance(self, operation: Operation, commit: CommitStep) -> Operation | None:
         """Commit the outcome of a step; return the operation with its next step, or null if there is none to do now.
 
+        The outcomes of steps that end while a transaction of others is under way share the next one.
+
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-
-        def work(connection: Connection) -> Operation | None:
-            return self._apply(connection, operation, commit(connection), operation.lease_number)
-
-        return self._database.write(work)
+        return self._outcomes.do(_Done(operation, commit, context.current()))
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
         """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
-        return self._apply(connection, operation, outcome, operation.lease_number + 1)
+        [following] = self._apply(connection, [(operation, outcome)], raised=1)
+        return following
 
     def retry_now(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
         """Retry the present step of the pending operation of this kind at once; return it in a list, empty if none.
@@ -150,6 +153,34 @@ class Operations(Leases):
             found.setdefault(row.subject, []).append(pending)
         return found
 
+    def end_pending(self, connection: Connection, subjects: Collection[str], kind: str) -> None:
+        """End the pending operations of this kind for these subjects, if there are any, upon messages.
+
+        The caller has locked the subjects' records. As with :meth:`redirect`, the present owners are superseded.
+        """
+        # UPDATE operations SET state = 'done', step_number = step_number + 1, lease_number = lease_number + 1, …
+        #  WHERE subject IN (…) AND kind = :kind AND state = 'pending'
+        table = self._table
+        connection.execute(
+            table.update()
+            .where(
+                *self._mine(),
+                table.c.subject.in_(sorted(subjects)),
+                table.c.kind == kind,
+                table.c.state == "pending",
+            )
+            .values(
+                **self._lease(False),
+                state="done",
+                reason=None,
+                tries=0,
+                due_at=now(),
+                step_number=table.c.step_number + 1,
+                lease_number=table.c.lease_number + 1,
+                updated_at=now(),
+            )
+        )
+
     def age(self, connection: Connection, operation: Operation) -> float:
         """Return the age of an operation in seconds."""
         table = self._table
@@ -168,36 +199,53 @@ class Operations(Leases):
         one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
 
-    # UPDATE operations SET step = :next, step_number = :n + 1, payload = …, tries = 0, due_at = …, lease_… = …
-    #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease
-    # One row: this conductor was the only one to move it. None: everything of this transaction is rolled back.
-    def _apply(
-        self, connection: Connection, operation: Operation, outcome: Outcome, lease_number: int
-    ) -> Operation | None:
-        table, following = self._table, self._following(operation, outcome, lease_number)
-        moved = connection.execute(
-            table.update()
-            .where(*self._still(operation))
-            .values(
-                **self._values(outcome, following),
-                step=following.step,
-                step_number=following.step_number,
-                payload=following.payload,
-                tries=following.tries,
-                lease_number=lease_number,
-                updated_at=now(),
-            )
-        )
-        if moved.rowcount != 1:
-            raise Superseded
-        return following if isinstance(outcome, Next | Retry) else None
+    def _commit(self, connection: Connection, steps: Sequence["_Done"]) -> list[Operation | Exception | None]:
+        """Commit the outcomes of steps, all or none; in the order of their subjects, whose records they lock."""
+        in_order = sorted(steps, key=lambda done: done.operation.subject)
+        outcomes: list[tuple[Operation, Outcome]] = []
+        for done in in_order:
+            with context.adopted(done.context):
+                outcomes.append((done.operation, done.commit(connection)))
+        following = self._apply(connection, outcomes)
+        found = {done.operation.uuid: one for done, one in zip(in_order, following, strict=True)}
+        return [found[done.operation.uuid] for done in steps]
 
-    def _following(self, operation: Operation, outcome: Outcome, lease_number: int) -> Operation:
+    # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
+    #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease
+    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
+    # is rolled back.
+    def _apply(
+        self, connection: Connection, outcomes: Sequence[tuple[Operation, Outcome]], *, raised: int = 0
+    ) -> list[Operation | None]:
+        """Change operations by compare-and-swap, those that change alike by one statement.
+
+        :param raised: the number by which their lease numbers are raised.
+        :return: each operation with its next step, or null if there is none to do now.
+        :raises Superseded: another thread or conductor has changed or ended one of them, or has its lease.
+        """
+        following = [self._following(operation, outcome, raised) for operation, outcome in outcomes]
+        alike: dict[_Change, list[Operation]] = {}
+        for (operation, outcome), after in zip(outcomes, following, strict=True):
+            alike.setdefault(_change(operation, outcome, after), []).append(operation)
+        for change, operations in alike.items():
+            moved = connection.execute(
+                self._table.update().where(*self._still(*operations)).values(**self._values(change, raised))
+            )
+            if moved.rowcount != len(operations):
+                raise Superseded
+        return [
+            after if isinstance(outcome, Next | Retry) else None
+            for (_operation, outcome), after in zip(outcomes, following, strict=True)
+        ]
+
+    def _following(self, operation: Operation, outcome: Outcome, raised: int) -> Operation:
         step, step_number, payload, tries, delay = operation.step, operation.step_number, operation.payload, 0, 0.0
+        carried: object = None
         match outcome:
             case Next() | Wait():
                 step, step_number, payload = outcome.step, step_number + 1, msgspec.json.encode(outcome.payload)
-                delay = outcome.delay if isinstance(outcome, Next) else 0.0
+                if isinstance(outcome, Next):
+                    delay, carried = outcome.delay, outcome.carried
             case Retry():
                 tries = operation.tries + 1
                 delay = self.backoff.seconds(tries)
@@ -209,26 +257,69 @@ class Operations(Leases):
             step_number=step_number,
             payload=payload,
             tries=tries,
-            lease_number=lease_number,
+            lease_number=operation.lease_number + raised,
             # A retried step may have been done before if it was resumed before.
             resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
             taken_at=time.monotonic(),
+            carried=carried,
         )
 
-    def _values(self, outcome: Outcome, following: Operation) -> dict[str, Any]:
-        reason = getattr(outcome, "reason", None)
-        state: OperationState = "pending"
-        match outcome:
-            case Next() | Retry():
-                due_at: ColumnElement[float] | None = now() + following.delay
-            case Wait():
-                due_at = None if outcome.seconds is None else now() + outcome.seconds
-            case Ended():
-                due_at, state = now(), "done" if reason is None else "failed"
+    def _values(self, change: "_Change", raised: int) -> dict[str, Any]:
+        table = self._table.c
         return {
-            "reason": None if reason is None else reason.encode(),
-            "state": state,
-            "due_at": due_at,
-            **self._lease(isinstance(outcome, Next | Retry)),
+            "step": change.step,
+            "payload": change.payload,
+            "tries": change.tries,
+            "step_number": table.step_number + change.stepped,
+            "lease_number": table.lease_number + raised,
+            "reason": None if change.reason is None else change.reason.encode(),
+            "state": change.state,
+            "due_at": None if change.due_in is None else now() + change.due_in,
+            "updated_at": now(),
+            **self._lease(change.leased),
         }
+
+
+class _Done(NamedTuple):
+    """A step that is done, and whose outcome is to be committed in the context of its thread."""
+
+    operation: Operation
+    commit: CommitStep
+    context: context.Context
+
+
+class _Change(NamedTuple):
+    """The new values of an operation's row, apart from those that are counted on."""
+
+    step: str
+    payload: bytes
+    tries: int
+    #: The number by which the step number is raised.
+    stepped: int
+    reason: str | None
+    state: OperationState
+    #: In seconds; null for a wait without end.
+    due_in: float | None
+    leased: bool
+
+
+def _change(operation: Operation, outcome: Outcome, following: Operation) -> _Change:
+    reason: str | None = getattr(outcome, "reason", None)
+    state: OperationState = "pending"
+    due_in: float | None = following.delay
+    match outcome:
+        case Wait():
+            due_in = outcome.seconds
+        case Ended():
+            state = "done" if reason is None else "failed"
+    return _Change(
+        following.step,
+        following.payload,
+        following.tries,
+        following.step_number - operation.step_number,
+        reason,
+        state,
+        due_in,
+        isinstance(outcome, Next | Retry),
+    )

@@ -23,9 +23,10 @@ class OrderRequests:
         self._requests = requests
         self._worker = worker
 
-    def once(self, message: Mutation[R], work: Work[R]) -> R:
+    def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
         """Carry out an order, or return the stored answer of a repeated one; then take up the operations it has begun.
 
+        :param answer: the result of ``work``, where it is known beforehand: then the request's row is written once.
         :raises RequestIdReused: the id was used for another content.
         :raises RequestInProgress: the same request is still running elsewhere.
         :raises MoorageError: ``work`` has raised it; nothing was changed.
@@ -36,10 +37,10 @@ class OrderRequests:
             begun.clear()
             return work(connection, begun)
 
-        answer = self._requests.once(message, transaction)
-        if not answer.replayed:
+        stored = self._requests.once(message, transaction, answer)
+        if not stored.replayed:
             self._worker.take_up(*begun)
-        return answer.result
+        return stored.result
 
 
 def origin(message: Mutation[R]) -> str:

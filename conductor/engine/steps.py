@@ -83,6 +83,9 @@ class Operation:
     #: Seconds to wait before the step is done.
     delay: float = 0.0
     taken_at: float = field(default_factory=time.monotonic)
+    #: What the transaction that recorded this step had in hand of the records that the step needs. Null where the step
+    #: was read from the records or is done again: then it reads them.
+    carried: object = field(default=None, compare=False, repr=False)
 
     @property
     def is_repeated(self) -> bool:
@@ -92,6 +95,10 @@ class Operation:
     def read(self, kind: type[T]) -> T:
         """Return the payload of this step, decoded."""
         return msgspec.json.decode(self.payload, type=kind)
+
+    def carried_as(self, kind: type[T]) -> T | None:
+        """Return what is carried to this step from the one before, or null if it must read the records."""
+        return self.carried if isinstance(self.carried, kind) else None
 
     def derived(self, *words: object) -> str:
         """Return the id that this operation derives from ``words``: the same in every conductor, at any time."""
@@ -109,6 +116,9 @@ class Next:
     #: Raw if it is the payload that is on record.
     payload: Value | msgspec.Raw
     delay: float = 0.0
+    #: Records that this transaction has written or locked, for the next step. It may be used at once and by this
+    #: process alone: whatever it holds must be the same as what the step would read from the records.
+    carried: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +209,5 @@ class NewOperation:
     subject: str
     step: str
     payload: Value
+    #: As in :class:`Next`.
+    carried: object = field(default=None, compare=False, repr=False)

@@ -167,7 +167,7 @@ class Worker:
 
     def _resume(self, operation: Operation) -> None:
         with self._changed:
-            self._put(replace(operation, delay=0.0))
+            self._put(replace(operation, delay=0.0, carried=None))
 
     def _step(self, operation: Operation) -> Operation | None:
         """Do one step and record its outcome; return the operation with its next step, or null."""
@@ -191,7 +191,7 @@ class Worker:
             LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
         # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is recorded or
         # found superseded.
-        return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True)
+        return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
 
     def _run_and_commit(self, operation: Operation) -> Operation | None:
         failpoints.reached("begin")

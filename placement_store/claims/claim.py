@@ -126,7 +126,7 @@ def _log(message: AcceptClaim, _done: Done) -> None:
 
 
 # A stored success would outlive the claim.
-@writes(AcceptClaim, is_stored=False, log=_log)
+@writes(AcceptClaim, is_stored=False, row=lambda message: message.consumer_uuid, log=_log)
 def accept(connection: Connection, message: AcceptClaim) -> None:
     """Record that an attempt's host has accepted a claim that still stands; the same attempt may repeat it.
 

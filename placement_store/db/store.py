@@ -12,11 +12,13 @@ A function serves a message by its decorator alone, for the bus, for commands an
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
+from moorage import errors
 from moorage.db.database import Database
+from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Message, Mutation
 from moorage.service.stored_requests import StoredRequests
 from placement_store.db.names import ResourceClassNames, TraitNames
@@ -46,6 +48,7 @@ class Store:
         self.classes = ResourceClassNames(database) if classes is None else classes
         self.traits = TraitNames(database)
         self.requests = StoredRequests(database, requests)
+        self._unstored: SharedTransactions[_Unstored, Any] = SharedTransactions(database.write, _run_each)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read transaction and return its result."""
@@ -66,6 +69,32 @@ class Store:
         """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless."""
         return retry_on_stale_read(lambda: self.database.write(work))
 
+    def unstored_together(self, row: str, work: Callable[[Connection], T]) -> T:
+        """Carry out a request as :meth:`unstored` does, in one transaction with others that come meanwhile.
+
+        :param row: the key of the one row that it writes; it writes nothing where it raises an error.
+        """
+        answer: T = self._unstored.do(_Unstored(row, work))
+        return answer
+
+
+class _Unstored(NamedTuple):
+    """A request whose answer is not stored."""
+
+    row: str
+    work: Callable[[Connection], Any]
+
+
+def _run_each(connection: Connection, requests: Sequence[_Unstored]) -> list[Any]:
+    """Carry out requests in the order of their rows, so that no two transactions wait for each other."""
+    outcomes: dict[int, Any] = {}
+    for place, request in sorted(enumerate(requests), key=lambda each: each[1].row):
+        try:
+            outcomes[place] = request.work(connection)
+        except errors.MoorageError as refusal:
+            outcomes[place] = refusal
+    return [outcomes[place] for place in range(len(requests))]
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -77,6 +106,8 @@ class Served:
     transaction: Literal["read", "write"] | None
     takes_names: bool
     is_stored: bool = True
+    #: The key of the one row that it writes, if it may share a transaction with others.
+    row: Callable[[Any], str] | None = None
     log: Callable[[Any, Any], None] | None = None
 
 
@@ -86,18 +117,25 @@ def reads(message_type: type[M]) -> Callable[[InTransaction[M, P, T]], InTransac
 
 
 def writes(
-    message_type: type[M], *, is_stored: bool = True, log: Callable[[M, Any], None] | None = None
+    message_type: type[M],
+    *,
+    is_stored: bool = True,
+    row: Callable[[M], str] | None = None,
+    log: Callable[[M, Any], None] | None = None,
 ) -> Callable[[InTransaction[M, P, T]], InTransaction[M, P, T]]:
     """Serve a message by a function that makes the change in one transaction, which also stores the answer.
 
     A function that returns nothing is answered for: with `Done`, or with the provider as it is after the change.
 
     :param is_stored: false for a message whose answer must be true each time it is repeated.
+    :param row: the key of the row, for a function that is not stored, writes one row alone, and nothing where it raises
+        an error. Then messages that come together share a transaction.
     :param log: called with the message and the answer when the transaction is committed.
     """
 
     def mark(function: InTransaction[M, P, T]) -> InTransaction[M, P, T]:
-        return _marked(function, Served(message_type, function, "write", _takes_names(function), is_stored, log))
+        names = _takes_names(function)
+        return _marked(function, Served(message_type, function, "write", names, is_stored, row, log))
 
     return mark
 

@@ -4,12 +4,14 @@ An order is answered as soon as its operation is recorded; the worker carries it
 """
 
 import logging
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import ReleaseStep, StartStep
 from conductor.cell.steps.delete import CellDeletes
+from conductor.cell.steps.start import StartOrder, start_id
 from conductor.engine.order_requests import origin
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
@@ -41,19 +43,14 @@ class CellOrders(CellPart):
             new = [build for build in message.builds if build.instance_uuid not in known]
             claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
             revoked = self._cell.revoked_claims.among(connection, claims)
-            attempts: dict[str, InstanceBuild] = {}
-            operations: list[NewOperation] = []
-            for build in new:
-                uuid = ids.derived(message.request_id, "build", build.instance_uuid)
-                step, payload = first_step(1, build.selections[0].claim_id in revoked)
-                operations.append(NewOperation(uuid, BUILD, build.instance_uuid, step, payload))
-                attempts[ids.derived(uuid, "attempt", 1)] = build
-            if attempts:
-                self._cell.records.add(connection, attempts, origin(message))
+            uuids = {ids.derived(message.request_id, "build", build.instance_uuid): build for build in new}
+            attempts = {_first_attempt(uuid): build for uuid, build in uuids.items()}
+            returning = self._cell.records.add(connection, attempts, origin(message)) if attempts else set()
+            operations = [_operation(uuid, build, revoked, returning) for uuid, build in uuids.items()]
             begun += self._cell.operations.begin(connection, operations, origin(message))
             return Done()
 
-        return self._cell.requests.once(message, work)
+        return self._cell.requests.once(message, work, Done())
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
@@ -73,6 +70,27 @@ class CellOrders(CellPart):
                 connection, message.instance_uuids, with_request=message.with_request
             )
         )
+
+
+def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], returning: Collection[str]) -> NewOperation:
+    """Return the operation that builds a new instance; its first step need not read again what is recorded with it."""
+    first = build.selections[0]
+    step, payload = first_step(1, first.claim_id in revoked)
+    carried = None
+    if step == "start" and first.claim_id is not None and first.service_host not in returning:
+        carried = StartOrder.of(
+            first,
+            request_id=start_id(uuid, 1),
+            instance_uuid=build.instance_uuid,
+            attempt_id=_first_attempt(uuid),
+            claim_id=first.claim_id,
+            request_spec=build.request_spec,
+        )
+    return NewOperation(uuid, BUILD, build.instance_uuid, step, payload, carried)
+
+
+def _first_attempt(operation_uuid: str) -> str:
+    return ids.derived(operation_uuid, "attempt", 1)
 
 
 def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:

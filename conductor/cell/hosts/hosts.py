@@ -20,6 +20,9 @@ from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 
+#: The reason why no build may begin on a host that is returning.
+IS_RETURNING = "the host has not yet worked through what ended while it was away"
+
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
 
 # UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
@@ -143,7 +146,7 @@ class CellHosts:
             self._here(), cell_hosts.c.service_host == service_host
         )
         returning = self._database.read(lambda connection: connection.scalar(query))
-        return "the host has not yet worked through what ended while it was away" if returning else None
+        return IS_RETURNING if returning else None
 
     def why_silent(self, service_host: str) -> str | None:
         """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""

@@ -3,15 +3,15 @@
 Their states, and how they follow each other: :data:`moorage.model.states.AttemptState`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, select
 
-from conductor.cell.records.lives import HostLives
-from conductor.engine.rows import batches, encoded, of_row, text
+from conductor.cell.records.lives import HostLives, Life
+from conductor.engine.rows import batches, encoded, of_columns, of_row, text
 from conductor.schema import cell_attempts
 from moorage.db.columns import now
 from moorage.messages.compute import OrderOnHost
@@ -195,31 +195,33 @@ class AttemptRecords:
         self, connection: Connection, attempt_id: str, *, state: AttemptState | None = None, **values: Any
     ) -> None:
         """Update columns of an attempt; without a state it keeps its own."""
+        self.change_attempts(connection, [attempt_id], state=state, **values)
+
+    def change_attempts(
+        self,
+        connection: Connection,
+        attempt_ids: Collection[str],
+        *,
+        state: AttemptState | None = None,
+        **values: Any,
+    ) -> None:
+        """Update columns of attempts alike; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
         connection.execute(
             cell_attempts.update()
-            .where(self._in(cell_attempts), cell_attempts.c.attempt_id == attempt_id)
+            .where(self._in(cell_attempts), cell_attempts.c.attempt_id.in_(sorted(attempt_ids)))
             .values(**encoded(values), updated_at=now())
         )
 
     def _attempts(self, connection: Connection, *where: ColumnElement[bool]) -> list[AttemptRecord]:
         query = select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
-        return [
-            of_row(
-                AttemptRecord,
-                row,
-                reason=text(row.reason),
-                encoded_selection=row.selection,
-                host_life=row.host_life or 0,
-                accepted=bool(row.accepted),
-            )
-            for row in connection.execute(query)
-        ]
+        return [attempt_of(row._asdict()) for row in connection.execute(query)]
 
     def _insert_attempts(
         self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: AttemptState, **same: Any
-    ) -> None:
+    ) -> dict[str, Life]:
+        """Insert attempts, each with the present life of its host; return these lives by host."""
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
         numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
         connection.execute(
@@ -228,9 +230,22 @@ class AttemptRecords:
             ),
             numbered,
         )
+        return lives
 
     def _in(self, table: Table) -> ColumnElement[bool]:
         return table.c.cell_uuid == self.cell_uuid
+
+
+def attempt_of(columns: Mapping[str, Any]) -> AttemptRecord:
+    """Return the attempt of a row's columns."""
+    return of_columns(
+        AttemptRecord,
+        columns,
+        reason=text(columns["reason"]),
+        encoded_selection=columns["selection"],
+        host_life=columns["host_life"] or 0,
+        accepted=bool(columns["accepted"]),
+    )
 
 
 def attempt_row(

@@ -5,7 +5,8 @@ as a half-life of time. So nothing has to be written for time to pass, and the r
 """
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection, select
 
@@ -41,16 +42,19 @@ class FailedBuilds:
                 )
             )
 
-    def halve(self, connection: Connection, host: str) -> None:
-        """Halve the weights of a host's failures, because a guest has started there."""
-        # UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host = :host
+    def halve(self, connection: Connection, hosts: Iterable[str]) -> None:
+        """Halve the weights of hosts' failures, once for each time that a host is named: a guest has started there."""
+        # UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host IN (…)
         # Most hosts have no row: then this reads one index entry.
         table = cell_failed_builds
-        connection.execute(
-            table.update()
-            .where(table.c.cell_uuid == self._cell_uuid, table.c.host == host)
-            .values(weight=table.c.weight * 0.5)
-        )
+        guests = Counter(hosts)
+        for started in sorted(set(guests.values())):
+            names = sorted(host for host, count in guests.items() if count == started)
+            connection.execute(
+                table.update()
+                .where(table.c.cell_uuid == self._cell_uuid, table.c.host.in_(names))
+                .values(weight=table.c.weight * 0.5**started)
+            )
 
     def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], list[str]]:
         """Return the present count of each host that has one, and the attempts whose failures can be deleted.

@@ -69,10 +69,11 @@ class CellRecords(AttemptRecords):
         column = cell_instances.c.uuid
         return set(connection.scalars(select(column).where(self._in(cell_instances), column.in_(uuids))))
 
-    def add(self, connection: Connection, new: Mapping[str, InstanceBuild], request_id: str) -> None:
+    def add(self, connection: Connection, new: Mapping[str, InstanceBuild], request_id: str) -> set[str]:
         """Insert instances, each with its first attempt on the host that is claimed for it.
 
         :param new: the builds, by the ids of their attempts.
+        :return: the names of those hosts that are returning.
         :raises RequestInProgress: another transaction has recorded one of them just now.
         """
         instances, attempts = [], []
@@ -83,7 +84,8 @@ class CellRecords(AttemptRecords):
             instances.append({"uuid": build.instance_uuid, **place, **stored})
             attempts.append(attempt_row(build.instance_uuid, first, attempt_id, 1, first.claim_id))
         self._insert_instances(connection, instances, request_id, state="building", attempt_number=1)
-        self._insert_attempts(connection, attempts, state="starting", guest_gone=False)
+        lives = self._insert_attempts(connection, attempts, state="starting", guest_gone=False)
+        return {host for host, life in lives.items() if life.is_returning}
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
         """Insert an instance that is being deleted. The order to build it has yet to arrive, and then changes nothing.
@@ -95,7 +97,7 @@ class CellRecords(AttemptRecords):
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock an instance and return it. Every transaction about an instance begins with this lock."""
         row = connection.execute(self._one(uuid).with_for_update()).one_or_none()
-        return None if row is None else _instance(row)
+        return None if row is None else instance_of(row)
 
     def lock_known(self, connection: Connection, uuid: str) -> CellInstance:
         """Lock an instance and return it.
@@ -110,7 +112,7 @@ class CellRecords(AttemptRecords):
     def read(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Return an instance without locking it."""
         row = connection.execute(self._one(uuid)).one_or_none()
-        return None if row is None else _instance(row)
+        return None if row is None else instance_of(row)
 
     def expect(self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False) -> CellInstance:
         """Return the instance of an operation, which is in one of these states until the operation ends.
@@ -136,7 +138,7 @@ class CellRecords(AttemptRecords):
         query = select(cell_instances).where(self._in(cell_instances), or_(table.state != "deleted", left))
         if after is not None:
             query = query.where(table.uuid > after)
-        return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
+        return [instance_of(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
 
     def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
         """Return the instances, deleted ones included, that own these uuids of instances, attempts or migrations."""
@@ -149,7 +151,7 @@ class CellRecords(AttemptRecords):
             owners.update(connection.scalars(query))
         table = cell_instances.c
         query = select(cell_instances).where(self._in(cell_instances), table.uuid.in_(owners))
-        return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
+        return [instance_of(row) for row in connection.execute(query.order_by(table.uuid))]
 
     def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the current attempt of an instance, whose guest is on its host.
@@ -169,11 +171,17 @@ class CellRecords(AttemptRecords):
 
     def change(self, connection: Connection, uuid: str, *, state: InstanceState | None = None, **values: Any) -> None:
         """Update columns of an instance; without a state it keeps its own."""
+        self.change_instances(connection, [uuid], state=state, **values)
+
+    def change_instances(
+        self, connection: Connection, uuids: Collection[str], *, state: InstanceState | None = None, **values: Any
+    ) -> None:
+        """Update columns of instances alike; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
         connection.execute(
             cell_instances.update()
-            .where(self._in(cell_instances), cell_instances.c.uuid == uuid)
+            .where(self._in(cell_instances), cell_instances.c.uuid.in_(sorted(uuids)))
             .values(**encoded(values), updated_at=now())
         )
 
@@ -247,7 +255,8 @@ def _spec(row: Row[Any]) -> RequestSpec:
     return document(row.request_spec, RequestSpec) or _UNKNOWN_SPEC
 
 
-def _instance(row: Row[Any]) -> CellInstance:
+def instance_of(row: Row[Any]) -> CellInstance:
+    """Return the instance of a row."""
     selections = document(row.selections, tuple[Selection, ...]) or ()
     return of_row(CellInstance, row, spec=_spec(row), selections=selections, attached=_attached(row))
 

@@ -4,12 +4,15 @@ The wait is for the report of the host, until the timeout.
 """
 
 import logging
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Self
 
 from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import AttemptSequence
 from conductor.cell.context import CellPart
+from conductor.cell.hosts.hosts import IS_RETURNING
 from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
@@ -27,7 +30,7 @@ from conductor.engine.steps import (
     Wait,
     step,
 )
-from moorage import context, errors
+from moorage import context, errors, ids
 from moorage.messages import BuildOnHost, StopOnHost
 from moorage.model import AllocationRequest, Selection
 
@@ -87,6 +90,31 @@ class CellStops(CellPart):
         return Next("give_back", GiveBackStep(failed=number, fate="gone", reason=reason, stopped=stopped))
 
 
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """The order to start an attempt, and the agent of its host."""
+
+    agent: str
+    message: BuildOnHost
+    #: The host is returning, so no build may begin there yet.
+    is_returning: bool
+
+    @classmethod
+    def of(cls, selection: Selection, *, is_returning: bool = False, **attempt: Any) -> Self:
+        """Return the order of an attempt, which has the host and the agent of its selection.
+
+        :param attempt: the other fields of the message.
+        """
+        message = BuildOnHost(
+            host=selection.service_host,
+            node=selection.nodename,
+            resources=selection.resources,
+            allocation_request=_if_divided(selection),
+            **attempt,
+        )
+        return cls(selection.agent, message, is_returning)
+
+
 class CellBuilds(CellPart):
     """The steps that builds, moves and unshelvings share. They call neither a scheduler nor the super conductor."""
 
@@ -94,41 +122,38 @@ class CellBuilds(CellPart):
     def start(self, operation: Operation) -> CommitStep:
         """Order the host's agent to start the attempt, then wait for the host's report until the build timeout."""
         payload = operation.read(StartStep)
-        attempt, message = self._cell.database.read(partial(self._order, operation, payload))
-        with context.bound(attempt_id=attempt.attempt_id):
-            LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, attempt.host)
+        order = operation.carried_as(StartOrder) or self._cell.database.read(partial(self._order, operation, payload))
+        message = order.message
+        with context.bound(attempt_id=message.attempt_id):
+            LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, message.host)
             try:
                 # A host that is returning compares its guests with the records; one that started now would look lost.
-                returning = self._cell.hosts.why_returning(attempt.host)
-                if returning is not None:
-                    raise errors.InvalidState(reason=returning)
-                self._cell.agents.call(attempt.agent, message)
+                if order.is_returning:
+                    raise errors.InvalidState(reason=IS_RETURNING)
+                self._cell.agents.call(order.agent, message)
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
                 return self._not_started(operation, payload, fault)
         return lambda _connection: Wait("wait", payload, self._cell.options.build_timeout)
 
-    def _order(
-        self, operation: Operation, payload: StartStep, connection: Connection
-    ) -> tuple[AttemptRecord, BuildOnHost]:
+    def _order(self, operation: Operation, payload: StartStep, connection: Connection) -> StartOrder:
         instance, sequence, attempt = self._current(operation, payload, connection)
         selection = sequence.selection(payload.number)
         moving = None
         if sequence.migration is not None:
             source = self._cell.records.numbered(connection, instance.uuid, sequence.migration.source_number)
             moving = sequence.migration.guest(source)
-        return attempt, BuildOnHost(
-            request_id=operation.derived("start", payload.number),
-            host=attempt.host,
+        return StartOrder.of(
+            selection,
+            is_returning=self._cell.records.lives.of_host(connection, attempt.host).is_returning,
+            request_id=start_id(operation.uuid, payload.number),
             instance_uuid=instance.uuid,
             attempt_id=attempt.attempt_id,
+            # The selection of a swapped claim names none.
             claim_id=attempt.claim,
             request_spec=sequence.spec,
-            resources=selection.resources,
-            allocation_request=_if_divided(selection),
             moving=moving,
-            node=selection.nodename,
         )
 
     def _not_started(self, operation: Operation, payload: StartStep, fault: errors.MoorageError) -> CommitStep:
@@ -169,6 +194,14 @@ class CellBuilds(CellPart):
         if instance.attempt_number != payload.number:
             raise Superseded
         return instance, sequence, self._cell.records.numbered(connection, instance.uuid, payload.number)
+
+
+def start_id(operation_uuid: str, number: int) -> str:
+    """Return the request id of the order to start an attempt.
+
+    :param number: of the attempt.
+    """
+    return ids.derived(operation_uuid, "start", number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:

@@ -26,14 +26,15 @@ class SuperOrders(SuperPart):
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         payload = SuperBuilds(self._super).first_step(uuids)
-        new = NewOperation(ids.derived(message.request_id, "build"), BUILD, message.request_id, "select", payload)
+        spec, answer = message.request_spec, list(uuids)
+        new = NewOperation(ids.derived(message.request_id, "build"), BUILD, message.request_id, "select", payload, spec)
 
         def work(connection: Connection, begun: list[Operation]) -> list[str]:
-            super_records.add(connection, uuids, message.request_spec, new.uuid, message.request_id)
+            super_records.add(connection, uuids, spec, new.uuid, message.request_id)
             begun += self._super.operations.begin(connection, [new], origin(message))
-            return list(uuids)
+            return answer
 
-        return self._super.requests.once(message, work)
+        return self._super.requests.once(message, work, answer)
 
     @serves(DeleteInstance)
     def delete_instance(self, message: DeleteInstance) -> Done:

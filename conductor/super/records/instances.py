@@ -1,6 +1,6 @@
 """The instances of the super conductor: the request, the selections of the scheduler, the cell, the state."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,9 +22,6 @@ def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operati
 
     :raises AlreadyExists: one of the uuids is on record, deleted instances included.
     """
-    known = connection.scalars(select(instances.c.uuid).where(instances.c.uuid.in_(uuids)).limit(1)).one_or_none()
-    if known is not None:
-        raise errors.AlreadyExists(kind="instance", name=known)
     statement = instances.insert().values(
         operation_uuid=operation_uuid,
         request_id=request_id,
@@ -39,8 +36,14 @@ def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operati
     try:
         connection.execute(statement, [{"uuid": uuid} for uuid in uuids])
     except exc.IntegrityError as fault:
-        # Another request has inserted one of the uuids after the query.
-        raise errors.AlreadyExists(kind="instance", name=uuids[0] if len(uuids) == 1 else "of this request") from fault
+        raise errors.AlreadyExists(kind="instance", name=_first_known(connection, uuids)) from fault
+
+
+def _first_known(connection: Connection, uuids: Collection[str]) -> str:
+    """Return the one of these uuids that was recorded first; for an error, so its record may be gone by now."""
+    # SQLite keeps the rows of a refused statement that came before the refused one: theirs are the greater numbers.
+    known = select(instances.c.uuid).where(instances.c.uuid.in_(uuids)).order_by(instances.c.id).limit(1)
+    return connection.scalars(known).one_or_none() or "of this request"
 
 
 def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
@@ -132,16 +135,35 @@ def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple
         .where(instances.c.operation_uuid == operation_uuid, instances.c.selections.is_not(None))
         .order_by(instances.c.id)
     )
-    builds: dict[str, list[InstanceBuild]] = {}
-    for row in rows:
-        builds.setdefault(row.cell_uuid, []).append(
+    return _by_cell(
+        (
+            row.cell_uuid,
             InstanceBuild(
                 instance_uuid=row.uuid,
                 request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec),
                 selections=msgspec.json.decode(row.selections, type=tuple[Selection, ...]),
-            )
+            ),
         )
-    return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in builds.items()}
+        for row in rows
+    )
+
+
+def builds_of(spec: RequestSpec, chosen: Mapping[str, Sequence[Selection]]) -> dict[str, tuple[InstanceBuild, ...]]:
+    """Return the same as :func:`to_hand_over` of the instances that :func:`select_for` has recorded just now.
+
+    :param chosen: the selections of each instance, in the order of the request.
+    """
+    return _by_cell(
+        (found[0].cell_uuid, InstanceBuild(instance_uuid=uuid, request_spec=spec, selections=tuple(found)))
+        for uuid, found in chosen.items()
+    )
+
+
+def _by_cell(builds: Iterable[tuple[str, InstanceBuild]]) -> dict[str, tuple[InstanceBuild, ...]]:
+    found: dict[str, list[InstanceBuild]] = {}
+    for cell_uuid, build in builds:
+        found.setdefault(cell_uuid, []).append(build)
+    return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in found.items()}
 
 
 def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> None:

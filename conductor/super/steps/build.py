@@ -88,7 +88,9 @@ class SuperBuilds(SuperPart):
     def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host for each instance."""
         payload = operation.read(SelectStep)
-        spec = self._super.database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
+        spec = operation.carried_as(RequestSpec) or self._super.database.read(
+            lambda connection: super_records.spec_of(connection, operation.uuid)
+        )
         alternates = self._super.options.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
@@ -112,7 +114,7 @@ class SuperBuilds(SuperPart):
             if not claimed.released:
                 others = len(alternates)
                 LOG.info("Instance %s is placed on host %s, with %d alternate(s)", uuid, claimed.service_host, others)
-        return partial(self._selected, self._doubt(operation, payload), answer)
+        return partial(self._selected, self._doubt(operation, payload), spec, answer)
 
     def _on_its_node(
         self, operation: Operation, payload: SelectStep, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
@@ -132,7 +134,13 @@ class SuperBuilds(SuperPart):
         """Return the payload, marked as doubtful if the request may have been sent before without an answer."""
         return structs.replace(payload, doubtful=payload.doubtful or operation.is_repeated)
 
-    def _selected(self, payload: SelectStep, answer: Sequence[Sequence[Selection]], connection: Connection) -> Outcome:
+    def _selected(
+        self,
+        payload: SelectStep,
+        spec: RequestSpec,
+        answer: Sequence[Sequence[Selection]],
+        connection: Connection,
+    ) -> Outcome:
         """Record the selections of instances that are still wanted; ask again for those whose claim was released.
 
         An instance whose deletion is on record is left out: its deletion finds no cell in the record, and releases the
@@ -156,7 +164,9 @@ class SuperBuilds(SuperPart):
                 payload, generations=payload.generations | _generations_after_release(answer, payload)
             )
             return self._ask_again(connection, payload, missing, errors.ClaimContention(tries=payload.lost + 1))
-        return Next("hand_over", HandOverStep())
+        # The first request is for all instances: there are no selections of earlier ones to hand over too.
+        builds = super_records.builds_of(spec, chosen) if payload.number == 1 else None
+        return Next("hand_over", HandOverStep(), carried=builds)
 
     def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, UNDECIDED) and operation.tries < self._retries(fault):
@@ -239,7 +249,9 @@ class SuperBuilds(SuperPart):
         There is no time-out: a cell that does not answer may have the instances, and may have built them. Their record
         shows the reason of the wait, and they can be deleted meanwhile.
         """
-        builds = self._super.database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
+        builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
+            lambda connection: super_records.to_hand_over(connection, operation.uuid)
+        )
         # Concurrently: a cell that does not answer must not delay the instances of the others.
         faults = concurrently(partial(self._give, operation), builds)
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.

@@ -186,7 +186,7 @@ class Failures:
         return attempt_id
 
     def succeed(self, host: str) -> None:
-        self.records.database.write(lambda connection: self.failed.halve(connection, host))
+        self.records.database.write(lambda connection: self.failed.halve(connection, [host]))
 
     def pass_(self, seconds: float) -> None:
         table = cell_failed_builds

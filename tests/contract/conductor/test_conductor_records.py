@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from sqlalchemy import Connection
 from support.conductor.record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
@@ -315,14 +316,48 @@ def test_the_worker_repeats_a_step_that_raises_and_takes_up_what_was_left(databa
 # --- Instances --------------------------------------------------------------------------------------------------------
 
 
+def test_a_step_is_given_what_the_one_before_had_in_hand_and_reads_the_records_when_it_is_repeated(
+    database: Database,
+) -> None:
+    carried: list[tuple[str, object]] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Next]:
+        carried.append(("one", operation.carried_as(str)))
+        return lambda _connection: Next("two", NoPayload(), carried="from one")
+
+    def two(operation: Operation) -> Callable[[Connection], Ended]:
+        carried.append(("two", operation.carried_as(str)))
+        if len(carried) == 2:
+            raise errors.BusUnavailable(reason="it is away")
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = of(database, "me")
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    worker = Worker(operations, 1, "test", BULKHEADS)
+    worker.start({(BUILD, "one"): one, (BUILD, "two"): two})
+    worker.take_up(*database.write(lambda connection: operations.begin(connection, [new], "req")))
+    try:
+        assert ended.wait(10)
+    finally:
+        worker.stop()
+
+    assert carried == [("one", "from the order"), ("two", "from one"), ("two", None)]
+
+
 def test_an_instance_is_recorded_once(database: Database) -> None:
     uuid = ids.fresh()
     add: Callable[[Connection], None] = lambda connection: super_records.add(  # noqa: E731
         connection, [uuid], SPEC, ids.fresh(), "req"
     )
     database.write(add)
-    with pytest.raises(errors.AlreadyExists):
+    with pytest.raises(errors.AlreadyExists, match=uuid):
         database.write(add)
+    with pytest.raises(errors.AlreadyExists, match=uuid):
+        database.write(
+            lambda connection: super_records.add(connection, [ids.fresh(), uuid], SPEC, ids.fresh(), "another")
+        )
     assert database.read(lambda connection: super_records.read(connection, uuid)).flavor == SPEC.flavor
 
 
@@ -330,13 +365,17 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
     uuids, operation = [ids.fresh() for _ in range(3)], ids.fresh()
     cells = [ids.fresh(), ids.fresh()]
 
+    chosen = {uuid: [selected(cells[number % 2])] for number, uuid in enumerate(uuids)}
+
     def work(connection: Connection) -> None:
         super_records.add(connection, uuids, SPEC, operation, "req")
-        chosen = {uuid: [selected(cells[number % 2])] for number, uuid in enumerate(uuids)}
         super_records.select_for(connection, chosen)
 
     database.write(work)
     before = database.read(lambda connection: super_records.to_hand_over(connection, operation))
+    assert msgspec.json.encode(before) == msgspec.json.encode(super_records.builds_of(SPEC, chosen)), (
+        "a step that is repeated reads from the records what it was given at first"
+    )
     database.write(lambda connection: super_records.set_state(connection, [uuids[0]], "deleting"))
     assert database.read(lambda connection: super_records.to_hand_over(connection, operation)) == before
     assert [build.instance_uuid for build in before[cells[0]]] == [uuids[0], uuids[2]]

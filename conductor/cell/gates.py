@@ -1,0 +1,178 @@
+"""Judge attempts at the two gates of their cell, those that come together in one transaction with few statements."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from conductor.cell.attempt_sequence import AttemptSequences
+from conductor.cell.records import gates
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.gates import AtGate, AttemptName
+from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.engine.operations import Operations
+from conductor.engine.steps import MOVE
+from moorage import errors
+from moorage.db.database import Database
+from moorage.db.shared_transactions import SharedTransactions
+from moorage.messages import AcceptInCell, BuildFinished
+from moorage.model.states import InstanceState
+
+M = TypeVar("M", AcceptInCell, BuildFinished)
+R = TypeVar("R")
+
+#: The states of an instance whose attempt may pass a gate.
+_WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "unshelving", "rebuilding")
+#: The states of an attempt that has yet to pass the second gate.
+_UNDER_WAY = ("starting", "building")
+
+
+class Gates:
+    """Judges the messages of agents by the records of one cell, and records which attempts pass."""
+
+    def __init__(
+        self, database: Database, records: CellRecords, sequences: AttemptSequences, operations: Operations
+    ) -> None:
+        self._records = records
+        self._sequences = sequences
+        self._operations = operations
+        self._looks: SharedTransactions[AcceptInCell, AttemptRecord] = SharedTransactions(database.read, self._look)
+        self._acceptances: SharedTransactions[AcceptInCell, None] = SharedTransactions(database.write, self._accept)
+        self._finishes: SharedTransactions[BuildFinished, bool] = SharedTransactions(database.write, self._finish)
+
+    def look(self, message: AcceptInCell) -> AttemptRecord:
+        """Return the attempt of a message if it may pass the first gate, by what is on record without a lock.
+
+        :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
+        """
+        return self._looks.do(message)
+
+    def accept(self, message: AcceptInCell) -> None:
+        """Record that an attempt has passed the first gate, unless a lock shows that it may not; as :meth:`look`."""
+        self._acceptances.do(message)
+
+    def finish(self, message: BuildFinished) -> bool:
+        """Record that the guest of a build or an unshelving runs; return False for a move, which is left as it is.
+
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
+        """
+        return self._finishes.do(message)
+
+    def locked(self, connection: Connection, message: BuildFinished) -> tuple[CellInstance, AttemptRecord]:
+        """Lock the instance and the attempt of a message, and return them; raises as :meth:`finish`."""
+        name = _name(message)
+        return _current(message, gates.lock(connection, self._records.cell_uuid, [name]).get(name))
+
+    # --- The transactions, for several messages each ------------------------------------------------------------------
+
+    def _look(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[AttemptRecord | Exception]:
+        found = gates.look(connection, self._records.cell_uuid, [_name(message) for message in messages])
+
+        def judge(message: AcceptInCell) -> AttemptRecord:
+            at_gate = found.get(_name(message))
+            _instance, attempt = _current(message, at_gate)
+            _require_returned(message, attempt, is_returning=at_gate is not None and at_gate.is_returning)
+            return attempt
+
+        return _judged(messages, judge)
+
+    def _accept(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[Exception | None]:
+        # Checked again, under the lock: an order to delete may have come since.
+        found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
+        # Under the lock too. A list of guests without this one has either been compared already; or it is compared
+        # later, when the host is no longer in the life that the list names.
+        hosts = _hosts(found.values())
+        lives = self._records.lives.of_hosts(connection, hosts) if hosts else {}
+        passing: set[str] = set()
+
+        def judge(message: AcceptInCell) -> None:
+            _instance, attempt = _current(message, found.get(_name(message)))
+            is_returning = attempt.host in lives and lives[attempt.host].is_returning
+            _require_returned(message, attempt, is_returning=is_returning)
+            if attempt.state == "starting":
+                passing.add(attempt.attempt_id)
+
+        judged = _judged(messages, judge)
+        if passing:
+            self._records.change_attempts(connection, passing, state="building", accepted=True)
+        return judged
+
+    def _finish(self, connection: Connection, messages: Sequence[BuildFinished]) -> list[bool | Exception]:
+        found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
+        arrived: dict[str, AttemptRecord] = {}
+        kinds: dict[str, set[str]] = {}
+
+        def judge(message: BuildFinished) -> bool:
+            instance, attempt = _current(message, found.get(_name(message)))
+            kind = self._sequences.kind(instance)
+            # Reported before: nothing changes.
+            if attempt.state in ("active", "held") or kind is None:
+                return True
+            if kind == MOVE:
+                return False
+            arrived[attempt.attempt_id] = attempt
+            kinds.setdefault(kind, set()).add(instance.uuid)
+            return True
+
+        judged = _judged(messages, judge)
+        if arrived:
+            self._sequences.record_arrivals(connection, arrived.values())
+        for kind, uuids in kinds.items():
+            self._operations.end_pending(connection, uuids, kind)
+        return judged
+
+
+# --- The rules --------------------------------------------------------------------------------------------------------
+
+
+def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tuple[CellInstance, AttemptRecord]:
+    """Return the instance and the attempt that a message is about.
+
+    An attempt whose guest is being moved away passes both gates, as often as its host reports it again.
+
+    :raises InstanceNotFound: the instance is unknown here, which does not prove that it is unwanted.
+    :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
+    """
+    if found is None:
+        raise errors.InstanceNotFound(name=message.instance_uuid)
+    instance, attempt = found.instance, found.attempt
+    if attempt is None or attempt.claim_id != message.claim_id or not _is_wanted(instance, attempt):
+        raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
+    return instance, attempt
+
+
+def _is_wanted(instance: CellInstance, attempt: AttemptRecord) -> bool:
+    if attempt.state == "held":
+        return True
+    is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")
+    # An instance in error may have its guest, for instance after a failed rebuild: the guest is not destroyed.
+    return is_current and (instance.state in _WANTED or attempt.state == "active")
+
+
+def _require_returned(message: AcceptInCell, attempt: AttemptRecord, *, is_returning: bool) -> None:
+    if is_returning and attempt.state in _UNDER_WAY:
+        raise errors.RequestInProgress(request_id=message.request_id)
+
+
+def _hosts(found: Iterable[AtGate]) -> set[str]:
+    """Return the hosts of attempts that have yet to pass the second gate."""
+    attempts = (at_gate.attempt for at_gate in found)
+    return {attempt.host for attempt in attempts if attempt is not None and attempt.state in _UNDER_WAY}
+
+
+def _name(message: AcceptInCell | BuildFinished) -> AttemptName:
+    return AttemptName(message.instance_uuid, message.attempt_id)
+
+
+def _judged(messages: Sequence[M], judge: Callable[[M], R]) -> list[R | Exception]:
+    """Return the result of ``judge`` for each message, or the error that it has raised for that message."""
+    judged: list[R | Exception] = []
+    for message in messages:
+        try:
+            judged.append(judge(message))
+        except errors.MoorageError as refusal:
+            judged.append(refusal)
+    return judged

@@ -1,0 +1,91 @@
+"""Read instances, each with one of its attempts: what decides whether the attempt passes a gate."""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, and_, bindparam, func, select
+
+from conductor.cell.records.attempts import AttemptRecord, attempt_of
+from conductor.cell.records.instances import CellInstance, instance_of
+from conductor.schema import cell_attempts, cell_hosts, cell_instances
+
+_PREFIX = "its_"
+
+# SELECT … FROM cell_instances LEFT OUTER JOIN cell_attempts ON … AND attempt_id IN (…)
+#  WHERE cell_uuid = :cell_uuid AND uuid IN (…) [FOR UPDATE]
+# The instance comes first, so it is locked first, as in every other transaction.
+_JOINED = (
+    select(cell_instances, *(column.label(_PREFIX + column.name) for column in cell_attempts.c))
+    .select_from(
+        cell_instances.outerjoin(
+            cell_attempts,
+            and_(
+                cell_attempts.c.cell_uuid == cell_instances.c.cell_uuid,
+                cell_attempts.c.instance_uuid == cell_instances.c.uuid,
+                cell_attempts.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
+            ),
+        )
+    )
+    .where(
+        cell_instances.c.cell_uuid == bindparam("cell_uuid"),
+        cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
+    )
+)
+_LOCKED = _JOINED.with_for_update()
+_RETURNING = (
+    select(func.max(cell_hosts.c.is_returning))
+    .where(cell_hosts.c.cell_uuid == cell_attempts.c.cell_uuid, cell_hosts.c.service_host == cell_attempts.c.host)
+    .scalar_subquery()
+)
+_SEEN = _JOINED.add_columns(_RETURNING.label("is_returning"))
+
+
+class AttemptName(NamedTuple):
+    """The attempt that a message names."""
+
+    instance_uuid: str
+    attempt_id: str
+
+
+class AtGate(NamedTuple):
+    """An instance, and the attempt that a message names, if the instance has it."""
+
+    instance: CellInstance
+    attempt: AttemptRecord | None
+    #: The attempt's host is returning; false where this was not read.
+    is_returning: bool = False
+
+
+Found = dict[AttemptName, AtGate]
+
+
+def look(connection: Connection, cell_uuid: str, named: Collection[AttemptName]) -> Found:
+    """Return known instances with their attempts, without locks, and whether the attempts' hosts are returning."""
+    return _found(connection, _SEEN, cell_uuid, named)
+
+
+def lock(connection: Connection, cell_uuid: str, named: Collection[AttemptName]) -> Found:
+    """Lock instances and their attempts, and return those that are known.
+
+    Whether a host is returning is left to another statement: a locking one would lock the host too, and one that does
+    not lock has to begin after this has its locks.
+    """
+    return _found(connection, _LOCKED, cell_uuid, named)
+
+
+def _found(connection: Connection, query: Select[Any], cell_uuid: str, named: Collection[AttemptName]) -> Found:
+    uuids, attempt_ids = sorted({name.instance_uuid for name in named}), sorted({name.attempt_id for name in named})
+    rows = connection.execute(query, {"cell_uuid": cell_uuid, "uuids": uuids, "attempt_ids": attempt_ids}).all()
+    # An instance of which several attempts are named has several rows.
+    known = {row.uuid: AtGate(instance_of(row), None) for row in rows}
+    attempts = {AttemptName(row.uuid, row.its_attempt_id): row for row in rows if row.its_attempt_id is not None}
+    return {
+        name: known[name.instance_uuid] if (row := attempts.get(name)) is None else _at_gate(known, row)
+        for name in named
+        if name.instance_uuid in known
+    }
+
+
+def _at_gate(known: dict[str, AtGate], row: Row[Any]) -> AtGate:
+    columns = {column.name: getattr(row, _PREFIX + column.name) for column in cell_attempts.c}
+    return AtGate(known[row.uuid].instance, attempt_of(columns), bool(getattr(row, "is_returning", False)))

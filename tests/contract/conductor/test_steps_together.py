@@ -1,0 +1,153 @@
+"""Outcomes of steps that are recorded together: each is recorded, or superseded, as it would be alone."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, event
+from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation, Outcome, Retry, Wait
+from conductor.schema import conductor_operations
+from moorage import ids
+from moorage.db.database import Database
+
+OUTCOMES: dict[str, Outcome] = {
+    "next": Next("two", NoPayload()),
+    "later": Next("two", NoPayload(), delay=5.0),
+    "wait": Wait("three", NoPayload(), 60.0),
+    "wait for a message": Wait("three", NoPayload(), reason="for a reason"),
+    "retry": Retry("nobody answers"),
+    "done": Ended(),
+    "failed": Ended("for a reason"),
+}
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transactions wait for each other however slow the machine is."""
+    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+
+
+def of(database: Database) -> Operations:
+    return Operations(database, conductor_operations, "me", {}, Backoff(first=1.0, longest=1.0))
+
+
+def held_up(operations: Operations, database: Database, calls: list[Callable[[], object]]) -> list["Future[object]"]:
+    """Make all calls while the outcome of another step is being recorded."""
+    recording, released = threading.Event(), threading.Event()
+    first = begin(database, operations, "first")
+
+    def commit(_connection: Connection) -> Outcome:
+        recording.set()
+        assert released.wait(20)
+        return Ended()
+
+    waiting = operations._outcomes._batches._waiting
+    with ThreadPoolExecutor(len(calls) + 1) as threads:
+        threads.submit(operations.advance, first, commit)
+        assert recording.wait(10)
+        made = []
+        for count, call in enumerate(calls, 1):
+            made.append(threads.submit(call))
+            while len(waiting) < count:
+                threading.Event().wait(0.001)
+        released.set()
+    return made
+
+
+def row(database: Database, operation: Operation) -> tuple[object, ...]:
+    """Return what is on record of an operation, apart from times."""
+    table = conductor_operations.c
+    columns = (table.step, table.step_number, table.payload, table.tries, table.reason, table.state, table.lease_number)
+    query = conductor_operations.select().with_only_columns(
+        *columns, table.lease_owner.is_(None), table.due_at.is_(None)
+    )
+    return tuple(database.read(lambda connection: connection.execute(query.where(table.uuid == operation.uuid)).one()))
+
+
+def ending(call: "Future[object]") -> object:
+    fault = call.exception(20)
+    if fault is not None:
+        return type(fault)
+    following = call.result()
+    return isinstance(following, Operation) and (following.step, following.step_number, following.tries)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(OUTCOMES)), st.sampled_from(("ours", "another's", "in vain"))),
+        min_size=2,
+        max_size=7,
+    )
+)
+def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
+    database: Database, steps: list[tuple[str, str]]
+) -> None:
+    operations = of(database)
+
+    def stage() -> tuple[list[Operation], list[Callable[[], object]]]:
+        begun = [begin(database, operations, ids.fresh()) for _ in steps]
+        calls: list[Callable[[], object]] = []
+        for operation, (outcome, fate) in zip(begun, steps, strict=True):
+
+            def commit(
+                connection: Connection, uuid: str = operation.uuid, outcome: str = outcome, fate: str = fate
+            ) -> Outcome:
+                # What a superseded step has written is rolled back, and so is what one writes that raises an error.
+                other = NewOperation(ids.fresh(), BUILD, f"{uuid} {fate}", "one", NoPayload())
+                operations.begin(connection, [other], "req")
+                if fate == "in vain":
+                    raise ValueError(fate)
+                return OUTCOMES[outcome]
+
+            if fate == "another's":
+                assert operations.take_again(operation) is not None
+            calls.append(lambda operation=operation, commit=commit: operations.advance(operation, commit))  # type: ignore[misc]
+        return begun, calls
+
+    def written(fate: str) -> int:
+        table = conductor_operations.c
+        query = conductor_operations.select().where(table.subject.endswith(f" {fate}"))
+        return len(database.read(lambda connection: connection.execute(query).all()))
+
+    before = written("ours")
+    shared, calls = stage()
+    together = [ending(call) for call in held_up(operations, database, calls)]
+    between = written("ours")
+    single, calls = stage()
+    with ThreadPoolExecutor(1) as thread:
+        alone = [ending(thread.submit(call)) for call in calls]
+
+    assert together == alone
+    assert [row(database, operation) for operation in shared] == [row(database, operation) for operation in single]
+    assert between - before == written("ours") - between == sum(fate == "ours" for _outcome, fate in steps)
+    assert written("another's") == written("in vain") == 0
+
+
+def test_steps_that_change_alike_are_recorded_by_one_statement(database: Database) -> None:
+    operations = of(database)
+    begun = [begin(database, operations, f"s{number}") for number in range(6)]
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement.split()[0])
+
+    def call(operation: Operation) -> Callable[[], object]:
+        return lambda: operations.advance(operation, lambda _connection: OUTCOMES["wait"])
+
+    event.listen(database.engine, "after_cursor_execute", note)
+    try:
+        made = held_up(operations, database, [call(operation) for operation in begun])
+    finally:
+        event.remove(database.engine, "after_cursor_execute", note)
+
+    assert [one.result() for one in made] == [None] * 6
+    # The first, which holds the others up, and the one for these.
+    assert statements.count("UPDATE") == 2
+    assert {row(database, operation)[:2] for operation in begun} == {("three", 2)}

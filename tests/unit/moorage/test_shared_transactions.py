@@ -1,0 +1,129 @@
+"""Test shared transactions: what comes together is carried out in one, and each value has an outcome of its own."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import Connection
+
+from moorage import context, errors, failpoints
+from moorage.db.shared_transactions import SharedTransactions
+
+#: No database is needed: the connection is not used.
+NO_CONNECTION = cast(Connection, None)
+
+
+class Halving:
+    """Halve numbers; refuse odd ones by an error of their own, and zero by one that undoes the transaction."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[int]] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.begun = threading.Event()
+        self.away = False
+        self.shared = SharedTransactions[int, int](self.run, self.work)
+
+    def run(self, work: Callable[[Connection], Any]) -> Any:
+        context.check_deadline("in the transaction")
+        return work(NO_CONNECTION)
+
+    def work(self, _connection: Connection, numbers: Sequence[int]) -> list[int | Exception]:
+        self.transactions.append(list(numbers))
+        self.begun.set()
+        assert self.open.wait(10)
+        if self.away:
+            raise errors.StoreUnavailable(schema="test", reason="it is away")
+        if 0 in numbers:
+            raise ValueError("zero is in the way")
+        return [KeyError(number) if number % 2 else number // 2 for number in numbers]
+
+    def together(self, numbers: Sequence[int]) -> list[object]:
+        """Carry out numbers that come while another one's transaction is under way."""
+        waiting = self.shared._batches._waiting
+        self.open.clear()
+        with ThreadPoolExecutor(len(numbers) + 1) as threads:
+            first = threads.submit(self.shared.do, 100)
+            assert self.begun.wait(10)
+            made: list[Future[int]] = []
+            for count, number in enumerate(numbers, 1):
+                made.append(threads.submit(self.shared.do, number))
+                while len(waiting) < count:
+                    threading.Event().wait(0.001)
+            self.open.set()
+            faults = [each.exception(10) for each in (first, *made)][1:]
+        return [type(fault) if fault else one.result() for one, fault in zip(made, faults, strict=True)]
+
+
+def test_what_comes_together_is_one_transaction_in_which_each_has_its_own_outcome() -> None:
+    halving = Halving()
+
+    assert halving.together([2, 3, 4]) == [1, KeyError, 2]
+    assert halving.transactions == [[100], [2, 3, 4]]
+
+
+def test_one_that_undoes_the_transaction_is_no_error_of_the_others() -> None:
+    halving = Halving()
+
+    assert halving.together([2, 0, 3, 4]) == [1, ValueError, KeyError, 2]
+    assert halving.transactions[:2] == [[100], [2, 0, 3, 4]]
+    assert sorted(halving.transactions[2:]) == [[0], [2], [3], [4]]
+
+
+def test_a_database_that_is_away_is_asked_once_for_all() -> None:
+    halving = Halving()
+    halving.away = True
+
+    assert halving.together([2, 4]) == [errors.StoreUnavailable] * 2
+    assert halving.transactions == [[100], [2, 4]]
+
+
+def test_at_the_failpoints_of_a_drill_each_stands_for_itself() -> None:
+    halving = Halving()
+    halving.open.clear()
+    with failpoints.observed(lambda _name: None), ThreadPoolExecutor(3) as threads:
+        made = [threads.submit(halving.shared.do, number) for number in (2, 4, 6)]
+        while len(halving.transactions) < 3:
+            threading.Event().wait(0.001)
+        halving.open.set()
+        assert [one.result(10) for one in made] == [1, 2, 3]
+    assert sorted(halving.transactions) == [[2], [4], [6]]
+
+
+def test_a_value_that_is_held_up_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 0.2)
+    stuck, free, passed = threading.Event(), threading.Event(), threading.Event()
+
+    def work(_connection: Connection, numbers: Sequence[int]) -> list[int | Exception]:
+        if 13 in numbers:
+            stuck.set()
+            left = context.seconds_left()
+            # As a row that somebody keeps: waited for as long as there is time.
+            if not free.wait(10 if left is None else max(left, 0.0)):
+                raise errors.Overloaded(reason="somebody keeps the row")
+        else:
+            passed.set()
+        return list(numbers)
+
+    shared = SharedTransactions[int, int](lambda run: run(NO_CONNECTION), work)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(shared.do, 13)
+        assert stuck.wait(10)
+        others = [threads.submit(shared.do, number) for number in (1, 2)]
+
+        assert [one.result(10) for one in others] == [1, 2]
+        assert passed.is_set()
+        assert not first.done()
+        free.set()
+        assert first.result(10) == 13
+
+
+def test_alone_it_raises_its_own_error_and_keeps_its_own_deadline() -> None:
+    halving = Halving()
+    with pytest.raises(KeyError):
+        halving.shared.do(3)
+    with context.bound(deadline=0.0), pytest.raises(errors.DeadlineExceeded):
+        halving.shared.do(2)
+    assert halving.shared.do(2) == 1
