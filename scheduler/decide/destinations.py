@@ -70,7 +70,7 @@ def select(
 
 
 class UnnotedClaims(NamedTuple):
-    """What the host cache is to note of a plan; see :meth:`scheduler.view.host_cache.HostCache.apply_claims`."""
+    """The claims of a plan, as the host cache is to note them; see :meth:`scheduler.view.host_cache.HostCache.apply_claims`."""
 
     amounts: Sequence[tuple[str, Resources]]
     placed: Mapping[str, int]

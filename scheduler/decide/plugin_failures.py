@@ -88,7 +88,7 @@ class PluginFailures:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the calls of plug-ins are timed."""
+        """True if the calls of plug-ins are timed."""
         return self._watch is not None
 
     def run_watched(self, decide: Callable[[], T]) -> T:

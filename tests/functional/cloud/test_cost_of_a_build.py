@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from harness.bench.build import ended
-from harness.bench.select import SPEC
+from harness.bench.requests import SPEC
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import failpoints, ids
 from moorage.messages import BuildInstances
@@ -43,7 +43,7 @@ CALLS = {
 
 @dataclass
 class Counted:
-    """What the threads of a process do, by their place among the failpoints."""
+    """The statements and transactions of a process, by the failpoints' place of its threads."""
 
     statements: Counter[str] = field(default_factory=Counter)
     reads: Counter[str] = field(default_factory=Counter)
