@@ -70,7 +70,7 @@ def select(
 
 
 class UnnotedClaims(NamedTuple):
-    """The claims of a plan, as the host cache is to note them; see :meth:`scheduler.view.host_cache.HostCache.apply_claims`."""
+    """The claims of a plan, in the form in which the host cache is to note them, once they are written."""
 
     amounts: Sequence[tuple[str, Resources]]
     placed: Mapping[str, int]
