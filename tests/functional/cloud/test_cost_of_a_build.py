@@ -21,7 +21,7 @@ COST = {
     "serve.conductor.build_instances": (3, 0, 1),
     "step.build.select": (4, 0, 1),
     # The view reads again what others than the claim before have changed.
-    "serve.scheduler.select_destinations": (12, 2, 1),
+    "serve.scheduler.select_destinations": (11, 2, 1),
     "step.build.hand_over": (2, 0, 1),
     "serve.conductor.cell.build_instances": (7, 0, 1),
     "step.build.start": (1, 0, 1),
