@@ -93,18 +93,22 @@ def test_bad_numbers_are_refused_before_anything_starts(here: Callable[..., Done
 
 
 @pytest.mark.parametrize(
-    ("command", "own"), [("select", ["per_request", "claims_per_s"]), ("build", ["per_order", "builds_per_s"])]
+    ("command", "own"),
+    [
+        ("select", ["schedulers", "clients", "per_request", "occupancy", "groups", "nested", "claims_per_s"]),
+        ("build", ["clients", "per_order", "builds_per_s"]),
+    ],
 )
 def test_the_bench_prints_the_promised_figures_and_a_clean_audit(command: str, own: list[str]) -> None:
-    done = moorage("bench", command, "--hosts", "20", "--clients", "2", "--seconds", "0.5", "-f", "json")
+    done = moorage("bench", command, "--hosts", "20", "--clients", "2", "--seconds", "2", "-f", "json")
 
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert list(figures) == [
-        "hosts", "clients", *own, "calls_per_s", "p50_ms", "p99_ms", "refused", "echo_calls_per_s", "echo_p50_ms",
-        "ratio_to_echo", "cpu_ms", "rss_mb", "overcommitted", "leaked",
+        "hosts", *own, "calls_per_s", "p50_ms", "p99_ms", "conflicts", "refused", "cpu_ms", "echo_calls_per_s",
+        "echo_p50_ms", "ratio_to_echo", "rss_mb", "overcommitted", "leaked",
     ]  # fmt: skip
-    assert figures[own[1]] > 0
+    assert figures[own[-1]] > 0
     assert 0 < figures["p50_ms"] <= figures["p99_ms"]
     assert figures["echo_calls_per_s"] is None
     assert (figures["refused"], figures["overcommitted"], figures["leaked"]) == ({}, 0, 0)
