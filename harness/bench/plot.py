@@ -22,7 +22,7 @@ Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
+class PlottedLine:
     """The results of runs that differ in the figure on the axis alone, in its order; medians of repeated runs."""
 
     #: The values of all other figures in which the runs differ.
@@ -37,7 +37,7 @@ class Picture:
 
     axis: str
     rate: str
-    lines: Sequence[Line]
+    lines: Sequence[PlottedLine]
 
 
 def read(files: Sequence[Path]) -> list[Run]:
@@ -121,7 +121,7 @@ def _rate(run: Run) -> str:
     return next(name for name in _RATES if name in run)
 
 
-def _line(label: str, runs: Sequence[Run], axis: str, figures: Sequence[str]) -> Line:
+def _line(label: str, runs: Sequence[Run], axis: str, figures: Sequence[str]) -> PlottedLine:
     at = sorted({run[axis] for run in runs})
     values = {name: [median(run[name] for run in runs if run[axis] == value) for value in at] for name in figures}
-    return Line(label, at, values)
+    return PlottedLine(label, at, values)
