@@ -1,9 +1,10 @@
 """Benchmark of the store alone: claims of arbitrary hosts, written by the claim writer of a scheduler."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from harness.arguments import Servers
 from harness.audit import Verdict, judge
@@ -14,6 +15,7 @@ from harness.bench.store import LARGE, Say, create_cell, environment, fake_hosts
 from harness.bench.usage import cpu_seconds
 from harness.cloud import CloudSpec, created_schemas
 from moorage import errors
+from moorage.batches import Batches, BatchItem
 from moorage.db.database import Database
 from moorage.messages import SelectDestinations
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts
@@ -21,13 +23,13 @@ from moorage.service.stored_requests import StoredRequests
 from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
 from scheduler.decide.choosing import HostChoice
-from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest
+from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest
 from scheduler.decide.environment import DecisionPolicy
 from scheduler.decide.planner import DestinationPlan
 from scheduler.view.snapshot import Snapshot
 
-#: The errors with which the store refuses a claim that was planned on a view behind it: the decision would go on.
-_CONFLICTS = frozenset({errors.CapacityExceeded.code, errors.ClaimContention.code})
+#: The most requests of one transaction: as many as a scheduler decides together.
+_TOGETHER = 32
 
 
 def measure(servers: Servers, hosts: int, per_request: int, load: Load, say: Say) -> tuple[Measured, Verdict]:
@@ -44,8 +46,8 @@ def measure(servers: Servers, hosts: int, per_request: int, load: Load, say: Say
         say(f"measuring for {load.seconds:g} s")
         measured = measured_load(load, _clients, url, request, cpu=lambda: cpu_seconds(servers.pids))
         verdict = judge(database, measured.created)
-    conflicts = sum(count for code, count in measured.refused.items() if code in _CONFLICTS)
-    refused = {code: count for code, count in measured.refused.items() if code not in _CONFLICTS}
+    refused = dict(measured.refused)
+    conflicts = refused.pop(errors.ClaimContention.code, 0)
     return replace(measured, refused=refused, conflicts=conflicts), verdict
 
 
@@ -56,6 +58,7 @@ def _clients(url: str, request: Request) -> Iterator[Callable[[int], Operation]]
         decided = environment(database, DecisionPolicy((), ()))
         view = decided.host_cache.snapshot()
         writer = ClaimWriter(StoredRequests(database, request_table), decided.names)
+        batches: Batches[PlannedRequest, None] = Batches(partial(_write, writer), _TOGETHER)
 
         def client(number: int) -> Operation:
             drawn = random.Random(number)
@@ -63,12 +66,29 @@ def _clients(url: str, request: Request) -> Iterator[Callable[[int], Operation]]
             def claim() -> tuple[str, ...]:
                 message = request.message()
                 rows = drawn.choices(range(len(view)), k=request.per_request)
-                writer.write(PlannedRequest(message, _plan(view, message, rows)))
+                batches.do(PlannedRequest(message, _plan(view, message, rows)))
                 return message.instance_uuids
 
             return claim
 
         yield client
+
+
+def _write(writer: ClaimWriter, batch: Sequence[BatchItem[PlannedRequest, None]]) -> None:
+    """Write claims that come together in one transaction.
+
+    :raises ClaimContention: the store has refused one of them; a scheduler would plan it again.
+    """
+    planned = [item.value for item in batch]
+    try:
+        if len(planned) == 1:
+            writer.write(planned[0])
+        else:
+            writer.write_together(planned)
+    except ClaimRefused as refusal:
+        raise errors.ClaimContention(tries=1) from refusal
+    for item in batch:
+        item.succeed(None)
 
 
 def _plan(view: Snapshot, message: SelectDestinations, rows: list[int]) -> DestinationPlan:

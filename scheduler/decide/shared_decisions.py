@@ -5,6 +5,7 @@ one transaction. A request that cannot be decided so, for whatever reason, is ta
 thread and with an answer or an error of its own; the others of its batch go on.
 """
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -100,12 +101,16 @@ class SharedDecisions:
         """Give each request of a batch its answer; null, where it is to be decided alone."""
         deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
         # A late request is to write nothing: the batch has the earliest deadline of all.
-        of_batch = context.Context(service=context.current().service, deadline=min(deadlines, default=None))
+        deadline = min(deadlines, default=None)
+        of_batch = context.Context(service=context.current().service, deadline=deadline)
         try:
             with context.adopted(of_batch if len(batch) > 1 else batch[0].context):
                 self._claim(self._plan(batch))
         except (errors.StoreUnavailable, errors.Overloaded):
-            raise  # to each of them: alone they would wait for the database one after another
+            # To each of them: alone they would wait for the database one after another. But where the time of one is
+            # over, that has cut the wait of all short, and the others may have time left.
+            if deadline is None or time.monotonic() < deadline:
+                raise
         except errors.MoorageError:
             pass  # each that has no answer is decided alone, and gets its own error
         for item in batch:

@@ -209,6 +209,32 @@ def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: 
     assert holders == {*first.instance_uuids, *patient.instance_uuids}
 
 
+def test_one_whose_time_ends_within_a_batch_claims_nothing_and_its_neighbours_are_decided_alone(
+    rig: Rig, pool: ThreadPoolExecutor
+) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    batches = scheduler.endpoint._shared._batches
+    first, hurried, patient = named(3)
+
+    def hurry() -> Answers:
+        with context.bound(deadline=time.monotonic() + 1.5):
+            return scheduler.select(hurried)
+
+    with held(rig, pool):
+        futures = [pool.submit(scheduler.select, first)]
+        wait_for(lambda: batches._is_under_way)
+        # These two wait; the next batch is theirs, and its transaction is held up until the time of one is over.
+        futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
+        wait_for(lambda: len(batches._waiting) == 2)
+        batches._waiting[0].wake()
+        wait_for(lambda: not batches._waiting)
+        assert outcome(futures[1]) == "DeadlineExceeded"
+    assert [outcome(futures[0]), outcome(futures[2])] == ["claimed", "claimed"]
+    holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
+    assert holders == {*first.instance_uuids, *patient.instance_uuids}
+
+
 def hosts_of(answers: Sequence[Answers]) -> Counter[str]:
     return Counter(selections[0].service_host for answer in answers for selections in answer)
 
