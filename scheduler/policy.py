@@ -24,6 +24,7 @@ from moorage.messages import ShowPolicy, wire
 from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
 from scheduler.decide.environment import DecisionPolicy
+from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import OURS, check_names, load_filters, load_request_filters, load_weighers
@@ -81,7 +82,15 @@ class SchedulingPolicy:
         is_foreign = any(_is_foreign(each.plugin) for each in loaded)
         skip, used_watch = settings.broken_plugin == "skip", watch if is_foreign else None
         plugin_failures = PluginFailures(failure_counts, skip=skip, watch=used_watch)
-        decision_policy = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
+        decision_policy = DecisionPolicy(
+            filters,
+            weighers,
+            request_filters,
+            settings.host_subset_size,
+            plugin_failures,
+            # What other plug-ins answer may depend on more than the host and the request: they are asked each time.
+            Evaluations(kept=0) if is_foreign else Evaluations(),
+        )
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
         return cls(decision_policy, described)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import numpy as np
 from oslo_config import cfg
@@ -39,5 +40,10 @@ class PciWeigher(FormulaWeigher):
         return np.subtract(_MOST, np.minimum(free, _MOST - 1))
 
     def _counted(self, names: Iterable[str]) -> list[str]:
-        patterns: Sequence[str] = self.settings[_CLASSES]
-        return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        return [name for name in names if _matches(name, tuple(self.settings[_CLASSES]))]
+
+
+@lru_cache(maxsize=1024)
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name matches a pattern; hosts have the same few classes."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

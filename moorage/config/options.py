@@ -63,7 +63,13 @@ _RPC = [
         min=0,
         help="How often sending a message is repeated while the broker cannot be reached.",
     ),
-    cfg.IntOpt("threads", default=8, min=1, help="Threads of each RPC server."),
+    cfg.IntOpt(
+        "threads",
+        default=24,
+        min=1,
+        help="Threads of each RPC server. Requests that are worked on at the same time can share a transaction, so "
+        "that more threads than processors are of use.",
+    ),
 ]
 
 _SERVICE = [

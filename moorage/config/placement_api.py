@@ -23,9 +23,10 @@ PLACEMENT_API = [
     cfg.IntOpt("threads", default=8, min=1, help="Threads of each of them; each has a connection to the database."),
     cfg.FloatOpt(
         "stop_timeout",
-        default=30.0,
+        default=8.0,
         min=0.0,
-        help="Seconds that requests under way are given when `moorage placement-api` is told to stop.",
+        help="Seconds that requests under way are given when `moorage placement-api` is told to stop. A second signal "
+        "gives them none.",
     ),
     cfg.FloatOpt(
         "receive_timeout",
@@ -61,6 +62,13 @@ PLACEMENT_API = [
         help="Whether allocation candidates come in any order, of any hosts, instead of those first that were created "
         "first. Clients that take the first candidates of a limited answer then spread over the cloud. The numbers of "
         "all root providers are read for it.",
+    ),
+    cfg.BoolOpt(
+        "fold_allocation_candidates",
+        default=False,
+        help="Whether allocation candidates that differ only in which request group has which of two equal providers "
+        "are one. A host of eight equal devices then has one candidate for eight groups, and else 40320, as in "
+        "Placement.",
     ),
     cfg.StrOpt(
         "incomplete_consumer_project_id",

@@ -4,6 +4,13 @@ from oslo_config import cfg
 
 #: Group `scheduler`.
 SCHEDULER = [
+    cfg.IntOpt(
+        "workers",
+        default=1,
+        min=1,
+        help="Processes of `moorage scheduler`. Each is a scheduler with a host view of its own, named after the first "
+        "with a number: more of them where the machine has cores for them.",
+    ),
     cfg.ListOpt(
         "enabled_filters",
         default=[
@@ -93,7 +100,7 @@ SCHEDULER = [
         "host_down_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a heartbeat after which a host counts as down.",
+        help="Seconds without a heartbeat after which a host counts as down. One in a sixth of it is recorded.",
     ),
     cfg.BoolOpt(
         "serve_placement",

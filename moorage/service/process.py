@@ -1,5 +1,6 @@
 """The life of a service process: start, run until a signal, and stop without losing work in progress."""
 
+import gc
 import logging
 import math
 import os
@@ -8,7 +9,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar, runtime_checkable
 
 import tenacity
@@ -57,17 +59,14 @@ class _Signals:
 
     The first SIGTERM or SIGINT starts the stop, and ends the process by force if it has not ended within
     ``stop_seconds``. The second one ends it at once.
+
+    :param passed_on: where the parent process writes the numbers of signals; null where this process has its own.
     """
 
-    def __init__(self, stop_seconds: float) -> None:
+    def __init__(self, stop_seconds: float, passed_on: int | None) -> None:
         self._stop_seconds = stop_seconds
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._read, write = os.pipe()
-        os.set_blocking(write, False)
-        for number in (*_STOPS, signal.SIGHUP):
-            signal.signal(number, lambda _number, _frame: None)
-        # Written to by the interpreter itself, while the main thread may be busy.
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._read = _own_signals() if passed_on is None else passed_on
         # A daemon, and never ended: it also ends a process that hangs at the interpreter's exit.
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
@@ -77,12 +76,18 @@ class _Signals:
 
     def _watch(self) -> None:
         end: float | None = None
+        sources = [self._read]
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._read], [], [], left)[0]:
+            if not select.select(sources, [], [], left)[0]:
                 LOG.error("Not stopped within %s s, and ended by force; at work: %s", self._stop_seconds, _at_work())
                 os._exit(1)
-            for number in os.read(self._read, 64):
+            numbers = os.read(self._read, 64)
+            if not numbers:
+                sources = []
+                # The parent process has ended.
+                numbers = bytes([signal.SIGTERM]) if end is None else b""
+            for number in numbers:
                 if number in _STOPS:
                     if end is not None:
                         os._exit(1)
@@ -92,26 +97,38 @@ class _Signals:
                     self._arrived.put(number)
 
 
+def _own_signals() -> int:
+    """Return the descriptor from which the numbers of this process's signals can be read."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    for number in (*_STOPS, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: None)
+    # Written to by the interpreter itself, while the main thread may be busy.
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
 def _at_work() -> str:
     return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
-def run(service: Service, stop_seconds: float = STOP_SECONDS) -> None:
+def run(service: Service, stop_seconds: float = STOP_SECONDS, signals: int | None = None) -> None:
     """Start ``service`` and stop it at SIGTERM or SIGINT; at SIGHUP reload it if it is :class:`Reloadable`.
 
     While a part of the cloud is away, the start is repeated. A service that fails to start is stopped before that, so
     its ``stop`` must undo an incomplete ``start``.
 
     :param stop_seconds: seconds from the first signal until the process is ended by force; the second ends it at once.
+    :param signals: where a worker reads its signals; see :class:`moorage.service.workers.WorkerProcess`.
     """
-    signals = _Signals(stop_seconds)
+    arriving = _Signals(stop_seconds, signals)
     try:
         until_available(lambda: _start(service), "what it starts with", seconds=math.inf)
     except Stopping:
         LOG.info("Stopped before it was ready")
         return
     LOG.info("Ready")
-    while signals.next() == signal.SIGHUP:
+    while arriving.next() == signal.SIGHUP:
         if isinstance(service, Reloadable):
             service.reload()
     LOG.info("Stopping")
@@ -119,9 +136,25 @@ def run(service: Service, stop_seconds: float = STOP_SECONDS) -> None:
     LOG.info("Stopped")
 
 
+@contextmanager
+def long_lived() -> Iterator[None]:
+    """Keep the garbage collector from what is made meanwhile, and from all that is there already, for good.
+
+    What a service reads at its start stays: to look through a hundred thousand hosts again and again, while they are
+    read and afterwards, would take longer than to read them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+    gc.freeze()
+
+
 def _start(service: Service) -> None:
     try:
-        service.start()
+        with long_lived():
+            service.start()
     except (errors.MoorageError, Stopping):
         service.stop()
         raise

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
 
 from moorage import errors, ids
-from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
+from moorage.db.columns import digest_type, document_type, moment, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
 from moorage.messages.wire import Mutation
@@ -109,9 +109,19 @@ class StoredRequests:
                 self._store(connection, message, result)
             return result
 
+        return self.carried_out_once(message, lambda: self._database.write(transaction))
+
+    def carried_out_once(self, message: Mutation[R], carry_out: Callable[[], R]) -> StoredAnswer[R]:
+        """Carry out a request and return its result, or return the stored result of the same request.
+
+        :param carry_out: a transaction that begins with the request's row. It raises ``DuplicateRequest`` if the row
+            exists already.
+        :raises RequestIdReused: the id was used for a request with other content.
+        :raises RequestInProgress: the same request is still running elsewhere.
+        """
         for _ in range(_SUCCESSIONS):
             try:
-                return StoredAnswer(self._database.write(transaction), replayed=False)
+                return StoredAnswer(carry_out(), replayed=False)
             except DuplicateRequest:
                 # The same request was committed before, or by another sending just now; if its row is gone again, that
                 # one was rolled back, and this one takes its place.
@@ -125,21 +135,28 @@ class StoredRequests:
         :raises DuplicateRequest: one of the requests has been answered already.
         :raises RequestInProgress: one of them is still running elsewhere.
         """
-        # In one order everywhere: each insert waits for a duplicate.
-        in_order = sorted(answers, key=lambda each: each[0].request_id)
 
         def transaction(connection: Connection) -> None:
-            # PyMySQL sends many rows as one statement only if all values are parameters.
-            moment = connection.scalar(select(now()))
-            rows = [{**self._row(message, answer), "created_at": moment} for message, answer in in_order]
-            with _waiting_for(in_order[0][0]):
-                try:
-                    connection.execute(self._table.insert(), rows)
-                except exc.IntegrityError as fault:
-                    raise DuplicateRequest from fault
+            self.insert(connection, answers, moment(connection, len(answers)))
             work(connection)
 
         self._database.write(transaction)
+
+    def insert(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]], at: now | float) -> None:
+        """Insert the rows of requests with their answers, as the first statement of the transaction that writes them.
+
+        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
+        :raises DuplicateRequest: one of the requests has been answered already.
+        :raises RequestInProgress: one of them is still running elsewhere.
+        """
+        # In one order everywhere: each insert waits for a duplicate.
+        in_order = sorted(answers, key=lambda each: each[0].request_id)
+        rows = [self._row(message, answer) for message, answer in in_order]
+        with _waiting_for(in_order[0][0]):
+            try:
+                connection.execute(self._table.insert().values(created_at=at), rows)
+            except exc.IntegrityError as fault:
+                raise DuplicateRequest from fault
 
     def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.

@@ -15,7 +15,7 @@ from moorage.cli import lists
 from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
-from moorage.service import process
+from moorage.service import process, workers
 from scheduler.commands import running
 from scheduler.service import SchedulerService
 
@@ -30,7 +30,8 @@ _COLUMNS = (
 class Scheduler(Configured, Command):
     """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
 
-    More of them are added by starting them. It stops upon SIGTERM, once it has answered what it has taken.
+    More of them are added by starting them, on one machine as well: `[scheduler] workers` starts several at once, with
+    a number after the name. It stops upon SIGTERM, once it has answered what it has taken.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -44,7 +45,10 @@ class Scheduler(Configured, Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal arrives."""
         logs.setup(self.conf, f"scheduler.{parsed_args.name}")
-        process.run(SchedulerService(self.conf, parsed_args.name))
+        worker = workers.fork(parsed_args.name, self.conf.scheduler.workers)
+        if worker.name != parsed_args.name:
+            logs.setup(self.conf, f"scheduler.{worker.name}")
+        process.run(SchedulerService(self.conf, worker.name), signals=worker.signals)
         return 0
 
 

@@ -11,6 +11,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import Filter, RequestFilter
 from placement_store import candidates, cells
 from placement_store.db.names import ResourceClassNames, TraitNames
+from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import PluginFailures
@@ -32,6 +33,8 @@ class DecisionPolicy:
     request_filters: Sequence[Named[RequestFilter]] = ()
     subset_size: int = 1
     plugin_failures: PluginFailures = field(default_factory=PluginFailures)
+    #: What these plug-ins have made of former requests.
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     def for_request(self, aggregates: Aggregates) -> tuple[Planner, RequestFilterChain]:
         """Return the planner and the request filters of one request.
@@ -39,7 +42,7 @@ class DecisionPolicy:
         They share its plug-in failures: where broken plug-ins are skipped, each is left out of that request alone.
         """
         failures = self.plugin_failures.for_request()
-        planner = Planner(Funnel(self.filters, self.weighers, failures), self.subset_size)
+        planner = Planner(Funnel(self.filters, self.weighers, failures), self.subset_size, self.evaluations)
         return planner, RequestFilterChain(self.request_filters, aggregates, failures)
 
 

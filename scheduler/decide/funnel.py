@@ -78,6 +78,8 @@ class Funnel:
         :raises BrokenPlugin: a filter has raised anything else.
         """
         for name, plugin in self.filters:
+            if type(plugin).check is Filter.check:
+                continue
             try:
                 with self.plugin_failures.timed("filter", name):
                     plugin.check(request)

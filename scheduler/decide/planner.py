@@ -3,7 +3,8 @@
 Nothing is claimed here. A plan may be refused by the store, and is then made again on a newer snapshot.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,11 +83,13 @@ class Planner:
     """Plan requests with the configured filters and weighers.
 
     :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
+    :param evaluations: those of the requests that were planned before, with the same plug-ins.
     """
 
-    def __init__(self, funnel: Funnel, subset_size: int) -> None:
+    def __init__(self, funnel: Funnel, subset_size: int, evaluations: Evaluations | None = None) -> None:
         self._funnel = funnel
         self._subset_size = subset_size
+        self._evaluations = evaluations or Evaluations()
 
     def check(self, request: RequestSpec) -> None:
         """Refuse a request that a filter finds malformed, whatever hosts there are.
@@ -108,7 +111,7 @@ class Planner:
         """Return a host for each instance of a request, each chosen with the claims planned before it in place.
 
         :param named: hosts that an explanation describes by name.
-        :param evaluations: those of the requests that were planned on this very view before.
+        :param evaluations: those of the requests that are planned together with this one.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
         task = _PlanInput(snapshot, message, refused_claims, context, named, evaluations)
@@ -131,12 +134,18 @@ class Planner:
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
+        with task.evaluations_from(self._evaluations, before) as evaluations:
+            return self._choose(task, before, evaluations)
+
+    def _choose(
+        self, task: "_PlanInput", before: Sequence[Stage], evaluations: Evaluations
+    ) -> DestinationPlan | NoHost:
         message, refused_claims, request = task.message, task.refused_claims, task.message.request_spec
         seed = seed_of(message.request_id)
         host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
-        evaluations, ties = task.evaluations_on(view, before), SeededTies(view.ties, seed)
+        ties = SeededTies(view.ties, seed)
         # The alternates of a single instance are taken from the same ranking.
         look_ahead = self._subset_size + (message.num_alternates + 1 if planned is None else 0)
         chosen: list[HostChoice] = []
@@ -233,14 +242,19 @@ class _PlanInput:
     named: Collection[str] = ()
     evaluations: Evaluations | None = None
 
-    def evaluations_on(self, view: Snapshot, before: Sequence[Stage]) -> Evaluations:
-        """Return the evaluations of the view of this request: those of former requests, where it is their view."""
+    @contextmanager
+    def evaluations_from(self, kept: Evaluations, before: Sequence[Stage]) -> Iterator[Evaluations]:
+        """Yield the evaluations of the view of this request: those of former requests, where it is their view."""
+        context = self.context
         if self.message.explain:
             # An explanation shows each stage of the filters.
-            return Evaluations(kept=0)
-        if self.evaluations is not None and view is self.snapshot and not before:
-            return self.evaluations
-        return Evaluations()
+            yield Evaluations(kept=0)
+        elif before or context.members is not None or context.neighbours or context.pooled:
+            yield Evaluations()
+        else:
+            own = self.evaluations or Evaluations()
+            with own.borrowing(kept):
+                yield own
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
         """Return the view of this request, and the same again if the plan must note its claims in it.

@@ -52,6 +52,13 @@ class Contribution:
         before, self.scores[place] = self.scores[place], score
         return before != score and self._fit_range(before, score)
 
+    def insert(self, place: int, score: float) -> bool:
+        """Add one host, with the multiplier of all; return whether the range has changed with it."""
+        self.scores = np.insert(self.scores, place, score)
+        low, high = self.low, self.high
+        self.low, self.high = min(low, score), max(high, score)
+        return self.low != low or self.high != high
+
     def remove(self, place: int) -> bool:
         """Remove one host; return whether the range has changed with it."""
         before = self.scores[place]
@@ -150,14 +157,18 @@ def lowest(ties: TieArray, count: int) -> RowArray:
     """Return the places of the ``count`` lowest ties, in no order."""
     if count >= len(ties):
         return np.arange(len(ties))
-    return np.array([ties.argmin()]) if count == 1 else np.argpartition(ties, count)[:count]
+    if count == 1:
+        return np.array([ties.argmin()])
+    # Hashes are spread evenly, so that nearly always a few more than the lowest are below this.
+    few = np.flatnonzero(ties < np.uint64(min(_WORD - 1, 4 * (count + 4) * _WORD // len(ties))))
+    if len(few) < count:
+        few = np.arange(len(ties))
+    return few[np.argpartition(ties[few], count - 1)[:count]]
 
 
 # --- Seeds ----------------------------------------------------------------------------------------------------------
 
 _WORD = 2**64
-# The constants of splitmix64: every bit of the input reaches every bit of the result.
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def seed_of(request_id: str) -> int:
@@ -193,8 +204,8 @@ class SeededTies:
 
 
 def seeded_ties(ties: TieArray, seed: int) -> TieArray:
-    """Return a hash of each host's tie number with the seed: the order of the hashes is the order of equal hosts."""
-    numbers = ties ^ np.uint64(seed % _WORD)
-    for shift, factor in _STEPS:
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    return numbers ^ (numbers >> np.uint64(31))
+    """Return a hash of each host's tie number with the seed: the order of the hashes is the order of equal hosts.
+
+    A product with a random odd number spreads evenly numbers that are hashes themselves, in one operation for all.
+    """
+    return ties * np.uint64(seed % _WORD | 1)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 OURS = frozenset({"filters", "weighers"})
 
 
-class _Kind(NamedTuple):
+class _PluginKind(NamedTuple):
     """A kind of plug-ins: its word in errors, the group of its options, and the base of its classes."""
 
     word: str
@@ -38,9 +38,9 @@ class _Kind(NamedTuple):
         return f"moorage.{self.group}"
 
 
-_FILTER = _Kind("filter", "filters", Filter)
-_WEIGHER = _Kind("weigher", "weighers", Weigher)
-_REQUEST_FILTER = _Kind("request filter", "request_filters", RequestFilter)
+_FILTER = _PluginKind("filter", "filters", Filter)
+_WEIGHER = _PluginKind("weigher", "weighers", Weigher)
+_REQUEST_FILTER = _PluginKind("request filter", "request_filters", RequestFilter)
 
 
 class Named(NamedTuple, Generic[P]):
@@ -139,14 +139,16 @@ def check_names(conf: cfg.ConfigOpts) -> None:
     unknown.of_groups(files, known)
 
 
-def _loaded(conf: cfg.ConfigOpts, kind: _Kind, names: Sequence[str]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+def _loaded(
+    conf: cfg.ConfigOpts, kind: _PluginKind, names: Sequence[str]
+) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     seconds = conf.scheduler.plugin_timeout
     for name, plugin_class in _classes(kind, names, seconds).items():
         settings = _settings(conf, kind.group, name, _options(kind, name, plugin_class))
         yield name, _construct(f"{kind.word} {name}", plugin_class, settings, seconds), settings
 
 
-def _options(kind: _Kind, name: str, plugin_class: Any) -> list[cfg.Opt]:
+def _options(kind: _PluginKind, name: str, plugin_class: Any) -> list[cfg.Opt]:
     multiplier = [_multiplier_option(name, plugin_class)] if kind is _WEIGHER else []
     return [*multiplier, *plugin_class.options]
 
@@ -160,7 +162,7 @@ def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
     )
 
 
-def _entry_points(kind: _Kind) -> dict[str, set[str]]:
+def _entry_points(kind: _PluginKind) -> dict[str, set[str]]:
     """Return the entry points of a kind by name; a set, as a package may be found twice on the path."""
     manager = NamedExtensionManager[Any](kind.namespace, names=[])
     known: dict[str, set[str]] = {}
@@ -169,7 +171,7 @@ def _entry_points(kind: _Kind) -> dict[str, set[str]]:
     return dict(sorted(known.items()))
 
 
-def _classes(kind: _Kind, names: Collection[str], seconds: float) -> dict[str, Any]:
+def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[str, Any]:
     """Import the plug-in classes of these names, in their order."""
     known = _entry_points(kind)
     # Before any import: a wrong name must not wait for one.

@@ -63,7 +63,8 @@ class HostRow:
     image_properties: Mapping[str, int] = field(default_factory=dict)
 
 
-_VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__ if name in hosts.c]
+_VIEW_NAMES = [name for name in HostRow.__dataclass_fields__ if name in hosts.c]
+_VIEW_COLUMNS = [hosts.c[name] for name in _VIEW_NAMES]
 
 
 def rows(connection: Connection, ids: Collection[int]) -> list[HostRow]:
@@ -178,7 +179,7 @@ def update(connection: Connection, ids: Collection[int], values: dict[str, Any],
 
 
 def _host_row(row: Row[Any], metadata: AggregateMetadata) -> HostRow:
-    data = row._asdict()
+    data = dict(zip(_VIEW_NAMES, row, strict=True))
     data["availability_zone"] = _zone(metadata, row.availability_zone)
     data["attributes"] = msgspec.json.decode(data["attributes"])
     data["image_properties"] = msgspec.json.decode(data["image_properties"] or b"{}")

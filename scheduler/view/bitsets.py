@@ -49,9 +49,7 @@ class BitsetColumns:
         """Replace the set of a row."""
         bits = self._bits(names)
         for column in self._words:
-            # Skip equal words: a write copies a column that a snapshot has.
-            if int(column[row]) != bits & _ONES:
-                column[row] = bits & _ONES
+            column.put(row, bits & _ONES)
             bits >>= _WIDTH
 
     def resize(self, length: int) -> None:

@@ -40,6 +40,14 @@ class Column(Generic[S]):
             self._unshare()
         self._buffer[row] = value
 
+    def put(self, row: int, value: Any) -> None:
+        """Write a value unless it is there already: a write to rows that a reader has copies the column."""
+        if self._shared is not None and row < len(self._shared):
+            if self._buffer[row] == value:
+                return
+            self._unshare()
+        self._buffer[row] = value
+
     def frozen(self) -> NDArray[S]:
         """Return the current values as an array that never changes."""
         if self._shared is None or len(self._shared) != self._length:

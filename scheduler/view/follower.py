@@ -21,7 +21,8 @@ from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
 from scheduler.registry import hosts
-from scheduler.view.host_cache import FetchedProvider, HostCache
+from scheduler.view.host_cache import HostCache
+from scheduler.view.provider_trees import FetchedProvider
 
 LOG = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class Follower:
                 root_id=row.root_id,
                 parent_id=row.parent_id,
                 inventories={
-                    self._names.name_of(class_id, connection): HostInventory(**inventory._asdict())
+                    self._names.name_of(class_id, connection): HostInventory(*inventory)
                     for class_id, inventory in row.inventories.items()
                 },
                 traits=frozenset(traits_of.get(row.id, ())),

@@ -7,33 +7,16 @@ transaction decides whether a host has room.
 import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from moorage.model import Resources
-from moorage.plugin import HostInventory
 from scheduler.registry.hosts import HostRow
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.host_columns import HostColumns
 from scheduler.view.indexes import NameIndex, ProviderIndex
 from scheduler.view.inventories import InventoryTable
-from scheduler.view.provider_trees import CachedProvider, CachedTree, ProviderTrees
+from scheduler.view.provider_trees import CachedProvider, CachedTree, FetchedProvider, ProviderTrees
 from scheduler.view.provisional import Expected, ProvisionalProviders
-from scheduler.view.snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedProvider:
-    """A resource provider as read from the store. A root has its own id as ``root_id``."""
-
-    id: int
-    uuid: str
-    seq: int
-    root_id: int
-    parent_id: int | None
-    inventories: Mapping[str, HostInventory]
-    traits: frozenset[str] = frozenset()
-    aggregates: frozenset[str] = frozenset()
-
+from scheduler.view.snapshot import RowChanges, Snapshot
 
 #: The version of each provider in the cache, by uuid; a read gives a provider a new version, a claim does not.
 Versions = Mapping[str, int | None]
@@ -69,6 +52,7 @@ class HostCache:
         self._inventories = InventoryTable()
         self._snapshot: Snapshot | None = None
         self._rows_are_shared = False
+        self._changes = RowChanges()
 
     # --- Snapshots --------------------------------------------------------------------------------------------------
 
@@ -100,6 +84,9 @@ class HostCache:
             host_attributes=self._host_attributes,
             members=None,
             neighbours={},
+            changes=self._changes,
+            position=self._changes.position,
+            changed_rows=(),
         )
 
     # --- Reads and writes of the follower ---------------------------------------------------------------------------
@@ -175,6 +162,9 @@ class HostCache:
             self._snapshot = None
             for host_id in gone_hosts:
                 self._drop_host(host_id)
+            hosts = list(hosts)
+            if new := {host.id for host in hosts} - self._row_of_host.keys():
+                self._resize(len(self._hosts) + len(new))
             for host in hosts:
                 self._put_host(host)
             for provider_id in gone_providers:
@@ -213,6 +203,7 @@ class HostCache:
                 id_ = self._claimed_id(uuid, versions, transaction)
                 if id_ is not None and (provider := self._provider_trees.get(id_)):
                     self._inventories.use(provider.slots, resources)
+                    self._note_change(provider)
             for uuid, count in (placed or {}).items():
                 id_ = self._claimed_id(uuid, versions, transaction, bumped=False)
                 if id_ is not None:
@@ -240,12 +231,16 @@ class HostCache:
             row = self._row_of_host[host.id] = len(self._hosts)
             self._hosts.append(host)
             self._trees.append(None)
-            self._resize(row + 1)
             self._names = None
             self._changed_rows.add(row)
         else:
             before = self._hosts[row]
             self._hosts[row] = host
+            if before.metadata == host.metadata:
+                self._changes.add(row)
+            else:
+                # It may multiply the weights of hosts, those of others among them that are compared with this one.
+                self._changes.forget()
             if _names_of(before) != _names_of(host):
                 self._names = None
             if _described(before) != _described(host):
@@ -294,6 +289,8 @@ class HostCache:
             self._rows_are_shared = False
 
     def _resize(self, length: int) -> None:
+        # Rows are new, or are other hosts now.
+        self._changes.forget()
         self._columns.resize(length)
         self._inventories.resize(length)
 
@@ -307,17 +304,25 @@ class HostCache:
         self._ids[provider.uuid] = id_
         before = self._provider_trees.get(id_)
         # An inventory keeps its slot from read to read: trees and hosts that refer to it stay as they are.
-        self._provider_trees.put(
-            CachedProvider(
-                id=id_,
-                uuid=provider.uuid,
-                root_id=provider.root_id,
-                parent_id=provider.parent_id,
-                traits=provider.traits,
-                aggregates=provider.aggregates,
-                slots=self._inventories.put(before.slots if before else {}, provider.inventories),
-            )
+        after = CachedProvider(
+            id=id_,
+            uuid=provider.uuid,
+            root_id=provider.root_id,
+            parent_id=provider.parent_id,
+            traits=provider.traits,
+            aggregates=provider.aggregates,
+            slots=self._inventories.put(before.slots if before else {}, provider.inventories),
         )
+        self._provider_trees.put(after)
+        self._note_change(after)
+
+    def _note_change(self, provider: CachedProvider) -> None:
+        """Note the change of the amounts of a provider; that of a tree is noted where it is written."""
+        if provider.shares:
+            # Any number of hosts.
+            self._changes.forget()
+        elif (row := self._row_of_root(provider.root_id)) is not None:
+            self._changes.add(row)
 
     def _put_instances(self, root_id: int, instances: int) -> None:
         """Write the number of instances read for a root provider; an unknown one gets it with its own read."""
@@ -330,6 +335,7 @@ class HostCache:
         row = self._row_of_root(root_id)
         if row is not None:
             self._columns.set_instances(row, instances)
+            self._changes.add(row)
 
     def _row_of_root(self, root_id: int) -> int | None:
         """Return the row of the host whose compute node a root provider is, or None."""
@@ -365,6 +371,7 @@ class HostCache:
         self._copy_shared_rows()
         self._index = None
         self._trees[row] = tree
+        self._changes.add(row)
         self._columns.set_tree(row, tree)
         self._columns.set_instances(row, self._instances.get(tree.own[0].id, 0) if tree else 0)
         self._inventories.set_slots(row, before, tree)

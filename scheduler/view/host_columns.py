@@ -24,6 +24,7 @@ class HostColumns:
             "failed_build_counts": Column(np.float64),
         }
         self._sets = {name: BitsetColumns() for name in ("traits", "root_traits", "aggregates", "root_aggregates")}
+        self._columns: Mapping[str, Column[Any] | BitsetColumns] = {**self._values, **self._sets}
         self._zones: dict[str, int] = {}
         self._cells: dict[str, int] = {}
 
@@ -40,11 +41,11 @@ class HostColumns:
             "failed_build_counts": host.failed_builds,
         }
         for name, value in values.items():
-            self._values[name][row] = value
+            self._values[name].put(row, value)
 
     def set_tree(self, row: int, tree: CachedTree | None) -> None:
         """Write the columns that come from a host's provider tree; None if it has no tree."""
-        self._values["flat_hosts"][row] = tree is not None and tree.is_flat
+        self._values["flat_hosts"].put(row, tree is not None and tree.is_flat)
         self._sets["traits"].put(row, tree.traits() if tree else frozenset())
         self._sets["root_traits"].put(row, tree.own[0].traits if tree else frozenset())
         self._sets["aggregates"].put(row, tree.aggregates() if tree else frozenset())
@@ -52,21 +53,18 @@ class HostColumns:
 
     def set_instances(self, row: int, instances: int) -> None:
         """Write the number of instances placed on a host."""
-        self._values["placed"][row] = instances
+        self._values["placed"].put(row, instances)
 
     def resize(self, length: int) -> None:
         """Cut off rows at the end, or add empty ones."""
-        for column in self._columns().values():
+        for column in self._columns.values():
             column.resize(length)
 
     def frozen(self) -> dict[str, Any]:
         """Return the current columns by field name, in arrays that never change."""
         # The live dicts of codes: they only grow, and a code that is newer than the snapshot is in none of its rows.
         codes = {"zones": self._zones, "cells": self._cells}
-        return codes | {name: column.frozen() for name, column in self._columns().items()}
-
-    def _columns(self) -> Mapping[str, Column[Any] | BitsetColumns]:
-        return {**self._values, **self._sets}
+        return codes | {name: column.frozen() for name, column in self._columns.items()}
 
 
 def tie_of(host: HostRow) -> int:

@@ -151,7 +151,7 @@ class InventoryColumns:
         }
         self._end = NONE + 1
         self._unused: list[int] = []
-        self._resize_slots()
+        self._resize_slots(self._end)
         self._first = Column(np.int64, NONE)
         self._first.resize(length)
         self._further = _RowSlots()
@@ -159,6 +159,8 @@ class InventoryColumns:
 
     def frozen(self) -> ClassAmounts:
         """Return the current amounts, in arrays that never change."""
+        if self._slots > self._end:
+            self._resize_slots(self._end)
         first = self._first.frozen()
         return ClassAmounts(
             slots=InventoryArrays(**{name: column.frozen() for name, column in self._columns.items()}),
@@ -182,7 +184,9 @@ class InventoryColumns:
         if self._unused:
             return self._unused.pop()
         self._end += 1
-        self._resize_slots()
+        if self._end > self._slots:
+            # Twice as many, cut off before a snapshot: new hosts come by thousands.
+            self._resize_slots(2 * self._end)
         return self._end - 1
 
     def release(self, slot: int) -> None:
@@ -201,22 +205,19 @@ class InventoryColumns:
 
     def _write(self, slot: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            column = self._columns[name]
-            # Skip equal values: a write copies a column that a snapshot has. Mostly `used` alone has changed.
-            if column[slot] != value:
-                column[slot] = value
+            # Mostly `used` alone has changed.
+            self._columns[name].put(slot, value)
 
-    def _resize_slots(self) -> None:
+    def _resize_slots(self, slots: int) -> None:
+        self._slots = slots
         for column in self._columns.values():
-            column.resize(self._end)
+            column.resize(slots)
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
     def set_slots(self, row: int, slots: Sequence[int]) -> None:
         """Replace the slots of a host."""
-        first = slots[0] if slots else NONE
-        if self._first[row] != first:
-            self._first[row] = first
+        self._first.put(row, slots[0] if slots else NONE)
         self._further.put(row, slots[1:])
 
     def resize(self, length: int) -> None:

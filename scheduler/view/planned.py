@@ -19,7 +19,6 @@ class PlannedView(Snapshot):
     planned_use: Mapping[str, FloatArray]
     #: The writable arrays behind ``placed`` and ``io_op_counts``.
     planned_instances: tuple[IntArray, IntArray]
-    #: The rows of the hosts that planned claims have changed, in this order.
     changed_rows: list[int]
 
     @classmethod
@@ -38,8 +37,9 @@ class PlannedView(Snapshot):
             "classes": {**snapshot.classes, **shown},
             "placed": frozen(placed.view()),
             "io_op_counts": frozen(io_op_counts.view()),
+            "changed_rows": [*snapshot.changed_rows],
         }
-        return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts), changed_rows=[])
+        return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts))
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
         """Return a mask of the hosts that fit ``amount``, computed anew: a planned claim changes it."""

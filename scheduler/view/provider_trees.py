@@ -7,9 +7,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from moorage.plugin import HostInventory
 from placement_store.candidates.tree import SHARES
 
 K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedProvider:
+    """A resource provider as read from the store. A root has its own id as ``root_id``."""
+
+    id: int
+    uuid: str
+    seq: int
+    root_id: int
+    parent_id: int | None
+    inventories: Mapping[str, HostInventory]
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

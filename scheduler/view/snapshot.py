@@ -1,7 +1,8 @@
 """The host view of one decision: all hosts as they were at one moment, one array per column.
 
 A :class:`Snapshot` is immutable and shared by all decisions that begin before the host cache changes again. A decision
-keeps its planned claims in a view of its own: :mod:`scheduler.view.planned`.
+keeps its planned claims in a view of its own: :mod:`scheduler.view.planned`. What has changed between two snapshots is
+in :class:`RowChanges`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,8 +30,44 @@ from scheduler.view.provider_trees import CachedProvider, CachedTree
 CodeArray = NDArray[np.int32]
 #: Cached results of `fits` for each snapshot: more than a request needs.
 _MAX_FITS = 64
+#: The most changes that are remembered: what is computed for all hosts is not updated after so many. Arbitrary.
+_MOST_CHANGES = 1024
 #: A number for each host, a hash of its names: it breaks ties together with the request's seed.
 TieArray = NDArray[np.uint64]
+
+
+class RowChanges:
+    """The log of the rows of the host cache that have changed; a snapshot has the position at which it was taken.
+
+    Written under the host cache's lock; :meth:`between` may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        #: The position of the first row in the list, and the list. Replaced together; the list only grows.
+        self._log: tuple[int, list[int]] = 0, []
+
+    @property
+    def position(self) -> int:
+        """The present end of the log."""
+        start, rows = self._log
+        return start + len(rows)
+
+    def add(self, row: int) -> None:
+        """Note that the host of a row has changed."""
+        if len(self._log[1]) >= _MOST_CHANGES:
+            self.forget()
+        self._log[1].append(row)
+
+    def forget(self) -> None:
+        """Note that any host may have changed, or have another row now."""
+        # One further: what is of the present end is out of date as well.
+        self._log = self.position + 1, []
+
+    def between(self, one: int, other: int) -> set[int] | None:
+        """Return the rows that have changed between two positions, in either order; null if they are not known."""
+        start, rows = self._log
+        first, last = min(one, other), max(one, other)
+        return None if first < start else set(rows[first - start : last - start])
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +100,11 @@ class Snapshot(HostView):
     members: GroupMembers | None
     #: The instances that the request's hints name, by the row of their host; only in a copy for one request.
     neighbours: Mapping[int, frozenset[str]]
+    #: The log of changes of the host cache, and the position in it of this snapshot.
+    changes: RowChanges
+    position: int
+    #: The rows of the hosts that planned claims have changed, in this order; none but in a view of a plan.
+    changed_rows: Sequence[int]
 
     def __len__(self) -> int:
         """Return the number of hosts."""
