@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, LargeBinary, Numeric, String
+from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, Numeric, String, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -64,6 +64,17 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
     # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
     # a double it is one.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
+
+
+def moment(connection: Connection, rows: int) -> now | float:
+    """Return the database's time for so many new rows: an expression for one row, a number of seconds for several.
+
+    PyMySQL sends many rows as one statement only if all values are parameters. One row needs no statement more.
+    """
+    if rows <= 1:
+        return now()
+    seconds: float = connection.scalars(select(now())).one()
+    return seconds
 
 
 class as_uuid(FunctionElement[str]):  # noqa: N801  # named as an SQL function is

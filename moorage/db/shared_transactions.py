@@ -42,14 +42,14 @@ class SharedTransactions(Generic[T, R]):
         self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER)
 
     def do(self, value: T) -> R:
-        """Carry out one value, and return its result.
+        """Carry out one value, alone or together with those of other threads, and return its result.
 
         :raises Exception: the error of this value, or of a transaction with this value alone.
         """
         try:
             return self._batches.do(value)
         except _Alone:
-            return self._one(value)
+            return self.alone(value)
 
     def _carry_out(self, batch: Sequence[BatchItem[T, R]]) -> None:
         # At the failpoints of a drill each request stands for itself.
@@ -76,7 +76,11 @@ class SharedTransactions(Generic[T, R]):
                 return [_Alone()] * len(batch)
             return [fault]
 
-    def _one(self, value: T) -> R:
+    def alone(self, value: T) -> R:
+        """Carry out one value in a transaction of its own, and return its result.
+
+        :raises Exception: the error of this value.
+        """
         [outcome] = self._transaction([value])
         if isinstance(outcome, Exception):
             raise outcome

@@ -1,11 +1,10 @@
-"""Limits and base classes shared by the messages of several topics."""
+"""The topics of the buses, each as a class that its messages inherit; limits and base classes of several topics."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Generic
 
 from msgspec import Meta
 
-from moorage.messages.topics import ToCell, ToConductor
 from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Count, Uuid, Value
 
@@ -29,6 +28,41 @@ PartLimit = Annotated[int, Meta(ge=1, le=MAX_INSTANCES)]
 IN_PARTS: Mapping[str, str] = {"limit": "1.6", "after": "1.6"}
 
 InstanceUuids = Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
+
+
+class ToPlacement:
+    """Served by the placement role, on the main bus."""
+
+    __slots__ = ()
+    topic = "placement"
+
+
+class ToScheduler:
+    """Served by the schedulers, on the main bus."""
+
+    __slots__ = ()
+    topic = "scheduler"
+
+
+class ToConductor:
+    """Served by the super conductor, on the main bus."""
+
+    __slots__ = ()
+    topic = "conductor"
+
+
+class ToCell:
+    """Served by the conductors of a cell, on the cell's bus, where the topic is `conductor.<cell uuid>`."""
+
+    __slots__ = ()
+    topic = "conductor.cell"
+
+
+class ToAgent:
+    """Served by an agent, on the cell's bus, where the topic is `compute.<cell uuid>`."""
+
+    __slots__ = ()
+    topic = "compute"
 
 
 class Done(Value, frozen=True):

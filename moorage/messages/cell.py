@@ -4,10 +4,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
+from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts, ToCell
 from moorage.messages.conductor import Ownership, UnknownGuestKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
-from moorage.messages.topics import ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     EndedAttempt,

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED
-from moorage.messages.topics import ToCell
+from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import InstanceHolds, SeenConsumer, Text, Uuid, Value
 

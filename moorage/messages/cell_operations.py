@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, Done, NumberedOrder
+from moorage.messages.basis import MAX_INSTANCES, Done, NumberedOrder, ToCell
 from moorage.messages.conductor import OperationBegun
-from moorage.messages.topics import ToCell
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,

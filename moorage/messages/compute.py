@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from moorage.messages.basis import Done
-from moorage.messages.topics import ToAgent
+from moorage.messages.basis import Done, ToAgent
 from moorage.messages.wire import Mutation
 from moorage.model import AllocationRequest, Count, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
 

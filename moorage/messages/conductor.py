@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter
-from moorage.messages.topics import ToConductor
+from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter, ToConductor
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Flavor,

@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done
-from moorage.messages.topics import ToPlacement
+from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done, ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import Allocations, Generation, RecordedHold, SeenConsumer, Uuid, Value
 from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit

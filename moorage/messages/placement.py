@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
-from moorage.messages.topics import ToPlacement
+from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts, ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,

@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from moorage.messages.basis import IN_PARTS, Done, ListInParts
-from moorage.messages.topics import ToPlacement
+from moorage.messages.basis import IN_PARTS, Done, ListInParts, ToPlacement
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Aggregates,

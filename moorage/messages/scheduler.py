@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts
-from moorage.messages.topics import ToScheduler
+from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts, ToScheduler
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Explanation,

@@ -125,15 +125,21 @@ def prepare() -> None:
     hundred starts, just after it was ready, with nothing in its log.
     """
     with _PREPARING:
-        for kind in _known_values(Value) - _PREPARED:
+        for kind in _known_values() - _PREPARED:
             # A type that cannot be prepared raises its error when it is decoded.
             with suppress(TypeError, NameError):
                 msgspec.json.Decoder(kind)
             _PREPARED.add(kind)
 
 
-def _known_values(kind: type[Value]) -> set[type[Value]]:
-    return {kind}.union(*(_known_values(child) for child in kind.__subclasses__()))
+def _known_values() -> set[type[Value]]:
+    found: set[type[Value]] = {Value}
+    left = [Value]
+    while left:
+        children = [child for child in left.pop().__subclasses__() if child not in found]
+        found.update(children)
+        left += children
+    return found
 
 
 def encode(value: object) -> Any:
