@@ -1,6 +1,7 @@
 """Periodic tasks of a conductor that nothing waits for: acknowledging, pruning, synchronizing with the cells."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,6 +17,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between two rounds of pruning: records are kept for hours, and may be kept ten minutes longer. Arbitrary.
 _PRUNE_SECONDS = 600.0
+#: Seconds to wait for the placement role at the stop. Arbitrary: what it does not take expires there by age.
+_LAST_SECONDS = 1.0
 
 
 class Housekeeping:
@@ -49,7 +52,8 @@ class Housekeeping:
         for periodic in self._periodics:
             periodic.stop()
         try:
-            self._acknowledgements.send()
+            with context.bound(deadline=time.monotonic() + _LAST_SECONDS):
+                self._acknowledgements.send()
         except errors.MoorageError as fault:
             LOG.info("Not acknowledged: %s", fault)
 

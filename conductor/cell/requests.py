@@ -1,18 +1,20 @@
 """Carry out orders to a cell exactly once, and refuse an order number for good with the order that it came with."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from conductor.cell.records import order_numbers
-from conductor.engine.order_requests import OrderRequests, Work
+from conductor.engine.order_requests import OrderRequests
+from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages.basis import NumberedOrder
 from moorage.messages.wire import Mutation
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import StoredAnswer, StoredRequests
 
 R = TypeVar("R")
 
@@ -21,15 +23,16 @@ class CellRequests(OrderRequests):
     """Stored requests of one cell. Several cells may share one table: the ids there are derived for each cell."""
 
     def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
-        super().__init__(requests, worker)
-        self._database = database
+        super().__init__(database, requests, worker)
         self._cell_uuid = cell_uuid
 
-    def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
+    def _taken_up(
+        self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
+    ) -> R:
         """Carry out an order under the id that it has in this cell; the number of one that is refused is used up."""
         stored_as = ids.derived(self._cell_uuid, message.request_id)
         try:
-            return super().once(msgspec.structs.replace(message, request_id=stored_as), work, answer)
+            return super()._taken_up(msgspec.structs.replace(message, request_id=stored_as), carry_out)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.CallerError:

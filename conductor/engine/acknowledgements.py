@@ -4,6 +4,7 @@ They need not keep an acknowledged answer for the case that the request is repea
 """
 
 import threading
+import time
 from typing import TypeVar
 
 from moorage import context, ids
@@ -15,6 +16,9 @@ R = TypeVar("R")
 
 #: The most acknowledgements kept in memory while they cannot be sent; the others expire there by age. Arbitrary.
 _MOST = 100_000
+#: Seconds to wait for the placement role. Arbitrary, and short: the next round repeats what it has not taken, and a
+#: service that stops waits for the round under way.
+_PATIENCE = 3.0
 
 
 class Acknowledgements:
@@ -54,7 +58,7 @@ class Acknowledgements:
                 part = self._recorded[:MAX_INSTANCES]
             if not part:
                 return
-            with context.bound(request_id=None):
+            with context.bound(request_id=None, deadline=time.monotonic() + _PATIENCE):
                 self._placement.call(AcknowledgeRequests(request_id=ids.fresh(), request_ids=tuple(part)))
             with self._lock:
                 del self._recorded[: len(part)]

@@ -140,10 +140,12 @@ class Leases:
         )
         return operation
 
-    def _lease(self, taken: bool) -> dict[str, Any]:
+    def _lease(self, taken: bool, at: now | float | None = None) -> dict[str, Any]:
+        """Return the columns of a lease that is taken at this time, by default at that of the statement, or freed."""
+        begin = now() if at is None else at
         return {
             "lease_owner": self._owner if taken else None,
-            "lease_until": now() + self.lease_seconds if taken else None,
+            "lease_until": begin + self.lease_seconds if taken else None,
         }
 
     def _mine(self) -> list[ColumnElement[bool]]:

@@ -73,6 +73,20 @@ class Operations(Leases):
         :param request_id: the id of the request that began it all, for the log.
         :param taken: false leaves them to the next conductor that looks for due operations.
         """
+        return self.begin_all(connection, [(each, request_id) for each in new], now(), taken=taken)
+
+    def begin_all(
+        self,
+        connection: Connection,
+        new: Sequence[tuple[NewOperation, str]],
+        at: now | float,
+        *,
+        taken: bool = True,
+    ) -> list[Operation]:
+        """Record new operations as :meth:`begin` does, each with the id of the request that began it.
+
+        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
+        """
         if not new:
             return []
         begun = [
@@ -88,21 +102,20 @@ class Operations(Leases):
                 lease_number=1,
                 carried=each.carried,
             )
-            for each in new
+            for each, request_id in new
         ]
         statement = self._table.insert().values(
             **self._scope,
-            request_id=request_id,
             step_number=1,
             tries=0,
             state="pending",
-            due_at=now(),
-            **self._lease(taken),
+            due_at=at,
+            **self._lease(taken, at),
             lease_number=1,
-            created_at=now(),
-            updated_at=now(),
+            created_at=at,
+            updated_at=at,
         )
-        columns = ("uuid", "kind", "subject", "step", "payload")
+        columns = ("uuid", "kind", "subject", "request_id", "step", "payload")
         connection.execute(statement, [{name: getattr(each, name) for name in columns} for each in begun])
         return begun
 

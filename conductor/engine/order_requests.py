@@ -1,27 +1,52 @@
 """Carry out orders exactly once, and hand the operations that they begin to the worker."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
 from moorage import context
+from moorage.db.columns import moment, now
+from moorage.db.database import Database
+from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Mutation
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import StoredAnswer, StoredRequests
 
 R = TypeVar("R")
 #: The transaction of an order; it adds the operations that it has begun or redirected to the list.
 Work = Callable[[Connection, list[Operation]], R]
+#: The common part of a transaction of orders of one kind: it records them, and returns the operations that each has
+#: begun. The number is the time of the transaction.
+Record = Callable[[Connection, Sequence["SharedOrder"], now | float], list[list[Operation]]]
+
+#: The most rows of an order that shares a transaction. Arbitrary: the others of the transaction wait for its rows too.
+_ROWS_OF_A_SHARED_ORDER = 64
+
+
+class SharedOrder(NamedTuple):
+    """An order that may be recorded together with others."""
+
+    message: Any
+    #: The same with the id that it is stored by.
+    stored: Mutation[Any]
+    answer: Any
+    #: The id of the operator's request that it belongs to.
+    origin: str
+    #: The number of instances that it records.
+    rows: int
+    record: Record
 
 
 class OrderRequests:
     """The stored requests of orders."""
 
-    def __init__(self, requests: StoredRequests, worker: Worker) -> None:
+    def __init__(self, database: Database, requests: StoredRequests, worker: Worker) -> None:
+        self._database = database
         self._requests = requests
         self._worker = worker
+        self._shared: SharedTransactions[SharedOrder, list[Operation]] = SharedTransactions(database.write, self._write)
 
     def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
         """Carry out an order, or return the stored answer of a repeated one; then take up the operations it has begun.
@@ -31,13 +56,51 @@ class OrderRequests:
         :raises RequestInProgress: the same request is still running elsewhere.
         :raises MoorageError: ``work`` has raised it; nothing was changed.
         """
+
+        def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
+            def transaction(connection: Connection) -> R:
+                begun.clear()
+                return work(connection, begun)
+
+            return self._requests.once(stored, transaction, answer)
+
+        return self._taken_up(message, carry_out)
+
+    def once_together(self, message: Mutation[R], answer: R, rows: int, record: Record) -> R:
+        """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile.
+
+        :param rows: the number of instances that it records: one with many has a transaction of its own.
+        :param record: the same for all orders of a kind.
+        """
+        run = self._shared.do if rows <= _ROWS_OF_A_SHARED_ORDER else self._shared.alone
+
+        def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
+            def transaction() -> R:
+                begun[:] = run(SharedOrder(message, stored, answer, origin(message), rows, record))
+                return answer
+
+            return self._requests.carried_out_once(stored, transaction)
+
+        return self._taken_up(message, carry_out)
+
+    def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
+        at = moment(connection, sum(order.rows for order in orders))
+        self._requests.insert(connection, [(order.stored, order.answer) for order in orders], at)
+        kinds: dict[str, list[int]] = {}
+        for place, order in enumerate(orders):
+            kinds.setdefault(order.message.method, []).append(place)
+        begun: dict[int, list[Operation]] = {}
+        for places in kinds.values():
+            alike = [orders[place] for place in places]
+            begun |= zip(places, alike[0].record(connection, alike, at), strict=True)
+        return [begun[place] for place in range(len(orders))]
+
+    def _taken_up(
+        self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
+    ) -> R:
+        """Carry out an order under the id that it is stored by, and take up the operations that it has begun."""
         begun: list[Operation] = []
-
-        def transaction(connection: Connection) -> R:
-            begun.clear()
-            return work(connection, begun)
-
-        stored = self._requests.once(message, transaction, answer)
+        stored = carry_out(message, begun)
         if not stored.replayed:
             self._worker.take_up(*begun)
         return stored.result

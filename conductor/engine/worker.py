@@ -25,6 +25,8 @@ SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
 #: The most operations in one statement. Arbitrary: no database refuses a statement of that length.
 _RENEWED_AT_ONCE = 1000
+#: Seconds for which a postponed step keeps what is carried to it. Arbitrary: under load it waits for less than one.
+_CARRIED_SECONDS = 5.0
 
 
 class Worker:
@@ -166,8 +168,12 @@ class Worker:
             self._in_hand += Counter()  # drops the keys that have become 0
 
     def _resume(self, operation: Operation) -> None:
+        # Postponed before it has sent anything. What is carried stays what it was where nobody else has changed the
+        # records; after a longer wait they are read again, since others may have.
+        waited = time.monotonic() - operation.taken_at
+        carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:
-            self._put(replace(operation, delay=0.0, carried=None))
+            self._put(replace(operation, delay=0.0, carried=carried))
 
     def _step(self, operation: Operation) -> Operation | None:
         """Do one step and record its outcome; return the operation with its next step, or null."""

@@ -42,7 +42,7 @@ class SuperContext:
         self.worker: Final = Worker(operations, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
         self.stored: Final = StoredRequests(database, conductor_requests)
         #: The same, for orders that begin operations.
-        self.requests: Final = OrderRequests(self.stored, self.worker)
+        self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
         #: The schedulers as the steps send to them: stored answers are acknowledged once the step is recorded.
         self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements))

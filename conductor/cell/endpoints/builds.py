@@ -4,18 +4,20 @@ An order is answered as soon as its operation is recorded; the worker carries it
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import ReleaseStep, StartStep
+from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.start import StartOrder, start_id
-from conductor.engine.order_requests import origin
+from conductor.engine.order_requests import SharedOrder
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
+from moorage.db.columns import now
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
 from moorage.model import Instance, Value
 
@@ -35,22 +37,29 @@ class CellOrders(CellPart):
             if build.selections[0].claim_id is None:
                 raise errors.InvalidRequest(path=f"$.builds[{position}].selections[0]", reason="it is not claimed")
 
-        def work(connection: Connection, begun: list[Operation]) -> Done:
-            # If the order to delete it came first, the instance is on record already, and stays as it is.
-            known = self._cell.records.known(connection, [build.instance_uuid for build in message.builds])
-            if known:
-                LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
-            new = [build for build in message.builds if build.instance_uuid not in known]
-            claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
-            revoked = self._cell.revoked_claims.among(connection, claims)
-            uuids = {ids.derived(message.request_id, "build", build.instance_uuid): build for build in new}
-            attempts = {_first_attempt(uuid): build for uuid, build in uuids.items()}
-            returning = self._cell.records.add(connection, attempts, origin(message)) if attempts else set()
-            operations = [_operation(uuid, build, revoked, returning) for uuid, build in uuids.items()]
-            begun += self._cell.operations.begin(connection, operations, origin(message))
-            return Done()
+        return self._cell.requests.once_together(message, Done(), len(message.builds), self._record)
 
-        return self._cell.requests.once(message, work, Done())
+    def _record(self, connection: Connection, orders: Sequence[SharedOrder], at: now | float) -> list[list[Operation]]:
+        """Record the instances of orders to build, and for each of them the operation that builds it."""
+        builds = [(order, build) for order in orders for build in _builds(order)]
+        # If the order to delete it came first, the instance is on record already, and stays as it is.
+        known = self._cell.records.known(connection, [build.instance_uuid for _order, build in builds])
+        if known:
+            LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
+        new = {
+            ids.derived(order.message.request_id, "build", build.instance_uuid): (order, build)
+            for order, build in builds
+            if build.instance_uuid not in known
+        }
+        claims = [claim for _order, build in new.values() if (claim := build.selections[0].claim_id) is not None]
+        revoked = self._cell.revoked_claims.among(connection, claims)
+        instances = [NewInstance(_first_attempt(uuid), build, order.origin) for uuid, (order, build) in new.items()]
+        returning = self._cell.records.add(connection, instances, at)
+        operations = [
+            (_operation(uuid, build, revoked, returning), order.origin) for uuid, (order, build) in new.items()
+        ]
+        begun = {each.uuid: each for each in self._cell.operations.begin_all(connection, operations, at)}
+        return [[begun[uuid] for uuid, (of, _build) in new.items() if of is order] for order in orders]
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
@@ -87,6 +96,11 @@ def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], return
             request_spec=build.request_spec,
         )
     return NewOperation(uuid, BUILD, build.instance_uuid, step, payload, carried)
+
+
+def _builds(order: SharedOrder) -> tuple[InstanceBuild, ...]:
+    message: BuildInCell = order.message
+    return message.builds
 
 
 def _first_attempt(operation_uuid: str) -> str:

@@ -1,6 +1,7 @@
 """Records of a cell's hosts, and the endpoint for the reports of their agents."""
 
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
+
+#: The part of `host_down_after`, or of `silent_after` if that is shorter, in which one heartbeat of a host is recorded.
+#: What is written of each host again and again is nearly all that a cloud at rest costs, and a host has missed several
+#: in a row before it counts as down, or its agent as silent.
+_RECORDED_IN = 1 / 6
 
 #: The reason why no build may begin on a host that is returning.
 IS_RETURNING = "the host has not yet worked through what ended while it was away"
@@ -50,6 +56,8 @@ class CellHosts:
         self._database = database
         self._cell_uuid = cell_uuid
         self._down_after: float = conf.scheduler.host_down_after
+        self._began = time.monotonic()
+        self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
@@ -77,8 +85,7 @@ class CellHosts:
             changed = False
             if order is Order.NEXT:
                 changed = self._record(connection, message)
-                for names in batches(message.alive):
-                    unknown.extend(self._alive(connection, message.agent, names))
+                unknown.extend(self._alive(connection, message.agent, message.alive))
             return self._answer(connection, message, order), changed
 
         try:
@@ -149,7 +156,12 @@ class CellHosts:
         return IS_RETURNING if returning else None
 
     def why_silent(self, service_host: str) -> str | None:
-        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""
+        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing.
+
+        No host was silent while there was no conductor to hear it: each has that time from the start of this one.
+        """
+        if time.monotonic() - self._began <= self._down_after:
+            return None
         age_of = now() - func.max(cell_hosts.c.last_seen)
         query = select(age_of).where(self._here(), cell_hosts.c.service_host == service_host)
         age = self._database.read(lambda connection: connection.scalar(query))
@@ -159,6 +171,22 @@ class CellHosts:
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""
+        if not names or self._are_recorded(connection, agent, len(names)):
+            return []
+        return [name for part in batches(names) for name in self._record_alive(connection, agent, part)]
+
+    def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
+        """Return whether heartbeats of so many hosts of an agent were recorded a moment ago.
+
+        Where others of its hosts have taken their place since, that shows as soon as the records are older.
+        """
+        lately = now() - self._recorded_in
+        recorded = select(func.count(cell_hosts.c.service_host.distinct())).where(
+            self._here(), cell_hosts.c.agent == agent, cell_hosts.c.last_seen > lately
+        )
+        return connection.scalar(recorded) == hosts
+
+    def _record_alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
         seen = connection.execute(self._seen(*here)).rowcount
         if seen >= len(names):

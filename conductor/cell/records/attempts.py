@@ -189,7 +189,7 @@ class AttemptRecords:
             "migration_uuid": migration_uuid,
         }
         state: AttemptState = "starting" if skipped is None else "skipped"
-        self._insert_attempts(connection, [row], state=state, guest_gone=skipped is not None)
+        self._insert_attempts(connection, [row], now(), state=state, guest_gone=skipped is not None)
 
     def change_attempt(
         self, connection: Connection, attempt_id: str, *, state: AttemptState | None = None, **values: Any
@@ -219,15 +219,19 @@ class AttemptRecords:
         return [attempt_of(row._asdict()) for row in connection.execute(query)]
 
     def _insert_attempts(
-        self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: AttemptState, **same: Any
+        self,
+        connection: Connection,
+        rows: Sequence[dict[str, Any]],
+        at: now | float,
+        *,
+        state: AttemptState,
+        **same: Any,
     ) -> dict[str, Life]:
         """Insert attempts, each with the present life of its host; return these lives by host."""
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
         numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
         connection.execute(
-            cell_attempts.insert().values(
-                cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), state=state, **same
-            ),
+            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=at, updated_at=at, state=state, **same),
             numbered,
         )
         return lives

@@ -3,9 +3,9 @@
 Their states, and how they follow each other: :data:`moorage.model.states.InstanceState`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Row, exc, exists, or_, select
@@ -61,6 +61,14 @@ class CellInstance:
             raise errors.InvalidState(reason=f"instance {self.uuid} is {self.state}; it has to be {needed}")
 
 
+class NewInstance(NamedTuple):
+    """An instance to be built, with the id of its first attempt."""
+
+    attempt_id: str
+    build: InstanceBuild
+    request_id: str
+
+
 class CellRecords(AttemptRecords):
     """Reads and writes the instances of one cell; each method is a part of the transaction that it is given."""
 
@@ -69,22 +77,24 @@ class CellRecords(AttemptRecords):
         column = cell_instances.c.uuid
         return set(connection.scalars(select(column).where(self._in(cell_instances), column.in_(uuids))))
 
-    def add(self, connection: Connection, new: Mapping[str, InstanceBuild], request_id: str) -> set[str]:
+    def add(self, connection: Connection, new: Collection[NewInstance], at: now | float) -> set[str]:
         """Insert instances, each with its first attempt on the host that is claimed for it.
 
-        :param new: the builds, by the ids of their attempts.
+        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
         :return: the names of those hosts that are returning.
         :raises RequestInProgress: another transaction has recorded one of them just now.
         """
+        if not new:
+            return set()
         instances, attempts = [], []
-        for attempt_id, build in new.items():
+        for attempt_id, build, request_id in new:
             first = build.selections[0]
             stored = {name: msgspec.json.encode(getattr(build, name)) for name in ("request_spec", "selections")}
             place = {"host": first.service_host, "claim_id": first.claim_id}
-            instances.append({"uuid": build.instance_uuid, **place, **stored})
+            instances.append({"uuid": build.instance_uuid, "request_id": request_id, **place, **stored})
             attempts.append(attempt_row(build.instance_uuid, first, attempt_id, 1, first.claim_id))
-        self._insert_instances(connection, instances, request_id, state="building", attempt_number=1)
-        lives = self._insert_attempts(connection, attempts, state="starting", guest_gone=False)
+        self._insert_instances(connection, instances, at, state="building", attempt_number=1)
+        lives = self._insert_attempts(connection, attempts, at, state="starting", guest_gone=False)
         return {host for host, life in lives.items() if life.is_returning}
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
@@ -92,7 +102,8 @@ class CellRecords(AttemptRecords):
 
         :raises RequestInProgress: another transaction has recorded it just now.
         """
-        self._insert_instances(connection, [{"uuid": uuid}], request_id, state="deleting", attempt_number=0)
+        row = {"uuid": uuid, "request_id": request_id}
+        self._insert_instances(connection, [row], now(), state="deleting", attempt_number=0)
 
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock an instance and return it. Every transaction about an instance begins with this lock."""
@@ -217,7 +228,7 @@ class CellRecords(AttemptRecords):
         self,
         connection: Connection,
         rows: Sequence[dict[str, Any]],
-        request_id: str,
+        at: now | float,
         *,
         state: InstanceState,
         attempt_number: int,
@@ -226,16 +237,15 @@ class CellRecords(AttemptRecords):
             connection.execute(
                 cell_instances.insert().values(
                     cell_uuid=self.cell_uuid,
-                    request_id=request_id,
                     state=state,
                     attempt_number=attempt_number,
-                    created_at=now(),
-                    updated_at=now(),
+                    created_at=at,
+                    updated_at=at,
                 ),
                 rows,
             )
         except exc.IntegrityError as fault:
-            raise errors.RequestInProgress(request_id=request_id) from fault
+            raise errors.RequestInProgress(request_id=rows[0]["request_id"]) from fault
 
     def _attached_shown(self, connection: Connection, row: Row[Any], spec: RequestSpec) -> dict[str, AttachedResource]:
         suffixes = _attached(row)

@@ -1,15 +1,19 @@
 """Serve the orders to build and to delete instances: record an operation, and leave it to the worker."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection
 
-from conductor.engine.order_requests import origin
+from conductor.engine.order_requests import SharedOrder
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
+from conductor.super.records.instances import NewInstances
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
 from moorage import errors, ids
 from moorage.bus.bus import serves
+from moorage.db.columns import now
 from moorage.messages import BuildInstances, DeleteInstance, Done
 
 
@@ -25,16 +29,21 @@ class SuperOrders(SuperPart):
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
-        payload = SuperBuilds(self._super).first_step(uuids)
-        spec, answer = message.request_spec, list(uuids)
-        new = NewOperation(ids.derived(message.request_id, "build"), BUILD, message.request_id, "select", payload, spec)
+        SuperBuilds(self._super).first_step(uuids)  # refuses what needs too many hosts, before anything is recorded
+        return self._super.requests.once_together(message, list(uuids), len(uuids), self._record)
 
-        def work(connection: Connection, begun: list[Operation]) -> list[str]:
-            super_records.add(connection, uuids, spec, new.uuid, message.request_id)
-            begun += self._super.operations.begin(connection, [new], origin(message))
-            return answer
-
-        return self._super.requests.once(message, work, answer)
+    def _record(self, connection: Connection, orders: Sequence[SharedOrder], at: now | float) -> list[list[Operation]]:
+        """Record the instances of orders to build, and for each order the operation that builds them."""
+        instances, operations = [], []
+        for order in orders:
+            message: BuildInstances = order.message
+            uuids, spec, request_id = message.instance_uuids, message.request_spec, message.request_id
+            payload = SuperBuilds(self._super).first_step(uuids)
+            new = NewOperation(ids.derived(request_id, "build"), BUILD, request_id, "select", payload, spec)
+            instances.append(NewInstances(uuids, spec, new.uuid, request_id))
+            operations.append((new, order.origin))
+        super_records.add(connection, instances, at)
+        return [[begun] for begun in self._super.operations.begin_all(connection, operations, at)]
 
     @serves(DeleteInstance)
     def delete_instance(self, message: DeleteInstance) -> Done:

@@ -17,25 +17,36 @@ from moorage.model import Explanation, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
 
-def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operation_uuid: str, request_id: str) -> None:
+class NewInstances(NamedTuple):
+    """Instances to be built by one operation."""
+
+    uuids: Sequence[str]
+    spec: RequestSpec
+    operation_uuid: str
+    request_id: str
+
+
+def add(connection: Connection, new: Collection[NewInstances], at: now | float) -> None:
     """Record instances to be built.
 
+    :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
     :raises AlreadyExists: one of the uuids is on record, deleted instances included.
     """
-    statement = instances.insert().values(
-        operation_uuid=operation_uuid,
-        request_id=request_id,
-        project_id=spec.project_id,
-        user_id=spec.user_id,
-        request_spec=msgspec.json.encode(spec),
-        state="building",
-        handed_over=False,
-        created_at=now(),
-        updated_at=now(),
-    )
+    rows = []
+    for each in new:
+        same = {
+            "operation_uuid": each.operation_uuid,
+            "request_id": each.request_id,
+            "project_id": each.spec.project_id,
+            "user_id": each.spec.user_id,
+            "request_spec": msgspec.json.encode(each.spec),
+        }
+        rows += [{"uuid": uuid, **same} for uuid in each.uuids]
+    statement = instances.insert().values(state="building", handed_over=False, created_at=at, updated_at=at)
     try:
-        connection.execute(statement, [{"uuid": uuid} for uuid in uuids])
+        connection.execute(statement, rows)
     except exc.IntegrityError as fault:
+        uuids = [uuid for each in new for uuid in each.uuids]
         raise errors.AlreadyExists(kind="instance", name=_first_known(connection, uuids)) from fault
 
 

@@ -266,7 +266,9 @@ class SuperBuilds(SuperPart):
         message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
         try:
             self._super.cells.call(cell_uuid, message)
-        except (errors.MoorageError, Postponed) as fault:
+        except Postponed as fault:
+            return {cell_uuid: fault}  # as usual as under load
+        except errors.MoorageError as fault:
             LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(builds), fault)
             return {cell_uuid: fault}
         LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(builds))
