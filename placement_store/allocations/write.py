@@ -76,6 +76,8 @@ class ConsumerChange:
     unaccepted: bool = False
     for_good: bool = False
     inherited: bool = False
+    #: Whether the unit rules hold for amounts too that stay as they were, as in Placement's API.
+    measures_all: bool = False
 
     @property
     def held(self) -> dict[Pair, int]:
@@ -114,6 +116,11 @@ class ConsumerChange:
     def differing(self) -> set[Pair]:
         """Return the pairs whose amount changes, to zero included."""
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
+
+    @property
+    def measured(self) -> set[Pair]:
+        """Return the pairs whose amount must fit: those that change, and the others where all are measured."""
+        return self.differing | self.after.keys() if self.measures_all else self.differing
 
 
 #: The columns of a consumer that its membership consists of.
@@ -196,7 +203,7 @@ def _demands(changes: Sequence[ConsumerChange]) -> list[Demand]:
     amounts: dict[Pair, list[int]] = {}
     for change in changes:
         held = change.held
-        for pair in change.differing:
+        for pair in change.measured:
             wanted = change.after.get(pair, 0)
             growth[pair] += wanted - held.get(pair, 0)
             if wanted and not change.inherited:

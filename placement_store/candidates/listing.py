@@ -2,10 +2,10 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 from sqlalchemy import Connection, bindparam, select
@@ -56,6 +56,7 @@ def list_candidates(
     one_of_each_tree: bool = False,
     rng: Random | None = None,
     budget: SearchBudget | None = None,
+    folds: bool = True,
 ) -> AllocationCandidates:
     """Return at most ``limit`` candidates for a request, and all providers of the trees that they come from.
 
@@ -66,6 +67,7 @@ def list_candidates(
     :param read: runs a function of a connection in a transaction of its own.
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
     :param rng: shuffles the answer with it.
+    :param folds: whether candidates that differ only in their mappings are one.
     :raises InvalidRequest: the request contradicts itself or leaves something open.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
@@ -73,14 +75,15 @@ def list_candidates(
     :raises SearchBoundReached: nothing was found, and at least one tree was not searched to its end.
     """
     check(request, path="$.request")
-    needs, pools, placed = read(lambda connection: _resolved(connection, request))
-    if placed is None or not needs.can_be_met:
+    resolved = read(lambda connection: _resolved(connection, request))
+    if resolved is None:
         return AllocationCandidates()
-    request, roots = placed
-    find = search_one_of_each_tree if one_of_each_tree else search
+    request, needs, pools, only, first = resolved
+    of_tree = search_one_of_each_tree if one_of_each_tree else search
     seed = None if rng is None else rng.getrandbits(32)
-    listing = _Listing(limit, partial(find, request=request, seed=seed), budget or SearchBudget())
-    for root_ids in _batches(read, roots) if rng is None else _shuffled_batches(read, roots, rng):
+    find = partial(of_tree, request=request, seed=seed, folds=folds)
+    listing = _Listing(limit, find, budget or SearchBudget(), folds=folds)
+    for root_ids in _batches(read, only, first) if rng is None else _shuffled_batches(read, only, rng):
         listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))
         if listing.is_full:
             break
@@ -88,11 +91,26 @@ def list_candidates(
     return listing.answer()
 
 
-def _resolved(
-    connection: Connection, request: ResourceRequest
-) -> tuple[Needs, Pools, tuple[ResourceRequest, Collection[int] | None] | None]:
-    pools = Pools.read(connection)
-    return needs_of(connection, request), pools, _in_trees(connection, request, pools)
+class _Resolved(NamedTuple):
+    """A request with what its search needs of the store."""
+
+    request: ResourceRequest
+    needs: Needs
+    pools: Pools
+    #: The roots that alone can serve it; null where any may.
+    only: Collection[int] | None
+    #: The first batch of roots, where any may.
+    first: Sequence[int]
+
+
+def _resolved(connection: Connection, request: ResourceRequest) -> _Resolved | None:
+    """Read what the search needs, and where it begins; null if nothing can serve the request."""
+    needs, pools = needs_of(connection, request), Pools.read(connection)
+    placed = _in_trees(connection, request, pools)
+    if placed is None or not needs.can_be_met:
+        return None
+    request, only = placed
+    return _Resolved(request, needs, pools, only, _next_roots(connection, 0, _FIRST_BATCH) if only is None else ())
 
 
 class _Listing:
@@ -102,12 +120,15 @@ class _Listing:
     trees have had theirs, so that a tree that is hard to search does not keep the easy ones out.
     """
 
-    def __init__(self, limit: int, find: Callable[..., Iterator[AllocationRequest]], budget: SearchBudget) -> None:
+    def __init__(
+        self, limit: int, find: Callable[..., Iterator[AllocationRequest]], budget: SearchBudget, *, folds: bool
+    ) -> None:
         self._limit = limit
+        self._folds = folds
         self._find = find
         self._budget = budget
         self._postponed: list[HostTree] = []
-        self._found: dict[frozenset[tuple[str, str, int]], AllocationRequest] = {}
+        self._found: dict[Hashable, AllocationRequest] = {}
         self._summaries: dict[str, ProviderSummary] = {}
         self._bound_reached: errors.SearchBoundReached | None = None
 
@@ -163,8 +184,9 @@ class _Listing:
             for uuid, part in candidate.allocations.items()
             for name, amount in part.resources.items()
         )
+        mappings = () if self._folds else frozenset((name, frozenset(u)) for name, u in candidate.mappings.items())
         # A pool that serves the request alone is a candidate of every tree that it shares with, and of its own.
-        self._found.setdefault(amounts, candidate)
+        self._found.setdefault((amounts, mappings), candidate)
         if not candidate.allocations.keys() <= self._summaries.keys():
             everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
             used = {provider.root_uuid for provider in everything if provider.uuid in candidate.allocations}
@@ -218,18 +240,19 @@ def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> 
         start, size = start + size, min(size * 2, _LARGEST_BATCH)
 
 
-def _batches(read: Read, only: Collection[int] | None) -> Iterator[Sequence[int]]:
+def _batches(read: Read, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield the ids of all roots in batches, or of ``only`` these, one by one."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
-    last, size = 0, _FIRST_BATCH
-    while batch := read(partial(_next_roots, last=last, size=size)):
+    batch, size = first, _FIRST_BATCH
+    while batch:
         yield batch
-        last, size = batch[-1], min(size * 2, _LARGEST_BATCH)
+        size = min(size * 2, _LARGEST_BATCH)
+        batch = read(partial(_next_roots, last=batch[-1], size=size))
 
 
-def _next_roots(connection: Connection, *, last: int, size: int) -> Sequence[int]:
+def _next_roots(connection: Connection, last: int, size: int) -> Sequence[int]:
     return connection.scalars(_NEXT_ROOTS, {"last": last, "size": size}).all()
 
 

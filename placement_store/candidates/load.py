@@ -5,15 +5,16 @@ Each statement finds its rows by a key, so that the cost of a batch follows its 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, select
 
 from placement_store.candidates.tree import SHARES, CandidateProvider, HostTree, parents_first, sharing_with
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
-from placement_store.providers import aggregates, traits
+from placement_store.providers import traits
 from placement_store.providers.rows import inventories_of
-from placement_store.schema import provider_aggregates, provider_traits, resource_providers
+from placement_store.schema import aggregates, provider_aggregates, provider_traits, resource_providers
 from placement_store.schema import traits as trait_table
 
 # --- The ids of trees, and of the pools that they reach ---------------------------------------------------------------
@@ -26,13 +27,21 @@ _POOLS = (
     .join(trait_table, trait_table.c.id == provider_traits.c.trait_id)
     .where(trait_table.c.name == SHARES)
 )
-_IDS_BY_ROOT = bulk.Lookup(
-    select(resource_providers.c.id, resource_providers.c.root_provider_id), resource_providers.c.root_provider_id
+_COLUMNS = resource_providers.c
+_PROVIDERS_BY_ROOT = bulk.Lookup(
+    select(_COLUMNS.id, _COLUMNS.uuid, _COLUMNS.root_provider_id, _COLUMNS.parent_provider_id).order_by(_COLUMNS.id),
+    _COLUMNS.root_provider_id,
 )
+_LINKS = provider_aggregates.c
 _AGGREGATES_BY_PROVIDER = bulk.Lookup(
-    select(provider_aggregates.c.resource_provider_id, provider_aggregates.c.aggregate_id),
-    provider_aggregates.c.resource_provider_id,
+    select(_LINKS.resource_provider_id, _LINKS.aggregate_id, aggregates.c.uuid).join(
+        aggregates, aggregates.c.id == _LINKS.aggregate_id
+    ),
+    _LINKS.resource_provider_id,
 )
+
+#: The aggregates of providers by the provider's id: their uuids by their ids.
+Aggregates = Mapping[int, Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,8 @@ class Pools:
 
     #: By the id of a pool, the id of its root.
     root_of: Mapping[int, int]
-    #: By the id of a pool or of a pool's root, its aggregates.
-    aggregates_of: Mapping[int, frozenset[int]]
+    #: Those of pools and of pools' roots.
+    aggregates_of: Aggregates
     #: By aggregate, the ids of its pools.
     members_of: Mapping[int, frozenset[int]]
 
@@ -57,9 +66,9 @@ class Pools:
                 members.setdefault(number, set()).add(pool_id)
         return cls(root_of, aggregates_of, {number: frozenset(ids) for number, ids in members.items()})
 
-    def of(self, aggregates: Iterable[int], root_id: int) -> Iterator[int]:
+    def of(self, aggregate_ids: Iterable[int], root_id: int) -> Iterator[int]:
         """Yield the pools that are in any of these aggregates, except those of one tree."""
-        for number in aggregates:
+        for number in aggregate_ids:
             yield from (id_ for id_ in self.members_of.get(number, ()) if self.root_of[id_] != root_id)
 
 
@@ -67,44 +76,43 @@ class Pools:
 class Batch:
     """The trees of some roots; a root that has been deleted is left out."""
 
-    #: By the id of a root, the ids of the providers of its tree.
-    providers: Mapping[int, Collection[int]]
+    #: By the id of a root, the rows of the providers of its tree.
+    providers: Mapping[int, Sequence[Any]]
     #: By the id of a root, the ids of the pools of other trees that share with it.
     pools: Mapping[int, Collection[int]]
     #: By the id of a root, these pools and their roots, whose aggregates count for them.
     helpers: Mapping[int, Collection[int]]
-    #: By the id of any of these providers, the ids of its aggregates.
-    aggregates_of: Mapping[int, frozenset[int]]
+    #: Those of all these providers.
+    aggregates_of: Aggregates
 
     @classmethod
     def of(cls, connection: Connection, pools: Pools, root_ids: Collection[int]) -> "Batch":
         """Read the trees of these roots, and the pools that they reach."""
-        providers: dict[int, list[int]] = {}
-        for id_, root_id in _IDS_BY_ROOT.rows(connection, sorted(root_ids)):
-            providers.setdefault(root_id, []).append(id_)
-        aggregates_of = _aggregates_of(connection, [id_ for ids in providers.values() for id_ in ids])
+        providers, aggregates_of = _providers_of(connection, root_ids)
         reached = {
-            root_id: {pool_id for id_ in ids for pool_id in pools.of(aggregates_of.get(id_, ()), root_id)}
-            for root_id, ids in providers.items()
+            root_id: {pool_id for row in rows for pool_id in pools.of(aggregates_of.get(row.id, ()), root_id)}
+            for root_id, rows in providers.items()
         }
         helpers = {root_id: {*ids, *(pools.root_of[id_] for id_ in ids)} for root_id, ids in reached.items()}
         return cls(providers, reached, helpers, {**pools.aggregates_of, **aggregates_of})
 
 
-def _aggregates_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, frozenset[int]]:
-    found: dict[int, set[int]] = {}
-    for id_, number in _AGGREGATES_BY_PROVIDER.rows(connection, sorted(provider_ids)):
-        found.setdefault(id_, set()).add(number)
-    return {id_: frozenset(numbers) for id_, numbers in found.items()}
+def _providers_of(connection: Connection, root_ids: Collection[int]) -> tuple[dict[int, list[Any]], Aggregates]:
+    """Read the rows of the providers of some trees by the root's id, and the aggregates of these providers."""
+    found: dict[int, list[Any]] = {}
+    for row in _PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)):
+        found.setdefault(row.root_provider_id, []).append(row)
+    return found, _aggregates_of(connection, [row.id for rows in found.values() for row in rows])
+
+
+def _aggregates_of(connection: Connection, provider_ids: Collection[int]) -> Aggregates:
+    found: dict[int, dict[int, str]] = {}
+    for id_, number, uuid in _AGGREGATES_BY_PROVIDER.rows(connection, sorted(provider_ids)):
+        found.setdefault(id_, {})[number] = uuid
+    return found
 
 
 # --- The providers themselves -----------------------------------------------------------------------------------------
-
-_COLUMNS = resource_providers.c
-_PROVIDERS_BY_ROOT = bulk.Lookup(
-    select(_COLUMNS.id, _COLUMNS.uuid, _COLUMNS.root_provider_id, _COLUMNS.parent_provider_id).order_by(_COLUMNS.id),
-    _COLUMNS.root_provider_id,
-)
 
 
 def trees(connection: Connection, names: ResourceClassNames, root_ids: Collection[int]) -> dict[int, HostTree]:
@@ -120,7 +128,11 @@ def trees_of(
     pool_roots = {
         root_id: sorted({pools.root_of[pool_id] for pool_id in batch.pools.get(root_id, ())}) for root_id in root_ids
     }
-    found = providers_of(connection, names, {*root_ids}.union(*pool_roots.values()))
+    wanted = {*root_ids}.union(*pool_roots.values())
+    # The trees of pools may be of other batches.
+    other_rows, other_aggregates = _providers_of(connection, wanted - batch.providers.keys())
+    rows = {root_id: found for root_id, found in {**batch.providers, **other_rows}.items() if root_id in wanted}
+    found = _described(connection, names, rows, {**batch.aggregates_of, **other_aggregates})
     return {
         root_id: _host_tree(found[root_id], [found.get(pool_root, ()) for pool_root in pool_roots[root_id]])
         for root_id in root_ids
@@ -135,26 +147,26 @@ def _host_tree(providers: Sequence[CandidateProvider], other_trees: Iterable[Seq
     return HostTree(providers, sharing, [provider for provider in others if provider.uuid not in shown])
 
 
-def providers_of(
-    connection: Connection, names: ResourceClassNames, root_ids: Collection[int]
+def _described(
+    connection: Connection, names: ResourceClassNames, rows: Mapping[int, Sequence[Any]], aggregates_of: Aggregates
 ) -> dict[int, list[CandidateProvider]]:
-    """Load the providers of these trees by the root's id, parents first; a deleted root is left out."""
-    rows = list(_PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)))
-    ids = [row.id for row in rows]
-    uuids = {row.id: row.uuid for row in rows}
-    held = inventories_of(connection, ids)
-    traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
+    """Read what the providers of these trees have, by the root's id; return the trees, parents first."""
+    uuids = {row.id: row.uuid for of_tree in rows.values() for row in of_tree}
+    held, traits_of = inventories_of(connection, uuids.keys()), traits.of(connection, uuids.keys())
     found: dict[int, list[CandidateProvider]] = {}
-    for row in rows:
-        if row.root_provider_id not in uuids:  # it has just been moved to another tree
+    for root_id, of_tree in rows.items():
+        if root_id not in uuids:  # it has just been moved to another tree
             continue
-        provider = CandidateProvider(
-            uuid=row.uuid,
-            root_uuid=uuids[row.root_provider_id],
-            parent_uuid=uuids.get(row.parent_provider_id),
-            inventories={names.name_of(number, connection): one for number, one in held.get(row.id, {}).items()},
-            traits=frozenset(traits_of.get(row.id, ())),
-            aggregates=frozenset(aggregates_of.get(row.id, ())),
-        )
-        found.setdefault(row.root_provider_id, []).append(provider)
-    return {root_id: parents_first(providers) for root_id, providers in found.items()}
+        providers = [
+            CandidateProvider(
+                uuid=row.uuid,
+                root_uuid=uuids[root_id],
+                parent_uuid=uuids.get(row.parent_provider_id),
+                inventories={names.name_of(number, connection): one for number, one in held.get(row.id, {}).items()},
+                traits=frozenset(traits_of.get(row.id, ())),
+                aggregates=frozenset(aggregates_of.get(row.id, {}).values()),
+            )
+            for row in of_tree
+        ]
+        found[root_id] = parents_first(providers)
+    return found

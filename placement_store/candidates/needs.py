@@ -62,7 +62,9 @@ def needs_of(connection: Connection, request: ResourceRequest) -> Needs:
 
 def roots_that_meet(connection: Connection, needs: Needs, batch: Batch) -> list[int]:
     """Return the roots of a batch whose trees, with the pools that they reach, meet all needs."""
-    helped_by = {root_id: {*ids, *batch.helpers[root_id]} for root_id, ids in batch.providers.items()}
+    helped_by = {
+        root_id: {*(row.id for row in rows), *batch.helpers[root_id]} for root_id, rows in batch.providers.items()
+    }
     met: dict[int, set[object]] = {}
     for id_, need in _met(connection, needs, batch, frozenset[int]().union(*helped_by.values())):
         met.setdefault(id_, set()).add(need)
@@ -84,7 +86,7 @@ def _met(connection: Connection, needs: Needs, batch: Batch, ids: Collection[int
         for id_, number in _HAVING_TRAITS.rows(connection, sorted(ids), numbers=sorted(numbers)):
             yield from ((id_, need) for need in needs.traits if number in need)
     for id_ in ids:
-        present = batch.aggregates_of.get(id_, frozenset())
+        present = batch.aggregates_of.get(id_, {})
         yield from ((id_, need) for need in needs.aggregates if not need.isdisjoint(present))
 
 

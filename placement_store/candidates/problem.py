@@ -102,7 +102,9 @@ class Problem:
     domains: tuple[Mask, ...]
     #: Per provider and class, how much one consumer may be allocated.
     room: tuple[tuple[int, ...], ...]
-    #: Per variable, those that demand the same amounts of the same providers, itself included.
+    #: Whether solutions with the same amounts are one, whichever suffix has which of two equal providers.
+    folds: bool
+    #: Per variable, those that demand the same amounts of the same providers, itself included; only where it folds.
     interchangeable: Sequence[Mask]
     #: Per subtree, its groups; and the variable that is its root.
     groups_of_subtree: Sequence[Mask]
@@ -126,7 +128,9 @@ class _Kind(NamedTuple):
     covers: Mask
 
 
-def compile_problem(tree: HostTree, request: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
+def compile_problem(
+    tree: HostTree, request: SearchRequest, seed: int | None, budget: SearchBudget, *, folds: bool = True
+) -> Problem:
     """Compile a request on a tree into a constraint problem.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
@@ -149,7 +153,8 @@ def compile_problem(tree: HostTree, request: SearchRequest, seed: int | None, bu
         variables=request.variables,
         domains=tuple(domains),
         room=tuple(kind.room for kind in kinds),
-        interchangeable=_interchangeable(request.variables, domains),
+        folds=folds,
+        interchangeable=_interchangeable(request.variables, domains) if folds else [0] * len(domains),
         groups_of_subtree=groups_of_subtree,
         root_variables=[
             number for number, variable in enumerate(request.variables) if variable.root_of_subtree is not None

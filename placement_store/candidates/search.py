@@ -23,16 +23,19 @@ def search(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     budget: SearchBudget | None = None,
+    folds: bool = True,
 ) -> Iterator[AllocationRequest]:
     """Yield all allocation candidates of a host's tree, and of the pools that share with it, for a request.
 
-    They come lazily, in an order that depends on the arguments alone. Each set of amounts comes once, with one of the
-    mappings that lead to it. The request must have passed :func:`~placement_store.candidates.check`.
+    They come lazily, in an order that depends on the arguments alone. The request must have passed
+    :func:`~placement_store.candidates.check`.
 
     :param seed: decides which of several providers that are equal for this request are tried first; null keeps the
         order of the tree.
     :param max_steps: how many states to visit without finding a new candidate.
     :param budget: the budget of the request, where several trees are searched for it.
+    :param folds: whether each set of amounts comes once, with one of the mappings that lead to it, rather than with
+        each of them.
     :raises SearchBoundReached: one of the two is used up; whether there are more candidates is not known.
     """
     root = tree.root
@@ -43,7 +46,7 @@ def search(
         return
     budget = budget or SearchBudget()
     with budget.running():
-        problem = compile_problem(tree, SearchRequest(request), seed, budget)
+        problem = compile_problem(tree, SearchRequest(request), seed, budget, folds=folds)
     solutions = _solutions(problem, f"allocation candidates of resource provider {root.uuid}", max_steps)
     while True:
         # The caller's work between two candidates is not counted.
@@ -61,6 +64,7 @@ def search_one_of_each_tree(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     budget: SearchBudget | None = None,
+    folds: bool = True,
 ) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
@@ -75,7 +79,12 @@ def search_one_of_each_tree(
     for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
         alone = [one if one is taken else replace(one, inventories={}) for one in tree.providers]
         for candidate in search(
-            HostTree(alone, tree.sharing, tree.above_sharing), request, seed=seed, max_steps=max_steps, budget=budget
+            HostTree(alone, tree.sharing, tree.above_sharing),
+            request,
+            seed=seed,
+            max_steps=max_steps,
+            budget=budget,
+            folds=folds,
         ):
             roots = {root_of[uuid] for uuid in candidate.allocations}
             if len(roots) == len(candidate.allocations):
@@ -110,11 +119,11 @@ class _Memory:
         self._solutions: set[Hashable] = set()
 
     def is_new(self, solution: State) -> bool:
-        """Record the amounts of a solution; return whether they are new."""
-        amounts = frozenset(_amounts(self._problem, solution).items())
-        if amounts in self._solutions:
+        """Record a solution; return whether it is new."""
+        told_apart = _told_apart(self._problem, solution)
+        if told_apart in self._solutions:
             return False
-        self._solutions.add(amounts)
+        self._solutions.add(told_apart)
         return True
 
     def outcome(self, state: State, key: Hashable) -> bool | None:
@@ -159,7 +168,7 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
             continue
         if not state.unassigned:
             frame.solvable = True
-            # Two mappings may lead to the same amounts, which are one candidate.
+            # Where it folds, two mappings may lead to the same amounts, which are one candidate.
             if memory.is_new(state):
                 steps = 0
                 yield state
@@ -193,14 +202,21 @@ def _propagated(problem: Problem, state: State) -> State:
 
 
 def _key(problem: Problem, state: State) -> Hashable:
-    """Return a key that is equal for two states that lead to the same sets of amounts."""
+    """Return a key that is equal for two states that lead to the same candidates."""
     return (
         state.unassigned,
         state.domains,
         state.uncovered,
         state.subtree_roots,
-        frozenset(_amounts(problem, state).items()),
+        _told_apart(problem, state),
     )
+
+
+def _told_apart(problem: Problem, state: State) -> Hashable:
+    """Return what tells candidates apart: the amounts of providers or, unless it folds, the provider of each group."""
+    if problem.folds:
+        return frozenset(_amounts(problem, state).items())
+    return frozenset(pair for pair in state.assignments if problem.variables[pair[0]].suffix is not None)
 
 
 def _amounts(problem: Problem, state: State) -> dict[tuple[int, int], int]:

@@ -174,6 +174,7 @@ def _change(
         after=after,
         named=frozenset(keys[provider_uuid].id for provider_uuid in wanted.amounts),
         columns={**wanted.described, **first, **isolated, **unclaimed},
+        measures_all=wanted.over_http,
     )
 
 

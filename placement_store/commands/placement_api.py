@@ -3,10 +3,12 @@
 import argparse
 import gc
 import logging
+import signal
 from typing import TYPE_CHECKING, Any
 
 from cliff.command import Command
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 from oslo_config import cfg
 
 from moorage import errors, logs
@@ -58,6 +60,18 @@ def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names
         raise errors.ConfigurationError(reason=str(fault)) from fault
 
 
+class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's first process; as with every service here, the first signal is to stop, the second to end at once."""
+
+    _is_stopping = False
+
+    def signal(self, sig: int, frame: Any) -> None:
+        """Note a signal; upon SIGTERM gunicorn waits for requests under way, upon SIGQUIT it does not."""
+        if sig in (signal.SIGTERM, signal.SIGINT):
+            sig, self._is_stopping = signal.SIGQUIT if self._is_stopping else signal.SIGTERM, True
+        super().signal(sig, frame)
+
+
 class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's processes, each of which builds the application for itself once it is forked."""
 
@@ -83,6 +97,10 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
+
+    def run(self) -> None:
+        """Run the processes until a signal ends them."""
+        _FirstProcess(self).run()
 
     def load(self) -> "WSGIApplication":
         """Build the application of one process; an error here would make gunicorn end all of them."""

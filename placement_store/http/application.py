@@ -30,6 +30,7 @@ from placement_store.dispatcher import Dispatcher
 from placement_store.http import errors as error_documents
 from placement_store.http import identity, versions
 from placement_store.http.operations import DEADLINE, Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
@@ -104,7 +105,7 @@ class _Preparation:
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
             raise HTTPRefusal(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:
-            raise HTTPRefusal(400, "content-type header required: there is a body.")
+            raise HTTPRefusal(400, before("There is a body.", [Phrase.NEEDS_CONTENT_TYPE]))
 
     def process_resource(
         self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
@@ -113,14 +114,16 @@ class _Preparation:
 
         falcon itself would answer OPTIONS.
         """
+        if "" in path.values():
+            raise HTTPRefusal(404, "There is nothing at this path.")
         if request.method not in resource.operations:
             headers = {"Allow": ", ".join(resource.methods())}
-            raise HTTPRefusal(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
+            raise HTTPRefusal(405, f"The method {request.method} is {Phrase.METHOD.about()}.", headers=headers)
         if resource.path != "/":
             self._prepare()
         if "uuid" in path:
-            uuid = canonical_uuid(path["uuid"])
-            if uuid is None:
+            uuid = path["uuid"].lower()
+            if canonical_uuid(uuid) != uuid:
                 raise errors.ProviderNotFound(name=path["uuid"])
             path["uuid"] = uuid
 

@@ -6,6 +6,7 @@ they arrive; a thread of the pool gets a request when all of it has arrived, and
 
 import logging
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +26,9 @@ from placement_store.http.refusals import UNDEFINED
 MAX_HEADER_BYTES = 64 * 1024
 #: Seconds for which an idle connection is kept: front ends reuse theirs.
 _KEEP_ALIVE = 75
+#: Seconds for which a worker that stops keeps connections without a request: one may be on its way already, and closing
+#: the connection would lose it. gunicorn's own workers do the same.
+_LINGER = 1.0
 #: Connections of one process. One that waits for its client costs some memory and no thread.
 _CONNECTIONS = 2000
 # A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
@@ -52,6 +56,8 @@ def _adjustments(api: Any) -> Adjustments:
 class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     """One process: an event loop, and threads for requests that have arrived."""
 
+    _servers: "Sequence[_ListeningServer]" = ()
+
     def run(self) -> None:
         """Serve until gunicorn stops the worker; then answer the requests that have begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
@@ -59,7 +65,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         adjustments, channels = _adjustments(api), dict[int, Any]()
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(api.threads)
-        servers = [
+        self._servers = servers = [
             _ListeningServer(self.wsgi, api, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
             for listener in self.sockets
         ]
@@ -67,12 +73,20 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._turn(channels, 1.0)
         for server in servers:
             server.stop_listening()
-        while any(server.is_busy() for server in servers):
+        until = time.monotonic() + _LINGER
+        while any(one.is_busy() or (one.active_channels and time.monotonic() < until) for one in servers):
             for server in servers:
                 server.maintenance(time.time())
             self._turn(channels, 0.1)
         dispatcher.shutdown()
         wasyncore.close_all(channels)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop upon gunicorn's signal at once, which the event loop would else see when its wait is over."""
+        if self.alive:
+            super().handle_exit(sig, frame)
+            for server in self._servers:
+                server.pull_trigger()
 
     def _turn(self, channels: dict[int, Any], seconds: float) -> None:
         # gunicorn replaces a process that has not notified it for half a minute.
@@ -149,7 +163,11 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
 
     def add_task(self, task: Any) -> None:
         """Queue a connection, whose next request has arrived, for a thread."""
-        task.requests[0].deadline = time.monotonic() + self._request_timeout
+        request = task.requests[0]
+        request.deadline = time.monotonic() + self._request_timeout
+        if not self.accepting:
+            # The worker stops: its client shall not use the connection again.
+            request.headers["CONNECTION"] = "close"
         super().add_task(task)
 
     def maintenance(self, now: float) -> None:

@@ -1,8 +1,9 @@
 """Translate errors to HTTP: the status and code of each error of the store, and the error document."""
 
+import html
 import http
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import falcon
@@ -10,46 +11,70 @@ import msgspec
 
 from moorage import errors
 from placement_store.http import refusals
-from placement_store.http.refusals import UNDEFINED, HTTPRefusal
+from placement_store.http.phrases import Phrase, before
+from placement_store.http.refusals import ErrorAnswer, HTTPRefusal
 from placement_store.http.versions import MIN, Version, v
 
 LOG = logging.getLogger(__name__)
 
-#: The status and code of errors of the store, by class.
-ErrorStatuses = Mapping[type[errors.MoorageError], tuple[int, str]]
+#: The answers to errors of the store, by class.
+ErrorAnswers = Mapping[type[errors.MoorageError], ErrorAnswer]
 
 #: The default for operations that declare nothing else. The nearest class of an error counts.
-DEFAULT: ErrorStatuses = {
-    errors.MoorageError: (500, UNDEFINED),
-    errors.CallerError: (400, UNDEFINED),
-    errors.NotFound: (404, UNDEFINED),
-    errors.AlreadyExists: (409, refusals.DUPLICATE_NAME),
-    errors.NameInUse: (409, UNDEFINED),
-    errors.StaleView: (409, refusals.CONCURRENT_UPDATE),
-    errors.TryAgain: (409, refusals.CONCURRENT_UPDATE),
-    errors.PlacementRefused: (409, UNDEFINED),
-    errors.InvalidInventory: (400, UNDEFINED),
-    errors.InventoryInUse: (409, refusals.INVENTORY_IN_USE),
-    errors.ProviderInUse: (409, refusals.PROVIDER_IN_USE),
-    errors.ProviderHasChildren: (409, refusals.PROVIDER_HAS_CHILDREN),
-    errors.Unavailable: (503, UNDEFINED),
-    errors.SchemaMismatch: (503, UNDEFINED),
+DEFAULT: ErrorAnswers = {
+    errors.MoorageError: ErrorAnswer(500),
+    errors.CallerError: ErrorAnswer(400),
+    errors.NotFound: ErrorAnswer(404),
+    errors.ProviderNotFound: ErrorAnswer(404, phrases=(Phrase.NO_PROVIDER,)),
+    errors.ResourceClassNotFound: ErrorAnswer(404, phrases=(Phrase.NO_CLASS,)),
+    errors.TraitNotFound: ErrorAnswer(404, phrases=(Phrase.NO_TRAIT,)),
+    errors.ConsumerNotFound: ErrorAnswer(404, phrases=(Phrase.NO_ALLOCATIONS,)),
+    errors.InventoryNotFound: ErrorAnswer(404, phrases=(Phrase.NO_INVENTORY,)),
+    errors.AlreadyExists: ErrorAnswer(409, refusals.DUPLICATE_NAME, (Phrase.PROVIDER_TAKEN,)),
+    errors.NameInUse: ErrorAnswer(409),
+    errors.StaleView: ErrorAnswer(409, refusals.CONCURRENT_UPDATE),
+    errors.ProviderGenerationConflict: ErrorAnswer(409, refusals.CONCURRENT_UPDATE, (Phrase.PROVIDER_GENERATION,)),
+    errors.TryAgain: ErrorAnswer(409, refusals.CONCURRENT_UPDATE),
+    errors.PlacementRefused: ErrorAnswer(409),
+    errors.InvalidInventory: ErrorAnswer(400),
+    errors.InventoryInUse: ErrorAnswer(409, refusals.INVENTORY_IN_USE, (Phrase.INVENTORY_IN_USE,)),
+    errors.ProviderInUse: ErrorAnswer(409, refusals.PROVIDER_IN_USE, (Phrase.PROVIDER_IN_USE,)),
+    errors.ProviderHasChildren: ErrorAnswer(409, refusals.PROVIDER_HAS_CHILDREN, (Phrase.PROVIDER_HAS_CHILDREN,)),
+    errors.Unavailable: ErrorAnswer(503),
+    errors.SchemaMismatch: ErrorAnswer(503),
 }
 
-#: For operations to which an unknown provider, class or trait is a fault of the request: 400, not 404.
-BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
-
+_HTML = "text/html"
 _CODES_SINCE = v("1.23")
 
 
-def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> HTTPRefusal:
+def refusal_of(fault: errors.MoorageError, own: ErrorAnswers) -> HTTPRefusal:
     """Translate an error of the store to a refusal, by the operation's ``own`` table first, then by the default."""
     for table in (own, DEFAULT):
         for kind in type(fault).__mro__:
             if kind in table:
-                status, code = table[kind]
-                return HTTPRefusal(status, str(fault), code)
+                status, code, phrases = table[kind]
+                return HTTPRefusal(status, before(str(fault), (*phrases, *_of_case(fault)), **_data(fault)), code)
     raise AssertionError("the table has the root of the tree")
+
+
+def _of_case(fault: errors.MoorageError) -> Sequence[Phrase]:
+    """Return the phrase that depends on the case of an error."""
+    if isinstance(fault, errors.ConsumerGenerationConflict):
+        return [Phrase.CONSUMER_GENERATION]
+    if isinstance(fault, errors.CapacityExceeded):
+        reason = str(fault.refusals[0]["reason"])
+        return [Phrase.NOT_ALLOCATED, _OF_REASON.get(reason, Phrase.AGAINST_UNITS)]
+    return []
+
+
+_OF_REASON = {"no inventory": Phrase.NO_INVENTORY_TO_ALLOCATE, "not enough room": Phrase.OVER_CAPACITY}
+
+
+def _data(fault: errors.MoorageError) -> dict[str, Any]:
+    if isinstance(fault, errors.ConsumerGenerationConflict) and fault.found is None:
+        return {**fault.data, "found": "null"}
+    return fault.data
 
 
 def install(app: "falcon.App[Any, Any]") -> None:
@@ -61,20 +86,37 @@ def install(app: "falcon.App[Any, Any]") -> None:
 
 
 def _refused(request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
+    # A line of its own, since osc-placement shows the last line alone.
+    general = f"{Phrase.NOT_FOUND.about()}\n\n" if fault.status == http.HTTPStatus.NOT_FOUND else ""
+    detail = f"{general}{fault.detail}"
     described: dict[str, Any] = {
         "status": fault.status,
         "title": http.HTTPStatus(fault.status).phrase,
-        "detail": fault.detail,
+        "detail": detail,
         "request_id": request.context.get("request_id", ""),
     }
     version: Version = request.context.get("version") or MIN
     if version >= _CODES_SINCE:
         described["code"] = fault.code
     response.status = fault.status
-    response.content_type = falcon.MEDIA_JSON
-    response.data = msgspec.json.encode({"errors": [{**described, **fault.extra}]})
+    # Only a client that says more than `*/*` may get a page.
+    offered = [falcon.MEDIA_JSON] if request.accept == "*/*" else [_HTML, falcon.MEDIA_JSON]
+    accepted = request.client_prefers(offered)
+    response.content_type = f"{accepted or 'text/plain'}; charset=UTF-8"
+    if accepted == falcon.MEDIA_JSON:
+        response.content_type = falcon.MEDIA_JSON
+        response.data = msgspec.json.encode({"errors": [{**described, **fault.extra}]})
+    else:
+        response.text = _page(described) if accepted else f"{fault.status} {described['title']}\n\n{detail}\n"
     for name, value in fault.headers.items():
         response.set_header(name, value)
+
+
+def _page(described: Mapping[str, Any]) -> str:
+    """Write an error for a browser."""
+    title = f"{described['status']} {described['title']}"
+    detail = html.escape(described["detail"])
+    return f"<html><head><title>{title}</title></head><body><h1>{title}</h1>{detail}</body></html>\n"
 
 
 def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any) -> None:
@@ -85,8 +127,8 @@ def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.
 
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:
     sentences = {
-        404: "The resource could not be found: there is nothing at this path.",
-        405: f"The method {request.method} is not allowed for this resource.",
+        404: "There is nothing at this path.",
+        405: f"The method {request.method} is {Phrase.METHOD.about()}.",
     }
     detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
     refusal = HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {}))

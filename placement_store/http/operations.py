@@ -13,7 +13,8 @@ from oslo_context.context import RequestContext
 
 from moorage import context
 from placement_store.dispatcher import Dispatcher
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import ErrorAnswers
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.query import Query
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.schemas import Schemas
@@ -61,8 +62,8 @@ class OperationResult:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-#: An operation that takes no parameters, and one that takes no body.
-NO_QUERY, NO_BODY = Schemas({"1.0": {"type": "object", "additionalProperties": False}}), Schemas({})
+#: An operation that ignores parameters, and one that takes no body.
+NO_QUERY, NO_BODY = Schemas({}), Schemas({})
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class DeclaredOperation:
     body: Schemas = NO_BODY
     #: The query parameters that the policy rule compares.
     target: Sequence[str] = ()
-    #: The status and code of errors of the store that differ from the default for this operation.
-    error_status: ErrorStatuses = field(default_factory=dict)
+    #: The answers to errors of the store that differ from the default for this operation.
+    error_status: ErrorAnswers = field(default_factory=dict)
 
     def __call__(self, work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
         """Return the method that falcon calls, with the checks before ``work`` and the response behind it."""
@@ -151,11 +152,11 @@ class Resource:
         version: Version = request.context.version
         if version < declared.since:
             headers = {"Allow": ", ".join(self.methods(version))} if declared.below == 405 else {}
-            raise HTTPRefusal(
-                declared.below, f"Not in microversion {version}; it came with {declared.since}.", headers=headers
-            )
+            sentence = f"Not in microversion {version}; it came with {declared.since}."
+            phrases = [Phrase.METHOD] if declared.below == 405 else []
+            raise HTTPRefusal(declared.below, before(sentence, phrases), headers=headers)
         if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
-            raise HTTPRefusal(406, f"Only {falcon.MEDIA_JSON} is provided.")
+            raise HTTPRefusal(406, Phrase.ONLY_JSON.about())
         takes_body = declared.body.schema_at(version) is not None
         if takes_body:
             _check_content_type(request)
@@ -163,11 +164,11 @@ class Resource:
         if declared.rule is not None:
             target = {name: query.last(name) for name in declared.target}
             self._authorize(declared.rule, request.context.caller, target)
-        declared.query.check(version, query.last_values, "Invalid query string parameters")
+        declared.query.check(version, query.last_values, Phrase.INVALID_QUERY)
         body = None
         if takes_body:
             body = _decoded(_read(request, self.settings.max_body_bytes))
-            declared.body.check(version, body, "JSON does not validate")
+            declared.body.check(version, body, Phrase.INVALID_JSON)
         return Call(version, request.context.caller, request.root_path, query, body)
 
     @classmethod
@@ -182,7 +183,7 @@ class Resource:
 def _check_content_type(request: falcon.Request) -> None:
     sent = (request.content_type or "").partition(";")[0].strip().lower()
     if sent != falcon.MEDIA_JSON:
-        raise HTTPRefusal(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
+        raise HTTPRefusal(415, Phrase.MEDIA_TYPE.about(sent=sent or None))
 
 
 def _read(request: falcon.Request, at_most: int) -> bytes:
@@ -200,10 +201,19 @@ def _decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     # A byte that is not UTF-8 raises ValueError.
     except (msgspec.DecodeError, RecursionError, ValueError) as fault:
-        raise HTTPRefusal(400, f"Malformed JSON: {fault}") from fault
+        raise HTTPRefusal(400, f"{Phrase.MALFORMED_JSON.about()} {fault}") from fault
 
 
 # --- Writing a response ---------------------------------------------------------------------------------------------
+
+
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+def _prefix(request: falcon.Request) -> str:
+    """Return the outer address of the API, without the port that goes without saying."""
+    netloc = request.netloc.removesuffix(_DEFAULT_PORTS.get(request.scheme, ""))
+    return f"{request.scheme}://{netloc}{request.root_path}"
 
 
 def _write(answer: OperationResult, call: Call, request: falcon.Request, response: falcon.Response) -> None:
@@ -212,7 +222,7 @@ def _write(answer: OperationResult, call: Call, request: falcon.Request, respons
         response.content_type = falcon.MEDIA_JSON
         response.data = msgspec.json.encode(answer.body)
     if answer.location is not None:
-        response.set_header("Location", f"{request.prefix}{answer.location}")
+        response.set_header("Location", f"{_prefix(request)}{answer.location}")
     if answer.modified is not None and call.version >= _CACHE_HEADERS_SINCE:
         response.set_header("Last-Modified", formatdate(answer.modified, usegmt=True))
         response.set_header("Cache-Control", "no-cache")

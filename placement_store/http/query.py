@@ -3,16 +3,18 @@
 import re
 import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from moorage.model import ResourceGroup
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
 _IN = "in:"
 _FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
 _REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
+_MORE_THAN_ANY_INVENTORY = 2**60
 _UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
-_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 
 
 class Query:
@@ -36,6 +38,11 @@ class Query:
         values = self._values.get(name)
         return values[-1] if values else None
 
+    def first(self, name: str) -> str | None:
+        """Return the first value of a parameter; null where it was not sent."""
+        values = self._values.get(name)
+        return values[0] if values else None
+
     def all(self, name: str) -> Sequence[str]:
         """Return all values of a parameter, in the order in which they were sent."""
         return self._values.get(name, ())
@@ -52,32 +59,25 @@ def canonical_uuid(text: str) -> str | None:
         return None
 
 
-def uuid_of(name: str, text: str) -> str:
-    """Parse the value of parameter ``name`` as a uuid.
+def resources(text: str) -> dict[str, int]:
+    """Parse the amounts in ``CLASS:AMOUNT[,CLASS:AMOUNT...]``; the last amount of a class counts.
 
-    :raises HTTPRefusal: 400, it is not a uuid.
+    :raises HTTPRefusal: 400, it is malformed.
     """
-    uuid = canonical_uuid(text)
-    if uuid is None:
-        raise _bad(name, f"{text!r} is not a uuid")
-    return uuid
-
-
-def resources(name: str, text: str) -> dict[str, int]:
-    """Parse the amounts in ``CLASS:AMOUNT[,CLASS:AMOUNT...]``.
-
-    :raises HTTPRefusal: 400, it is malformed, or names a class twice.
-    """
+    if not text.strip():
+        raise _bad("nothing is asked for", Phrase.BAD_RESOURCES, Phrase.GOT, sent="empty string")
     amounts: dict[str, int] = {}
     for part in text.split(","):
-        resource_class, _, amount = part.partition(":")
-        if not resource_class or not amount.isascii() or not amount.isdecimal():
-            raise _bad(name, "expected CLASS:AMOUNT[,CLASS:AMOUNT...]")
-        if resource_class in amounts:
-            raise _bad(name, f"{resource_class} stands there twice")
-        if not 1 <= int(amount) <= 2**31 - 1:
-            raise _bad(name, f"{resource_class} cannot have an amount of {amount}")
-        amounts[resource_class] = int(amount)
+        name, colon, amount = part.partition(":")
+        if not colon or ":" in amount:
+            raise _bad("an item is malformed", Phrase.BAD_RESOURCES, Phrase.GOT, sent=part)
+        try:
+            # No inventory has more, and no database could compute with any number.
+            amounts[name] = min(int(amount), _MORE_THAN_ANY_INVENTORY)
+        except ValueError as fault:
+            raise _bad("it is not a number", Phrase.BAD_AMOUNT, Phrase.GOT, name=name, sent=amount) from fault
+        if amounts[name] < 1:
+            raise _bad("it is too small", Phrase.SMALL_AMOUNT, Phrase.GOT, name=name, sent=amounts[name])
     return amounts
 
 
@@ -86,17 +86,23 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
 
     :raises HTTPRefusal: 400, one of them is malformed.
     """
-    amounts, tree = parameters.last(f"resources{suffix}"), parameters.last(f"in_tree{suffix}")
-    required, any_of, forbidden = traits(f"required{suffix}", parameters.all(f"required{suffix}"), version)
-    member_of, not_member_of = aggregates(f"member_of{suffix}", parameters.all(f"member_of{suffix}"), version)
+    found: dict[str, Any] = {}
+    # Each value must be well formed, and the last one counts.
+    for amounts in parameters.all(f"resources{suffix}"):
+        found["resources"] = resources(amounts)
+    required, any_of, forbidden = traits(parameters.all(f"required{suffix}"), version)
+    member_of, not_member_of = aggregates(suffix, parameters.all(f"member_of{suffix}"), version)
+    for tree in parameters.all(f"in_tree{suffix}"):
+        found["in_tree"] = canonical_uuid(tree.strip())
+        if found["in_tree"] is None:
+            raise _bad("it names a provider", Phrase.INVALID_QUERY, Phrase.BAD_IN_TREE, Phrase.GOT, sent=tree)
     return ResourceGroup(
-        resources={} if amounts is None else resources(f"resources{suffix}", amounts),
+        **found,
         required=required,
         any_of=any_of,
         forbidden=forbidden,
         member_of=member_of,
         not_member_of=not_member_of,
-        in_tree=None if tree is None else uuid_of(f"in_tree{suffix}", tree),
     )
 
 
@@ -105,8 +111,8 @@ Names = tuple[str, ...]
 Alternatives = tuple[Names, ...]
 
 
-def traits(name: str, texts: Sequence[str], version: Version) -> tuple[Names, Alternatives, Names]:
-    """Parse the values of parameter ``name`` as required, alternative and forbidden traits.
+def traits(texts: Sequence[str], version: Version) -> tuple[Names, Alternatives, Names]:
+    """Parse the values of a parameter as required, alternative and forbidden traits.
 
     From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` requires any of them, and all values count, not only
     the last.
@@ -114,51 +120,75 @@ def traits(name: str, texts: Sequence[str], version: Version) -> tuple[Names, Al
     :raises HTTPRefusal: 400, a value is malformed.
     """
     required: list[str] = []
-    either: list[tuple[str, ...]] = []
+    either: list[Names] = []
     forbidden: list[str] = []
     for text in texts if version >= _ANY_TRAIT_SINCE else texts[-1:]:
-        if version >= _ANY_TRAIT_SINCE and text.startswith(_IN):
-            either.append(_distinct(_trait(name, one) for one in text.removeprefix(_IN).split(",")))
+        if text.startswith(_IN):
+            either.append(_any_traits(text, version))
             continue
-        for one in text.split(","):
-            if version >= _FORBIDDEN_TRAITS_SINCE and one.startswith("!"):
-                forbidden.append(_trait(name, one[1:]))
-            else:
-                required.append(_trait(name, one))
+        for one in (part.strip() for part in text.split(",")):
+            name = one.lstrip("!")
+            if not name or (name != one and version < _FORBIDDEN_TRAITS_SINCE):
+                raise _bad_traits(text, version)
+            (required if name == one else forbidden).append(name)
     return _distinct(required), tuple(either), _distinct(forbidden)
 
 
-def _trait(name: str, text: str) -> str:
-    if not _TRAIT.fullmatch(text):
-        raise _bad(name, f"{text[:255]!r} is not the name of a trait; expected TRAIT[,TRAIT...]")
-    return text
+def _any_traits(text: str, version: Version) -> Names:
+    if version < _ANY_TRAIT_SINCE:
+        raise _bad("all are required", Phrase.INVALID_QUERY, Phrase.ANY_TRAITS_TOO_OLD, Phrase.GOT, sent=text)
+    found = _distinct(part.strip() for part in text.removeprefix(_IN).split(","))
+    if not all(found):
+        raise _bad_traits(text, version, "in:HW_CPU_X86_VMX,CUSTOM_MAGIC")
+    if any(name.startswith("!") for name in found):
+        raise _bad(f"none of {text} can be forbidden", Phrase.INVALID_QUERY)
+    return found
+
+
+def _bad_traits(text: str, version: Version, example: str | None = None) -> HTTPRefusal:
+    forbids = "!" if version >= _FORBIDDEN_TRAITS_SINCE else ""
+    example = example or f"HW_CPU_X86_VMX,{forbids}CUSTOM_MAGIC"
+    return _bad(f"a trait is missing in {text}", Phrase.INVALID_QUERY, Phrase.BAD_REQUIRED, example=example)
 
 
 def _distinct(names: Iterable[str]) -> Names:
     return tuple(dict.fromkeys(names))
 
 
-def aggregates(name: str, texts: Sequence[str], version: Version) -> tuple[Alternatives, Names]:
-    """Parse the values of parameter ``name`` as alternative and forbidden aggregates.
+def aggregates(suffix: str, texts: Sequence[str], version: Version) -> tuple[Alternatives, Names]:
+    """Parse the values of ``member_of`` of a group as alternative and forbidden aggregates.
 
     From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
 
     :raises HTTPRefusal: 400, a value is malformed, or the parameter is repeated before 1.24.
     """
     if len(texts) > 1 and version < _REPEATED_AGGREGATES_SINCE:
-        raise _bad(name, "it may be sent once")
-    member_of: list[tuple[str, ...]] = []
+        raise _bad("it may be sent once", Phrase.ONE_MEMBER_OF, suffix=suffix)
+    member_of: list[Names] = []
     not_member_of: list[str] = []
     for text in texts:
-        plain = text[1:] if version >= _FORBIDDEN_AGGREGATES_SINCE and text.startswith("!") else text
-        parts = plain.removeprefix(_IN).split(",") if plain.startswith(_IN) else [plain]
-        found = _distinct(uuid_of(name, part) for part in parts)
-        if plain is text:
+        plain = text.removeprefix("!")
+        found = _aggregates(text, plain)
+        if plain == text:
             member_of.append(found)
+        elif version < _FORBIDDEN_AGGREGATES_SINCE:
+            raise _bad("it came with 1.32", Phrase.FORBIDDEN_MEMBER_OF, suffix=suffix)
         else:
             not_member_of += found
     return tuple(member_of), _distinct(not_member_of)
 
 
-def _bad(name: str, reason: str) -> HTTPRefusal:
-    return HTTPRefusal(400, f"Invalid query string parameters: {name}: {reason}")
+def _aggregates(text: str, plain: str) -> Names:
+    if "," in plain and not plain.startswith(_IN):
+        raise _bad("there is a comma", Phrase.MEMBER_OF_WITHOUT_IN, Phrase.GOT, sent=text)
+    found: list[str] = []
+    for part in plain.removeprefix(_IN).split(","):
+        uuid = canonical_uuid(part)
+        if uuid is None:
+            raise _bad("it is no uuid", Phrase.INVALID_QUERY, Phrase.BAD_MEMBER_OF, Phrase.GOT, sent=part)
+        found.append(uuid)
+    return _distinct(found)
+
+
+def _bad(sentence: str, *phrases: Phrase, **data: Any) -> HTTPRefusal:
+    return HTTPRefusal(400, before(f"In the query: {sentence}.", phrases, **data))

@@ -1,6 +1,9 @@
 """Refusals of requests: a status, a code for clients, and a sentence for people."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+from placement_store.http.phrases import Phrase
 
 # The codes of the published API (since 1.23); they never change.
 UNDEFINED = "placement.undefined_code"
@@ -13,6 +16,14 @@ PROVIDER_NOT_FOUND = "placement.resource_provider.not_found"
 QUERY_DUPLICATE_KEY = "placement.query.duplicate_key"
 QUERY_BAD_VALUE = "placement.query.bad_value"
 QUERY_MISSING_VALUE = "placement.query.missing_value"
+
+
+class ErrorAnswer(NamedTuple):
+    """The answer to an error of the store: status, code, and the phrases before its text, filled in with its data."""
+
+    status: int
+    code: str = UNDEFINED
+    phrases: tuple[Phrase, ...] = ()
 
 
 class HTTPRefusal(Exception):

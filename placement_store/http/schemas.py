@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import jsonschema.validators
 
+from placement_store.http.phrases import Phrase
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
@@ -43,8 +44,8 @@ class Schemas:
         validator = self._validators[bisect.bisect_right(self._since, version)]
         return None if validator is None else validator.schema
 
-    def check(self, version: Version, value: object, what: str) -> None:
-        """Validate ``value``; the detail of a refusal begins with ``what``.
+    def check(self, version: Version, value: object, phrase: Phrase) -> None:
+        """Validate ``value``; the detail of a refusal begins with ``phrase``.
 
         :raises HTTPRefusal: 400, with the path and the reason of the fault.
         """
@@ -54,7 +55,7 @@ class Schemas:
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
         reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
-        raise HTTPRefusal(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
+        raise HTTPRefusal(400, f"{phrase.about()} {reason} {Phrase.FAILED_RULE.about(rule=fault.validator)}{where}.")
 
 
 def _validator(schema: Schema | None) -> Any:
@@ -103,8 +104,9 @@ MAX_AMOUNT = 2**31 - 1
 
 UUID: Schema = {"type": "string", "format": "uuid"}
 #: The same for the keys of an object.
-UUID_PATTERN = r"^[0-9A-Fa-f]{8}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{12}\Z"
-GENERATION: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+UUID_PATTERN = r"^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\Z"
+# No generation is below 0: one that is named has changed.
+GENERATION: Schema = {"type": "integer", "maximum": 2**63 - 1}
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 RESOURCE_CLASS: Schema = {**NAME, "pattern": r"^[A-Z0-9_]+\Z"}
 CUSTOM_NAME: Schema = {**NAME, "pattern": r"^CUSTOM_[A-Z0-9_]+\Z"}

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import microversion_parse
 
+from placement_store.http.phrases import Phrase
 from placement_store.http.refusals import HTTPRefusal
 
 #: The service type in the header.
@@ -44,9 +45,9 @@ def negotiate(headers: Mapping[str, str]) -> Version:
     except ValueError as fault:
         raise HTTPRefusal(
             406,
-            f"Microversion not served: {fault}",
+            Phrase.BAD_VERSION.about(reason=fault),
             extra={"max_version": str(MAX), "min_version": str(MIN)},
         ) from fault
     except TypeError as fault:
-        raise HTTPRefusal(400, f"Not a microversion: {fault}") from fault
+        raise HTTPRefusal(400, Phrase.BAD_VERSION.about(reason=fault)) from fault
     return Version(negotiated.major, negotiated.minor)

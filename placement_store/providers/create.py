@@ -47,8 +47,8 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
     :raises StaleRead: a concurrent transaction creates one of them, or changes the tree of a parent; a new transaction
         may succeed.
     """
-    _refuse_taken(connection, new)
     places = _lock_parents(connection, {one.parent_uuid for one in new if one.parent_uuid} - {one.uuid for one in new})
+    _refuse_taken(connection, new)
     pending = list(new)
     while pending:
         level = [one for one in pending if one.parent_uuid is None or one.parent_uuid in places]

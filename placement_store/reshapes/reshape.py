@@ -52,11 +52,12 @@ def carry_out(
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     ids = {uuid: key.id for uuid, key in providers.keys_of(connection, described).items()}
+    # Consumers first, as in Placement, whose clients are told of their stale generation before anything else.
+    put_plan = puts.plan(connection, puts_of, names)
     wanted = {
         ids[uuid]: inventories.numbered(connection, uuid, reshaped.inventories, names)
         for uuid, reshaped in described.items()
     }
-    put_plan = puts.plan(connection, puts_of, names)
     for uuid, reshaped in described.items():
         put_plan.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
     # The locks come first: what has been read so far counts only if no generation has changed until they are held.
@@ -100,7 +101,7 @@ def _interim(
     An inventory that gains an allocation is already as wanted: that is what the allocation must fit. One that only
     loses allocations keeps its present form until then, so that no warning about an over-full inventory is logged.
     """
-    given = {pair for change in changes for pair in change.differing if pair in change.after}
+    given = {pair for change in changes for pair in change.measured if pair in change.after}
     present = providers.inventories_of(connection, wanted)
     interim: dict[int, dict[int, Inventory]] = {}
     for id_, described in wanted.items():

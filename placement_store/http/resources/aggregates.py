@@ -6,11 +6,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.messages import SetAggregates
 from placement_store.db import change_feed
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult
+from placement_store.http.phrases import Phrase
 from placement_store.http.query import canonical_uuid
+from placement_store.http.refusals import CONCURRENT_UPDATE, ErrorAnswer
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import GENERATION, UUID, Schema, Schemas, document
 from placement_store.http.versions import v
@@ -44,7 +46,14 @@ class AggregatesResource(ProviderScopedResource):
         """List the aggregates of a provider, from 1.19 with its generation."""
         return _shown(call, *self.present(uuid))
 
-    @DeclaredOperation("placement:resource_providers:aggregates:update", since=v("1.1"), body=_REPLACE_SCHEMAS)
+    @DeclaredOperation(
+        "placement:resource_providers:aggregates:update",
+        since=v("1.1"),
+        body=_REPLACE_SCHEMAS,
+        error_status={
+            errors.ProviderGenerationConflict: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.UPDATE_GENERATION,))
+        },
+    )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace the aggregates of a provider; before 1.19 its generation is neither compared nor bumped."""
         by_generation = call.version >= _GENERATIONS_SINCE

@@ -7,13 +7,21 @@ from random import SystemRandom
 from typing import Any, Literal
 
 from moorage import errors
-from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
+from moorage.model import (
+    UNSUFFIXED,
+    AllocationCandidates,
+    AllocationRequest,
+    ProviderSummary,
+    ResourceGroup,
+    ResourceRequest,
+)
 from placement_store.candidates import listing
 from placement_store.http import query, refusals
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.query import Names, Query
-from placement_store.http.refusals import UNDEFINED, HTTPRefusal
+from placement_store.http.refusals import ErrorAnswer, HTTPRefusal
 from placement_store.http.schemas import TEXT, Schema, Schemas, document, with_more
 from placement_store.http.versions import Version, v
 
@@ -53,7 +61,11 @@ _LIST_SCHEMAS = Schemas(
 _BY_PROVIDER_SINCE, _TRAITS_SINCE, _ALL_CLASSES_SINCE = v("1.12"), v("1.17"), v("1.27")
 _TREES_SINCE, _MAPPINGS_SINCE = v("1.29"), v("1.34")
 # An unknown class or trait is a fault of the request; so is a request that is too hard to search for.
-_BAD_QUERY: ErrorStatuses = {errors.NotFound: (400, UNDEFINED), errors.SearchBoundReached: (400, UNDEFINED)}
+_BAD_QUERY: ErrorAnswers = {
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.BAD_CLASS, Phrase.NO_CLASS)),
+    errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_TRAIT,)),
+    errors.SearchBoundReached: ErrorAnswer(400),
+}
 
 
 class CandidatesResource(Resource):
@@ -67,10 +79,7 @@ class CandidatesResource(Resource):
     def on_get(self, call: Call) -> OperationResult:
         """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = _request_of(call.query, call.version)
-        try:
-            found = self._found(request, self._limit(call.query.last("limit")), call.version)
-        except errors.InvalidRequest as fault:
-            raise _query_refusal(fault, call.version) from fault
+        found = self._found(request, self._limit(call.query), call.version)
         if call.version < _TREES_SINCE:
             found = _without_trees(found)
         body = {
@@ -79,10 +88,14 @@ class CandidatesResource(Resource):
         }
         return OperationResult(body=body, modified=time.time())
 
-    def _limit(self, sent: str | None) -> int:
+    def _limit(self, parameters: Query) -> int:
         at_most: int = self.settings.max_allocation_candidates
+        for sent in parameters.all("limit"):
+            if not _LIMIT_FORM.fullmatch(sent):
+                raise HTTPRefusal(400, before("limit is a number.", [Phrase.INVALID_QUERY]))
+        first = parameters.first("limit")
         # A number with more digits than the maximum is above it; Python refuses to parse thousands of digits.
-        return at_most if sent is None or len(sent) > len(str(at_most)) else min(int(sent), at_most)
+        return at_most if first is None or len(first) > len(str(at_most)) else min(int(first), at_most)
 
     def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
         rng = SystemRandom() if self.settings.randomize_allocation_candidates else None
@@ -93,6 +106,7 @@ class CandidatesResource(Resource):
             limit,
             one_of_each_tree=version < _TREES_SINCE,
             rng=rng,
+            folds=self.settings.fold_allocation_candidates,
         )
 
 
@@ -146,55 +160,98 @@ def _summary(summary: ProviderSummary, classes: Collection[str] | None, version:
 # --- The query --------------------------------------------------------------------------------------------------------
 
 
+_LIMIT_FORM = re.compile("[1-9][0-9]*")
 _GROUP_KEY = re.compile(r"(resources|required|member_of|in_tree)([A-Za-z0-9_-]{0,64})")
-_RESOURCELESS_GROUPS_SINCE = v("1.36")
-_POLICIES: Mapping[str | None, Literal["none", "isolate"]] = {"none": "none", "isolate": "isolate"}
+_RESOURCELESS_GROUPS_SINCE, _FORBIDDEN_TRAITS_SINCE, _NO_ANY_TRAITS = v("1.36"), v("1.22"), v("1.38")
+_POLICIES: Mapping[str, Literal["none", "isolate"]] = {"none": "none", "isolate": "isolate"}
 
 
 def _request_of(parameters: Query, version: Version) -> ResourceRequest:
     """Parse a query that is valid under its schema into a request.
 
-    :raises HTTPRefusal: 400, a parameter is malformed or repeated.
+    The order of the checks decides which fault is told, and its code.
+
+    :raises HTTPRefusal: 400, a parameter is malformed or repeated, or the request contradicts itself.
     """
+    root_required, root_forbidden = _root_traits(parameters, version)
+    same_subtree = tuple(_suffixes(text) for text in parameters.all("same_subtree"))
     # The groups in the order of their first parameters.
     suffixes = dict.fromkeys(match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name)))
     groups = {suffix: query.group(parameters, suffix, version) for suffix in suffixes}
     if version < _RESOURCELESS_GROUPS_SINCE:
-        for suffix, group in groups.items():
-            if not group.resources:
-                raise HTTPRefusal(400, f"The request group {suffix!r} asks for no resources.")
-    root_required, root_forbidden = _root_traits(parameters, version)
+        _require_resources(groups)
+    else:
+        _require_subtrees(groups, {suffix for one in same_subtree for suffix in one})
+    if version >= _FORBIDDEN_TRAITS_SINCE:
+        _refuse_contradictions(groups)
+    policy = parameters.first("group_policy")
+    if policy is None and len(groups.keys() - {UNSUFFIXED}) > 1:
+        raise HTTPRefusal(400, Phrase.NEEDS_GROUP_POLICY.about())
     return ResourceRequest(
         groups=groups,
-        group_policy=_POLICIES.get(parameters.last("group_policy")),
-        same_subtree=tuple(tuple(dict.fromkeys(text.split(","))) for text in parameters.all("same_subtree")),
+        # What it is has been checked of the last one only, and the first one counts.
+        group_policy=None if policy is None else _POLICIES.get(policy, "none"),
+        same_subtree=same_subtree,
         root_required=root_required,
         root_forbidden=root_forbidden,
     )
 
 
-def _query_refusal(fault: errors.InvalidRequest, version: Version) -> HTTPRefusal:
-    """Translate the store's refusal of such a request: the path of the fault decides on the code."""
-    place = fault.path.removeprefix("$.request.")
-    code = refusals.UNDEFINED
-    if place == "groups":
-        code = refusals.QUERY_MISSING_VALUE
-    elif place.startswith(("same_subtree[", "root_forbidden")) or place.endswith("].resources"):
-        code = refusals.QUERY_BAD_VALUE
-    if version < _RESOURCELESS_GROUPS_SINCE and place == "groups":
-        code = refusals.UNDEFINED
-    return HTTPRefusal(400, f"Invalid query string: {fault.reason}, at {place}", code)
-
-
 def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:
     texts = parameters.all("root_required")
     if len(texts) > 1:
-        raise HTTPRefusal(
-            400, "Invalid query string parameter root_required: it may be sent once", refusals.QUERY_DUPLICATE_KEY
-        )
-    required, any_of, forbidden = query.traits("root_required", texts, version)
-    if any_of:
-        raise HTTPRefusal(
-            400, "Invalid query string parameter root_required: `in:` is not for it", refusals.QUERY_BAD_VALUE
-        )
+        raise HTTPRefusal(400, Phrase.ONE_ROOT_REQUIRED.about(), refusals.QUERY_DUPLICATE_KEY)
+    # One of several traits cannot be required of a root, in any version.
+    required, _, forbidden = query.traits(texts, min(version, _NO_ANY_TRAITS))
+    if both := sorted(set(required).intersection(forbidden)):
+        raise HTTPRefusal(400, Phrase.ROOT_CONFLICT.about(names=", ".join(both)), refusals.QUERY_BAD_VALUE)
     return required, forbidden
+
+
+def _suffixes(text: str) -> Names:
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if UNSUFFIXED in found:
+        raise HTTPRefusal(400, Phrase.EMPTY_SUFFIX.about(), refusals.QUERY_BAD_VALUE)
+    return found
+
+
+def _require_resources(groups: Mapping[str, ResourceGroup]) -> None:
+    """Check that each group asks for resources, as before 1.36."""
+    empty = {suffix: group for suffix, group in groups.items() if not group.resources}
+    orphans = {
+        Phrase.ORPHANED_TRAITS: [f"required{suffix}" for suffix, one in empty.items() if one.required or one.any_of],
+        Phrase.ORPHANED_MEMBER_OF: [
+            f"member_of{suffix}" for suffix, one in empty.items() if one.member_of or one.not_member_of
+        ],
+    }
+    for phrase, names in orphans.items():
+        if names:
+            raise HTTPRefusal(400, phrase.about(names=", ".join(names)))
+    if empty:
+        raise HTTPRefusal(400, Phrase.GROUP_WITHOUT_RESOURCES.about())
+    if not groups:
+        raise HTTPRefusal(400, Phrase.NO_GROUP.about())
+
+
+def _require_subtrees(groups: Mapping[str, ResourceGroup], in_subtrees: Collection[str]) -> None:
+    """Check that a subtree names each group without resources, and groups that there are."""
+    empty = [suffix for suffix, group in groups.items() if not group.resources]
+    if len(empty) == len(groups):
+        raise HTTPRefusal(400, Phrase.NOTHING_ASKED.about(), refusals.QUERY_MISSING_VALUE)
+    for phrase, bad in {
+        Phrase.NOTHING_OF_SUFFIX: [suffix for suffix in empty if suffix not in in_subtrees],
+        Phrase.UNKNOWN_SUFFIX: sorted(suffix for suffix in in_subtrees if suffix not in groups),
+    }.items():
+        if bad:
+            raise HTTPRefusal(400, f"{phrase.about()} {bad}", refusals.QUERY_BAD_VALUE)
+
+
+def _refuse_contradictions(groups: Mapping[str, ResourceGroup]) -> None:
+    conflicts = sorted(
+        f"required{suffix}: ({', '.join(sorted(wanted))})"
+        for suffix, group in groups.items()
+        for wanted in (*((name,) for name in group.required), *group.any_of)
+        if set(wanted) <= set(group.forbidden)
+    )
+    if conflicts:
+        raise HTTPRefusal(400, Phrase.TRAIT_CONFLICT.about(names=", ".join(conflicts)))

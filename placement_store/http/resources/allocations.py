@@ -13,10 +13,11 @@ from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
-from placement_store.http.errors import BAD_NAME
+from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import HTTPRefusal
+from placement_store.http.refusals import ErrorAnswer, HTTPRefusal
 from placement_store.http.resources.usages import UNKNOWN
 from placement_store.http.schemas import (
     GENERATION,
@@ -54,7 +55,11 @@ _SOME_BY_PROVIDER: Schema = {**_BY_PROVIDER, "minProperties": 1}
 
 _OWNER = {"project_id": NAME, "user_id": NAME}
 # The providers of each group of the request: accepted and ignored.
-_MAPPINGS = by_key(r"^[A-Za-z0-9_-]{0,64}\Z", {"type": "array", "minItems": 1, "items": UUID})
+_MAPPINGS: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "patternProperties": {"[A-Za-z0-9_-]": {"type": "array", "minItems": 1, "items": UUID}},
+}
 _CONSUMER_GENERATION: Schema = {"anyOf": [GENERATION, {"type": "null"}]}
 
 _PUT_1_0 = document({"allocations": _LIST}, required=("allocations",))
@@ -77,6 +82,11 @@ BY_CONSUMER = {
 }
 #: What ``POST /allocations`` takes.
 _POST_SCHEMAS = Schemas({since: {**schema, "minProperties": 1} for since, schema in BY_CONSUMER.items()})
+
+_BAD_NAME: ErrorAnswers = {
+    errors.ProviderNotFound: ErrorAnswer(400, phrases=(Phrase.NO_PROVIDER_OF_ALLOCATION,)),
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NOT_ALLOCATED, Phrase.NO_CLASS)),
+}
 
 _OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
 
@@ -110,7 +120,7 @@ def put_of(sent: Mapping[str, Any], version: Version, settings: Any) -> Put:
     if version >= _OWNER_SINCE:
         described |= {"project_id": sent["project_id"], "user_id": sent["user_id"]}
     else:
-        first |= {
+        described |= {
             "project_id": settings.incomplete_consumer_project_id,
             "user_id": settings.incomplete_consumer_user_id,
         }
@@ -140,7 +150,8 @@ def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
 def _required_uuid(spelled: str, kind: str) -> str:
     uuid = canonical_uuid(spelled)
     if uuid is None:
-        raise HTTPRefusal(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
+        phrases = [Phrase.BAD_CONSUMER] if kind == "consumer" else []
+        raise HTTPRefusal(400, before(f"The uuid of a {kind} is expected, not {spelled[:255]!r}.", phrases))
     return uuid
 
 
@@ -152,7 +163,7 @@ class AllocationsResource(Resource):
 
     path = "/allocations"
 
-    @DeclaredOperation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:allocations:manage", since=v("1.13"), body=_POST_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
@@ -165,6 +176,13 @@ class AllocationsOfConsumerResource(Resource):
 
     path = "/allocations/{consumer_uuid}"
 
+    def require_path(self, **path: str) -> None:
+        """Check that the consumer is named by a uuid.
+
+        :raises HTTPRefusal: 400, it is not.
+        """
+        _required_uuid(path["consumer_uuid"], "consumer")
+
     @DeclaredOperation("placement:allocations:list")
     def on_get(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Show the allocations of a consumer; they are empty for one that does not exist."""
@@ -174,7 +192,7 @@ class AllocationsOfConsumerResource(Resource):
             return OperationResult(body={"allocations": {}}, modified=time.time())
         return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")

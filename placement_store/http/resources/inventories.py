@@ -10,10 +10,11 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
-from placement_store.http.errors import ErrorStatuses
+from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult
-from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefusal
-from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
+from placement_store.http.phrases import Phrase, before
+from placement_store.http.refusals import CONCURRENT_UPDATE, INVENTORY_IN_USE, ErrorAnswer, HTTPRefusal
+from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of, providers_first
 from placement_store.http.schemas import (
     GENERATION,
     MAX_AMOUNT,
@@ -62,14 +63,35 @@ _REPLACE_SCHEMAS = Schemas({"1.0": ALL_INVENTORIES})
 _UPDATE_SCHEMAS = Schemas({"1.0": with_more(INVENTORY, {}, required=("resource_provider_generation",))})
 
 _ALL_RESERVED_SINCE = v("1.26")
-_BAD_CLASS: ErrorStatuses = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
+_CREATE_ANSWERS: ErrorAnswers = {
+    errors.AlreadyExists: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.CREATE_CONFLICT,)),
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.INVENTORY_NOT_CREATED, Phrase.NO_CLASS)),
+    errors.InvalidInventory: ErrorAnswer(400, phrases=(Phrase.INVENTORY_NOT_CREATED, Phrase.RESERVED_TOO_MUCH)),
+}
+_INVALID = ErrorAnswer(400, phrases=(Phrase.INVENTORY_NOT_UPDATED, Phrase.RESERVED_TOO_MUCH))
+_REPLACE_ANSWERS: ErrorAnswers = {
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.UNKNOWN_CLASS, Phrase.NO_CLASS)),
+    errors.InventoryInUse: ErrorAnswer(409, INVENTORY_IN_USE, (Phrase.UPDATE_CONFLICT, Phrase.INVENTORY_IN_USE)),
+    errors.InvalidInventory: _INVALID,
+}
+_UPDATE_ANSWERS: ErrorAnswers = {
+    errors.InventoryNotFound: ErrorAnswer(400, phrases=(Phrase.NO_INVENTORY_RECORD,)),
+    errors.InvalidInventory: _INVALID,
+}
+_DELETE_ANSWERS: ErrorAnswers = {
+    errors.InventoryInUse: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.INVENTORY_IN_USE,)),
+    errors.InventoryNotFound: ErrorAnswer(404, phrases=(Phrase.NO_INVENTORY_TO_DELETE,)),
+    errors.ResourceClassNotFound: ErrorAnswer(404, phrases=(Phrase.NO_INVENTORY_TO_DELETE, Phrase.NO_CLASS)),
+}
 
 #: Inventories by resource class.
 Held = Mapping[str, Inventory]
 
 
-def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inventory:
-    """Parse an inventory.
+def described(
+    resource_class: str, sent: Mapping[str, Any], call: Call, phrase: Phrase = Phrase.INVENTORY_NOT_UPDATED
+) -> Inventory:
+    """Parse an inventory; the phrase is of the refusal.
 
     :raises HTTPRefusal: 400, its capacity is below 1, which is allowed from 1.26.
     """
@@ -78,7 +100,8 @@ def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inven
     inventory = msgspec.convert(fields, Inventory, strict=False)
     # A capacity out of range is refused by the store.
     if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
-        raise HTTPRefusal(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
+        sentence = f"The inventory of {resource_class} leaves nothing that could be allocated."
+        raise HTTPRefusal(400, before(sentence, [phrase, Phrase.RESERVED_ALL]))
     return inventory
 
 
@@ -103,27 +126,29 @@ class InventoriesResource(_WithInventories):
     @DeclaredOperation(
         "placement:resource_providers:inventories:create",
         body=_CREATE_SCHEMAS,
-        error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
+        error_status=_CREATE_ANSWERS,
     )
     def on_post(self, call: Call, uuid: str) -> OperationResult:
         """Create the inventory of one class; a generation in the body is ignored."""
         name = call.body["resource_class"]
-        inventory = described(name, call.body, call)
-        message = SetInventory(
-            request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
-        )
-        provider, held = self.after(message)
+        with providers_first(self.store, {uuid: None}):
+            inventory = described(name, call.body, call, Phrase.INVENTORY_NOT_CREATED)
+            message = SetInventory(
+                request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
+            )
+            provider, held = self.after(message)
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
     @DeclaredOperation(
-        "placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS
+        "placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_REPLACE_ANSWERS
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace all inventories of a provider."""
-        wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
         generation = int(call.body["resource_provider_generation"])
-        message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
-        return self._shown(*self.after(message))
+        with providers_first(self.store, {uuid: generation}):
+            wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
+            message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
+            return self._shown(*self.after(message))
 
     @DeclaredOperation("placement:resource_providers:inventories:delete", since=v("1.5"), below=405)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
@@ -154,28 +179,30 @@ class InventoryOfClassResource(_WithInventories):
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @DeclaredOperation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
+    @DeclaredOperation(
+        "placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_UPDATE_ANSWERS
+    )
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace the inventory of one class, which must exist."""
-        message = SetInventory(
-            request_id=ids.fresh(),
-            uuid=uuid,
-            resource_class=resource_class,
-            inventory=described(resource_class, call.body, call),
-            generation=int(call.body["resource_provider_generation"]),
-            expected="present",
-        )
-        provider, held = self.after(message)
+        generation = int(call.body["resource_provider_generation"])
+        with providers_first(self.store, {uuid: generation}):
+            message = SetInventory(
+                request_id=ids.fresh(),
+                uuid=uuid,
+                resource_class=resource_class,
+                inventory=described(resource_class, call.body, call),
+                generation=generation,
+                expected="present",
+            )
+            provider, held = self.after(message)
         return _one(provider, held[resource_class])
 
-    @DeclaredOperation(
-        "placement:resource_providers:inventories:delete",
-        error_status={errors.InventoryInUse: (409, CONCURRENT_UPDATE)},
-    )
+    @DeclaredOperation("placement:resource_providers:inventories:delete", error_status=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Delete the inventory of one class."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
-        self.store.once_unnamed(partial(self.store.run, message))
+        with providers_first(self.store, {uuid: None}):
+            self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
 
 

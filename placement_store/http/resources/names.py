@@ -1,25 +1,14 @@
 """Shared operations of traits and resource classes: names, either standard or custom."""
 
-import re
 from functools import partial
 
 from sqlalchemy import Connection
 
+from moorage import errors
 from placement_store.db.names import Names
 from placement_store.http.operations import Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.refusals import HTTPRefusal
-
-_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
-_LONGEST = 255
-
-
-def require_custom(name: str) -> None:
-    """Check that a name has the form of a custom one.
-
-    :raises HTTPRefusal: 400, it has not.
-    """
-    if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
-        raise HTTPRefusal(400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it.")
 
 
 class NamedResource(Resource):
@@ -29,13 +18,16 @@ class NamedResource(Resource):
         """Create a name unless it exists; return whether it was created."""
         return bool(self.store.once_unnamed(lambda connection: names.create(connection, {name})))
 
-    def _delete(self, names: Names, name: str) -> None:
-        """Delete an existing custom name that is not in use."""
+    def _delete(self, names: Names, name: str, standard: Phrase) -> None:
+        """Delete an existing custom name that is not in use; for a standard one, refuse with the phrase."""
 
         def work(connection: Connection) -> None:
             # A missing name is reported first, even where the name is not custom.
             names.require(connection, {name})
-            names.require_custom(name)
+            try:
+                names.require_custom(name)
+            except errors.InvalidRequest as fault:
+                raise HTTPRefusal(400, before(str(fault), [standard], name=name)) from fault
             names.delete(connection, name)
 
         self.store.once_unnamed(work)

@@ -2,12 +2,20 @@
 
 from moorage import errors
 from moorage.model import ReshapedInventories
-from placement_store.http.errors import BAD_NAME
+from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, HTTPRefusal
+from placement_store.http.refusals import (
+    CONCURRENT_UPDATE,
+    INVENTORY_IN_USE,
+    PROVIDER_NOT_FOUND,
+    ErrorAnswer,
+    HTTPRefusal,
+)
 from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
 from placement_store.http.resources.inventories import ALL_INVENTORIES, described
+from placement_store.http.resources.resource_providers import providers_first
 from placement_store.http.schemas import UUID_PATTERN, Schemas, by_key, document
 from placement_store.http.versions import v
 from placement_store.reshapes import reshape
@@ -22,21 +30,36 @@ _RESHAPE_SCHEMAS = Schemas(
     }
 )
 
+_ANSWERS: ErrorAnswers = {
+    errors.ProviderNotFound: ErrorAnswer(400, phrases=(Phrase.NO_PROVIDER_OF_ALLOCATION,)),
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NO_CLASS,)),
+    errors.ProviderGenerationConflict: ErrorAnswer(
+        409, CONCURRENT_UPDATE, (Phrase.PROVIDER_GENERATION, Phrase.RESHAPED_GENERATION)
+    ),
+    errors.InventoryInUse: ErrorAnswer(409, INVENTORY_IN_USE, (Phrase.UPDATE_CONFLICT, Phrase.INVENTORY_IN_USE)),
+}
+
 
 class ReshaperResource(Resource):
     """Reshapes of trees."""
 
     path = "/reshaper"
 
-    @DeclaredOperation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:reshaper:reshape", since=v("1.30"), body=_RESHAPE_SCHEMAS, error_status=_ANSWERS)
     def on_post(self, call: Call) -> OperationResult:
         """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)
         puts = puts_of(call.body["allocations"], call.version, self.settings)
         try:
-            self.store.once_unnamed(lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes))
+            with providers_first(self.store, {uuid: one.generation for uuid, one in wanted.items()}):
+                self.store.once_unnamed(
+                    lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes)
+                )
         except errors.ProviderNotFound as fault:
-            raise HTTPRefusal(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
+            if fault.name not in wanted:
+                raise
+            phrases = (Phrase.NO_RESHAPED_PROVIDER, Phrase.NO_PROVIDER)
+            raise HTTPRefusal(400, before(str(fault), phrases, name=fault.name), PROVIDER_NOT_FOUND) from fault
         return OperationResult(204)
 
 

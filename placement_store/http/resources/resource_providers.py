@@ -1,6 +1,8 @@
 """``/resource_providers``: providers, and their places in trees."""
 
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,9 +19,12 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from placement_store.db import change_feed
+from placement_store.dispatcher import Dispatcher
 from placement_store.http import query
-from placement_store.http.errors import BAD_NAME
+from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
+from placement_store.http.phrases import Phrase, before
+from placement_store.http.refusals import DUPLICATE_NAME, PROVIDER_IN_USE, ErrorAnswer, HTTPRefusal
 from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import create as new_providers
@@ -49,6 +54,15 @@ _LIST_1_18 = with_more(_LIST_1_14, {"required": TEXT})
 #: The parameters of ``GET /resource_providers``; they are parsed in :mod:`placement_store.http.query`.
 _LIST_SCHEMAS = Schemas({"1.0": _LIST_1_0, "1.3": _LIST_1_3, "1.4": _LIST_1_4, "1.14": _LIST_1_14, "1.18": _LIST_1_18})
 
+_LIST_ANSWERS: ErrorAnswers = {
+    errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.BAD_CLASS, Phrase.NO_CLASS)),
+    errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_TRAIT,)),
+}
+_UPDATE_ANSWERS: ErrorAnswers = {errors.ProviderInUse: ErrorAnswer(409, PROVIDER_IN_USE)}
+_DELETE_ANSWERS: ErrorAnswers = {
+    errors.ProviderNotFound: ErrorAnswer(404, phrases=(Phrase.NO_PROVIDER_TO_DELETE,)),
+}
+
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
 #: The links of a provider, with the first version of each.
 _LINKS = {"inventories": v("1.0"), "usages": v("1.0"), "aggregates": v("1.1"), "traits": v("1.6")}
@@ -73,6 +87,24 @@ def represented(provider: Outline, call: Call) -> dict[str, Any]:
     if call.version >= _TREES_SINCE:
         shown |= {"parent_provider_uuid": provider.parent_uuid, "root_provider_uuid": provider.root_uuid}
     return shown
+
+
+@contextmanager
+def providers_first(store: Dispatcher, named: Mapping[str, int | None]) -> Iterator[None]:
+    """Refuse a missing provider or a stale generation rather than another fault, as the published API does.
+
+    :param named: the generations that the request names, by the provider's uuid; null where it names none.
+    :raises ProviderGenerationConflict: a provider is at another one, and there is another fault.
+    :raises ProviderNotFound: there is no such provider, and there is another fault.
+    """
+    try:
+        yield
+    except (errors.CallerError, errors.InvalidInventory, errors.ConsumerGenerationConflict, HTTPRefusal):
+        for uuid, generation in named.items():
+            found = store.read(partial(outlines.get, uuid=uuid)).generation
+            if generation not in (None, found):
+                raise errors.ProviderGenerationConflict(provider_uuid=uuid, named=generation, found=found) from None
+        raise
 
 
 class ProviderScopedResource(Resource):
@@ -116,35 +148,52 @@ class ResourceProvidersResource(Resource):
 
     path = "/resource_providers"
 
-    @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_LIST_ANSWERS)
     def on_get(self, call: Call) -> OperationResult:
         """List the providers that match all parameters of the query."""
-        name, uuid = call.query.last("name"), call.query.last("uuid")
+        # An empty name is no condition.
+        name, uuid = call.query.last("name") or None, call.query.last("uuid")
         # Requirements that each provider must meet by itself.
         has_group = not set(call.query.names) <= {"name", "uuid"}
         group = query.group(call.query, "", call.version) if has_group else None
-        found = self.store.read(
-            lambda connection: outlines.listed(
-                connection, name=name, uuid=None if uuid is None else query.uuid_of("uuid", uuid), group=group
+        try:
+            found = self.store.read(
+                lambda connection: outlines.listed(
+                    connection, name=name, uuid=None if uuid is None else query.canonical_uuid(uuid), group=group
+                )
             )
-        )
+        except errors.InvalidRequest:
+            # A trait that is both required and forbidden: no provider is so.
+            found = []
         modified = max((provider.updated_at for provider in found), default=time.time())
         return OperationResult(
             body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
         )
 
-    @DeclaredOperation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=BAD_NAME)
+    @DeclaredOperation("placement:resource_providers:create", body=_CREATE_SCHEMAS)
     def on_post(self, call: Call) -> OperationResult:
         """Create a provider; from 1.20, return it."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
         parent = call.body.get("parent_provider_uuid")
         new = NewProvider(str(uuid), call.body["name"], parent and query.canonical_uuid(parent))
 
+        if new.parent_uuid == new.uuid:
+            raise HTTPRefusal(
+                400, before("It is the provider itself.", [Phrase.PROVIDER_NOT_CREATED, Phrase.OWN_PARENT])
+            )
+
         def work(connection: Connection) -> Outline:
             change_feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
             return outlines.get(connection, new.uuid)
 
-        created = self.store.once_unnamed(work)
+        try:
+            created = self.store.once_unnamed(work)
+        except errors.AlreadyExists as fault:
+            phrase = Phrase.PROVIDER_UUID_TAKEN if fault.name == new.uuid else Phrase.PROVIDER_NAME_TAKEN
+            raise HTTPRefusal(409, before(str(fault), [phrase], name=fault.name), DUPLICATE_NAME) from fault
+        except errors.ProviderNotFound as fault:
+            phrases = [Phrase.PROVIDER_NOT_CREATED, Phrase.NO_PARENT]
+            raise HTTPRefusal(400, before(str(fault), phrases)) from fault
         if call.version < _BODY_OF_CREATED_SINCE:
             return OperationResult(201, location=path_of(new.uuid))
         return OperationResult(200, represented(created, call), location=path_of(new.uuid), modified=created.updated_at)
@@ -161,7 +210,7 @@ class ResourceProviderResource(ProviderScopedResource):
         provider, _ = self.present(uuid)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @DeclaredOperation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
+    @DeclaredOperation("placement:resource_providers:update", body=_UPDATE_SCHEMAS, error_status=_UPDATE_ANSWERS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename a provider and, from 1.14, set its first parent; from 1.37, change or remove its parent."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
@@ -176,16 +225,26 @@ class ResourceProviderResource(ProviderScopedResource):
             outlines.get(connection, uuid)
             try:
                 trees.update(connection, message, may_leave_parent=call.version >= _FREE_TREES_SINCE)
-            except errors.ProviderNotFound as fault:
-                raise errors.InvalidRequest(path="$.parent_provider_uuid", reason=str(fault)) from fault
+            except (errors.ProviderNotFound, errors.InvalidRequest) as fault:
+                phrases = [Phrase.PROVIDER_NOT_SAVED, _of_parent(fault, parent)]
+                raise HTTPRefusal(400, before(str(fault), phrases)) from fault
             return outlines.get(connection, uuid)
 
         provider = self.store.once_unnamed(work)
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @DeclaredOperation("placement:resource_providers:delete")
+    @DeclaredOperation("placement:resource_providers:delete", error_status=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete a provider with its inventories, traits and aggregates."""
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid)
         self.store.once_unnamed(partial(self.store.run, message))
         return OperationResult(204)
+
+
+def _of_parent(fault: errors.CallerError, parent: str | UnsetType | None) -> Phrase:
+    """Return the phrase for a parent that a provider cannot have."""
+    if isinstance(fault, errors.ProviderNotFound):
+        return Phrase.NO_PARENT
+    if parent is None:
+        return Phrase.UNPARENTING
+    return Phrase.LOOP if "itself" in str(fault) else Phrase.REPARENTING

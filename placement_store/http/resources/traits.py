@@ -1,5 +1,6 @@
 """``/traits`` and ``/resource_providers/{uuid}/traits``: the names of traits, and the traits of a provider."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +10,12 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import SetTraits
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
+from placement_store.http.phrases import Phrase, before
 from placement_store.http.query import Query
-from placement_store.http.refusals import UNDEFINED, HTTPRefusal
-from placement_store.http.resources.names import NamedResource, require_custom
-from placement_store.http.resources.resource_providers import ProviderScopedResource
-from placement_store.http.schemas import GENERATION, NAME, TEXT, Schema, Schemas, document
+from placement_store.http.refusals import CONCURRENT_UPDATE, ErrorAnswer, HTTPRefusal
+from placement_store.http.resources.names import NamedResource
+from placement_store.http.resources.resource_providers import ProviderScopedResource, providers_first
+from placement_store.http.schemas import GENERATION, NAME, TEXT, Schemas, document
 from placement_store.http.versions import v
 from placement_store.providers import traits
 from placement_store.providers.outlines import Outline
@@ -49,44 +51,61 @@ class TraitResource(NamedResource):
     @DeclaredOperation("placement:traits:update", since=v("1.6"))
     def on_put(self, _call: Call, name: str) -> OperationResult:
         """Create a custom trait unless it exists."""
-        require_custom(name)
+        _require_custom(name)
         created = self._created(self.store.traits, name)
         return OperationResult(201 if created else 204, location=f"/traits/{name}", modified=time.time())
 
-    @DeclaredOperation("placement:traits:delete", since=v("1.6"))
+    @DeclaredOperation(
+        "placement:traits:delete",
+        since=v("1.6"),
+        error_status={errors.NameInUse: ErrorAnswer(409, phrases=(Phrase.TRAIT_IN_USE,))},
+    )
     def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete a custom trait that no provider has."""
-        self._delete(self.store.traits, name)
+        self._delete(self.store.traits, name, Phrase.STANDARD_TRAIT)
         return OperationResult(204)
+
+
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
+_LONGEST = 255
+
+
+def _require_custom(name: str) -> None:
+    if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
+        sentence = f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it."
+        raise HTTPRefusal(400, before(sentence, [Phrase.INVALID_TRAIT]))
 
 
 def _wanted(parameters: Query) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
     if (name := parameters.last("name")) is not None:
-        how, _, value = name.partition(":")
+        how, colon, value = name.partition(":")
         if how == "in":
             wanted["names"] = value.split(",")
         elif how == "startswith":
             wanted["starting_with"] = value
-        else:
+        elif not colon:
             raise HTTPRefusal(
-                400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX"
+                400,
+                before(
+                    "Expected in:NAME[,NAME...] or startswith:PREFIX.",
+                    [Phrase.BAD_NAME_PARAMETER, Phrase.GOT],
+                    sent=f'"{name}"',
+                ),
             )
     if (associated := parameters.last("associated")) is not None:
         if associated.lower() not in ("true", "false"):
-            raise HTTPRefusal(400, "Invalid query string parameters: associated: expected true or false")
+            raise HTTPRefusal(400, Phrase.BAD_ASSOCIATED.about())
         wanted["associated"] = associated.lower() == "true"
     return wanted
 
-
-_TRAIT: Schema = {**NAME, "pattern": r"^[A-Z0-9_]+\Z"}
 
 #: What ``PUT /resource_providers/{uuid}/traits`` takes.
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.6": document(
             {
-                "traits": {"type": "array", "items": _TRAIT, "uniqueItems": True, "maxItems": 1024},
+                "traits": {"type": "array", "items": NAME, "maxItems": 1024},
                 "resource_provider_generation": GENERATION,
             },
             required=("traits", "resource_provider_generation"),
@@ -100,6 +119,9 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     path = "/resource_providers/{uuid}/traits"
 
+    def require_path(self, **_path: str) -> None:
+        """Check nothing: here a bad body takes precedence over a missing provider, as in the published API."""
+
     @DeclaredOperation("placement:resource_providers:traits:list", since=v("1.6"))
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """List the traits of a provider."""
@@ -109,17 +131,18 @@ class ProviderTraitsResource(ProviderScopedResource):
         "placement:resource_providers:traits:update",
         since=v("1.6"),
         body=_REPLACE_SCHEMAS,
-        error_status={errors.TraitNotFound: (400, UNDEFINED)},
+        error_status={
+            errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_SUCH_TRAIT,)),
+            errors.ProviderGenerationConflict: ErrorAnswer(409, CONCURRENT_UPDATE, (Phrase.UPDATE_GENERATION,)),
+        },
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace the traits of a provider."""
-        message = SetTraits(
-            request_id=ids.fresh(),
-            uuid=uuid,
-            traits=tuple(call.body["traits"]),
-            generation=int(call.body["resource_provider_generation"]),
-        )
-        return _shown(*self.after(message))
+        generation = int(call.body["resource_provider_generation"])
+        named = tuple(dict.fromkeys(call.body["traits"]))
+        with providers_first(self.store, {uuid: generation}):
+            message = SetTraits(request_id=ids.fresh(), uuid=uuid, traits=named, generation=generation)
+            return _shown(*self.after(message))
 
     @DeclaredOperation("placement:resource_providers:traits:delete", since=v("1.6"))
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:

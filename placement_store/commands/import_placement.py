@@ -1,0 +1,66 @@
+"""The sub-command `moorage db import-placement`: copy the database of a Placement service into the store."""
+
+import argparse
+import logging
+from contextlib import closing
+from typing import Any
+
+from cliff.lister import Lister
+
+from moorage import errors
+from moorage.cli.command import Configured, Table, argument
+from moorage.config.options import main_database
+from moorage.db.database import Database
+from placement_store.importing import source, store
+from placement_store.importing.content import PARTS, Content, differences
+from placement_store.schema import MAIN
+
+LOG = logging.getLogger(__name__)
+
+
+class DbImportPlacement(Configured, Lister):
+    """Copy the database of a Placement service into an empty store, with all uuids, names and generations.
+
+    The source is only read, in one snapshot. What is written is read again and compared within the same transaction:
+    all of it is imported, or nothing. Where the store has it all already, nothing is done; a store that has anything
+    else is refused. Stop the Placement service first, so that nothing is written there any more.
+    """
+
+    arguments = (
+        argument(
+            "source",
+            metavar="SOURCE",
+            help="the database of Placement, as a URL or by the file `placement.conf` that has its URL and password",
+        ),
+        argument("--dry-run", action="store_true", help="only read and compare, and say what would be imported"),
+    )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Import, and return a row for each part with the numbers in the source and, before it, in the store.
+
+        :raises ConfigurationError: the source cannot be read or not be held by a store, or the store is not empty.
+        """
+        url = source.url_of(parsed_args.source)
+        with closing(Database(main_database(self.conf), MAIN.name, pool_size=1, statement_limit=None)) as database:
+            if database.url == url:
+                raise errors.ConfigurationError(reason="the source is the store itself")
+            MAIN.check(database)
+            LOG.info("Reading the source")
+            wanted = source.read(url)
+            present = database.read_one_moment(store.read)
+            result = _imported(database, wanted, present, dry_run=parsed_args.dry_run)
+        rows: list[tuple[Any, ...]] = [
+            (part.replace("_", " "), len(getattr(wanted, part)), len(getattr(present, part)), result) for part in PARTS
+        ]
+        return ("what", "in the source", "in the store", "result"), rows
+
+
+def _imported(database: Database, wanted: Content, present: Content, *, dry_run: bool) -> str:
+    """Import what is wanted, unless it is there already; return what has been done in a word or two."""
+    if not differences(wanted, present):
+        return "already there"
+    if dry_run:
+        database.read_one_moment(lambda connection: store.check_empty(connection, wanted))
+        return "to be imported"
+    database.write(lambda connection: store.write(connection, wanted))
+    return "imported"

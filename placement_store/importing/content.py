@@ -1,0 +1,91 @@
+"""The content of a Placement service, by names and uuids, whichever database it was read from; and its comparison."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from moorage.model import Inventory
+
+
+class ImportedProvider(NamedTuple):
+    """Describe a provider; ``parent`` and ``root`` are uuids."""
+
+    name: str
+    generation: int
+    parent: str | None
+    root: str
+
+
+class ImportedConsumer(NamedTuple):
+    """Describe a consumer; a type of null is Placement's ``unknown``."""
+
+    type: str | None
+    project_id: str
+    user_id: str
+    generation: int
+
+
+class Times(NamedTuple):
+    """Hold when something was created and last updated, in seconds since 1970."""
+
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True)
+class Content:
+    """Hold all that a Placement service has; of sets the keys, with null as their values."""
+
+    #: By name: the ones of operators and drivers, and all that providers have.
+    resource_classes: Mapping[str, None]
+    traits: Mapping[str, None]
+    #: By uuid.
+    providers: Mapping[str, ImportedProvider]
+    #: By provider and resource class.
+    inventories: Mapping[tuple[str, str], Inventory]
+    #: Pairs of a provider and a trait, and of a provider and an aggregate's uuid.
+    provider_traits: Mapping[tuple[str, str], None]
+    provider_aggregates: Mapping[tuple[str, str], None]
+    #: By uuid: those with allocations.
+    consumers: Mapping[str, ImportedConsumer]
+    #: The amount by consumer, provider and resource class.
+    allocations: Mapping[tuple[str, str, str], int]
+    #: The times of providers and consumers by uuid, which are not compared.
+    times: Mapping[str, Times] = field(default_factory=dict, compare=False)
+
+
+#: The parts of a content in the order in which they are written and shown.
+PARTS = tuple(one.name for one in fields(Content) if one.compare)
+#: Parts of which a store may have more than the source: nothing depends on a name that no provider has.
+NAMES = ("resource_classes", "traits")
+
+
+class Difference(NamedTuple):
+    """Count how a part of a store differs from the source, with one example for the operator."""
+
+    part: str
+    missing: int
+    different: int
+    surplus: int
+    example: str
+
+    def __str__(self) -> str:
+        """Return it as a phrase."""
+        counted = {"missing": self.missing, "different": self.different, "not in the source": self.surplus}
+        numbers = ", ".join(f"{number} {what}" for what, number in counted.items() if number)
+        return f"{self.part.replace('_', ' ')}: {numbers}, as {self.example}"
+
+
+def differences(source: Content, store: Content) -> list[Difference]:
+    """Compare a store with the source, part by part."""
+    found = []
+    for part in PARTS:
+        wanted, present = getattr(source, part), getattr(store, part)
+        missing = wanted.keys() - present.keys()
+        different = {key for key in wanted.keys() & present.keys() if wanted[key] != present[key]}
+        surplus = set() if part in NAMES else present.keys() - wanted.keys()
+        if missing or different or surplus:
+            example = min(missing or different or surplus)
+            shown = example if isinstance(example, str) else " ".join(example)
+            found.append(Difference(part, len(missing), len(different), len(surplus), shown))
+    return found

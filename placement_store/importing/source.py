@@ -1,0 +1,311 @@
+"""Read the database of a Placement service, and refuse what a store could not hold as it is."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import os_resource_classes
+from oslo_config import cfg
+from sqlalchemy import (
+    URL,
+    Connection,
+    DateTime,
+    TableClause,
+    column,
+    create_engine,
+    exc,
+    inspect,
+    make_url,
+    select,
+    table,
+)
+
+from moorage import errors
+from moorage.messages.wire import decode
+from moorage.model import Inventory
+from moorage.model.basis import Amount, ConsumerType, NewName, ResourceClassName, TraitName, Uuid
+from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times
+
+#: The most faults of a source that are shown.
+_SHOWN = 10
+
+
+def _table(name: str, *columns: str) -> TableClause:
+    times = ("created_at", "updated_at")
+    return table(name, *(column(one, DateTime) if one in times else column(one) for one in columns))
+
+
+# Placement's tables since its release 6.0 (Xena), with the columns that are read.
+_CLASSES = _table("resource_classes", "id", "name")
+_TRAITS = _table("traits", "id", "name")
+_PROVIDERS = _table(
+    *("resource_providers", "id", "uuid", "name", "generation", "root_provider_id", "parent_provider_id"),
+    *("created_at", "updated_at"),
+)
+_INVENTORIES = _table("inventories", "resource_provider_id", "resource_class_id", *Inventory.__struct_fields__)
+_PROVIDER_TRAITS = _table("resource_provider_traits", "resource_provider_id", "trait_id")
+_AGGREGATES = _table("placement_aggregates", "id", "uuid")
+_PROVIDER_AGGREGATES = _table("resource_provider_aggregates", "resource_provider_id", "aggregate_id")
+_PROJECTS = _table("projects", "id", "external_id")
+_USERS = _table("users", "id", "external_id")
+_TYPES = _table("consumer_types", "id", "name")
+_CONSUMERS = _table(
+    *("consumers", "uuid", "project_id", "user_id", "generation", "consumer_type_id", "created_at", "updated_at")
+)
+_ALLOCATIONS = _table("allocations", "consumer_id", "resource_provider_id", "resource_class_id", "used")
+_ALL = (
+    *(_CLASSES, _TRAITS, _PROVIDERS, _INVENTORIES, _PROVIDER_TRAITS, _AGGREGATES, _PROVIDER_AGGREGATES),
+    *(_PROJECTS, _USERS, _TYPES, _CONSUMERS, _ALLOCATIONS),
+)
+
+
+def url_of(named: str) -> URL:
+    """Return the URL of a source that is named by it or by a configuration file of Placement.
+
+    :raises ConfigurationError: it is neither.
+    """
+    text = named
+    if "://" not in named:
+        conf = cfg.ConfigOpts()
+        conf.register_opt(cfg.StrOpt("connection"), group="placement_database")
+        try:
+            conf([], project="placement", default_config_files=[named], default_config_dirs=[])
+        except (cfg.ConfigFilesNotFoundError, cfg.ConfigFileParseError, cfg.ConfigFilesPermissionDeniedError) as fault:
+            raise errors.ConfigurationError(reason=f"the source: {fault}") from fault
+        text = conf.placement_database.connection
+    try:
+        url = make_url(text or "")
+    except exc.ArgumentError as fault:
+        # Without the URL, because of its password.
+        what = "is no URL of a database" if "://" in named else f"{named} has no [placement_database] connection"
+        raise errors.ConfigurationError(reason=f"the source {what}") from fault
+    if _is_sqlite(url) and not Path(url.database or "").is_file():
+        raise errors.ConfigurationError(reason=f"the source: there is no file {url.database}")
+    return url
+
+
+def read(url: URL) -> Content:
+    """Read all content of the database of a Placement service in one snapshot.
+
+    :raises ConfigurationError: it cannot be read; or it is no database of Placement, of a release that is too old, or
+        with content that a store cannot hold; the error names what.
+    """
+    try:
+        # An engine of its own: the settings of our databases are for those that we write.
+        engine = create_engine(url, isolation_level=None if _is_sqlite(url) else "REPEATABLE READ")
+        try:
+            with engine.connect() as connection:
+                if _is_sqlite(url):
+                    connection.exec_driver_sql("BEGIN")  # the driver begins a transaction for a write only
+                return _content(connection)
+        finally:
+            engine.dispose()
+    except (exc.SQLAlchemyError, ImportError) as fault:
+        cause = getattr(fault, "orig", None) or fault
+        raise errors.ConfigurationError(reason=f"the source cannot be read: {cause}") from fault
+
+
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
+
+
+def _content(connection: Connection) -> Content:
+    missing = {one.name for one in _ALL} - set(inspect(connection).get_table_names())
+    if missing:
+        reason = f"it has no table {min(missing)}: is it the database of Placement 6.0 (Xena) or later?"
+        raise errors.ConfigurationError(reason=f"the source: {reason}")
+    return _Reading(connection).content()
+
+
+class _Names(NamedTuple):
+    """The names of resource classes, traits and aggregates, and the uuids of providers, by their ids in the source."""
+
+    classes: Mapping[int, str]
+    traits: Mapping[int, str]
+    aggregates: Mapping[int, str]
+    providers: Mapping[int, str]
+
+
+class _Reading:
+    """One reading of a source, with the faults found so far."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._faults: list[str] = []
+        self._names = _Names(
+            self._by_id(_CLASSES, "name", ResourceClassName),
+            self._by_id(_TRAITS, "name", TraitName),
+            self._by_id(_AGGREGATES, "uuid", Uuid),
+            self._by_id(_PROVIDERS, "uuid", Uuid),
+        )
+
+    def content(self) -> Content:
+        """Return the whole content.
+
+        :raises ConfigurationError: some of it is not as Placement writes it.
+        """
+        providers, times = self._providers()
+        inventories = self._inventories()
+        provider_traits = self._links(_PROVIDER_TRAITS, "trait_id", self._names.traits)
+        allocations = self._allocations(inventories)
+        consumers, of_consumers = self._consumers({consumer for consumer, _, _ in allocations})
+        read = Content(
+            resource_classes=dict.fromkeys(self._kept(self._names.classes, {name for _, name in inventories})),
+            traits=dict.fromkeys(self._kept(self._names.traits, {name for _, name in provider_traits})),
+            providers=providers,
+            inventories=inventories,
+            provider_traits=provider_traits,
+            provider_aggregates=self._links(_PROVIDER_AGGREGATES, "aggregate_id", self._names.aggregates),
+            consumers=consumers,
+            allocations=allocations,
+            times=times | of_consumers,
+        )
+        self._refuse_new_classes(read.resource_classes)
+        if self._faults:
+            shown = "; ".join(self._faults[:_SHOWN])
+            more = f"; and {len(self._faults) - _SHOWN} more" if len(self._faults) > _SHOWN else ""
+            raise errors.ConfigurationError(reason=f"the source cannot be imported: {shown}{more}")
+        return read
+
+    # --- Parts --------------------------------------------------------------------------------------------------------
+
+    def _providers(self) -> tuple[dict[str, ImportedProvider], dict[str, Times]]:
+        uuids = self._names.providers
+        found: dict[str, ImportedProvider] = {}
+        times: dict[str, Times] = {}
+        for row in self._rows(_PROVIDERS):
+            where = f"resource provider {row.uuid}"
+            root, parent = uuids.get(row.root_provider_id), uuids.get(row.parent_provider_id)
+            if root is None:
+                self._fault(f"{where} has no root: run `placement-manage db online_data_migrations`")
+            elif row.parent_provider_id is not None and parent is None:
+                self._fault(f"{where} has a parent that does not exist")
+            else:
+                name = self._checked(NewName, row.name, f"the name of {where}")
+                found[row.uuid] = ImportedProvider(name, self._number(row.generation), parent, root)
+                times[row.uuid] = _times(row)
+        self._check_trees(found)
+        self._check_unique(Counter(one.name for one in found.values()), "resource providers named")
+        return found, times
+
+    def _check_trees(self, providers: Mapping[str, ImportedProvider]) -> None:
+        for uuid, provider in providers.items():
+            above, steps = uuid, 0
+            while (one := providers.get(above)) is not None and one.parent is not None and steps <= len(providers):
+                above, steps = one.parent, steps + 1
+            if above != provider.root:
+                self._fault(f"resource provider {uuid} is not in the tree of its root {provider.root}")
+
+    def _inventories(self) -> dict[tuple[str, str], Inventory]:
+        found = {}
+        for row in self._rows(_INVENTORIES):
+            if key := self._pair(row, "resource_class_id", self._names.classes, "an inventory"):
+                amounts = {name: getattr(row, name) for name in Inventory.__struct_fields__}
+                found[key] = self._checked(
+                    Inventory, amounts, f"the inventory of {key[1]} of resource provider {key[0]}"
+                )
+        return found
+
+    def _links(self, of: TableClause, to: str, names: Mapping[int, str]) -> dict[tuple[str, str], None]:
+        pairs = (self._pair(row, to, names, f"a row of {of.name}") for row in self._rows(of))
+        return dict.fromkeys(pair for pair in pairs if pair is not None)
+
+    def _allocations(self, inventories: Mapping[tuple[str, str], Inventory]) -> dict[tuple[str, str, str], int]:
+        found: dict[tuple[str, str, str], int] = {}
+        for row in self._rows(_ALLOCATIONS):
+            where = f"an allocation of consumer {row.consumer_id}"
+            pair = self._pair(row, "resource_class_id", self._names.classes, where)
+            if pair is None:
+                continue
+            key = (row.consumer_id, *pair)
+            if pair not in inventories:
+                self._fault(f"{where} takes {pair[1]} of resource provider {pair[0]}, which has none")
+            if key in found:
+                self._fault(f"consumer {row.consumer_id} has two allocations of {pair[1]} of {pair[0]}")
+            found[key] = self._checked(Amount, row.used, f"the amount of {where}")
+        return found
+
+    def _consumers(self, holding: set[str]) -> tuple[dict[str, ImportedConsumer], dict[str, Times]]:
+        """Read the consumers with allocations: Placement deletes the others, and sometimes too late."""
+        projects, users, types = (
+            self._by_id(_PROJECTS, "external_id", NewName),
+            self._by_id(_USERS, "external_id", NewName),
+            self._by_id(_TYPES, "name", ConsumerType),
+        )
+        found: dict[str, ImportedConsumer] = {}
+        times: dict[str, Times] = {}
+        for row in self._rows(_CONSUMERS):
+            if row.uuid not in holding:
+                continue
+            self._checked(Uuid, row.uuid, "the uuid of a consumer")
+            project, user = projects.get(row.project_id), users.get(row.user_id)
+            if project is None or user is None:
+                self._fault(f"consumer {row.uuid} has a project or a user that does not exist")
+                continue
+            found[row.uuid] = ImportedConsumer(
+                types.get(row.consumer_type_id), project, user, self._number(row.generation)
+            )
+            times[row.uuid] = _times(row)
+        for uuid in sorted(holding - found.keys()):
+            self._fault(f"consumer {uuid} has no row: run `placement-manage db online_data_migrations`")
+        return found, times
+
+    def _refuse_new_classes(self, classes: Iterable[str]) -> None:
+        for name in sorted(classes):
+            if not os_resource_classes.is_custom(name) and name not in os_resource_classes.STANDARDS:
+                self._fault(f"resource class {name} is not known here: install a newer os-resource-classes")
+
+    # --- Rows and values ----------------------------------------------------------------------------------------------
+
+    def _rows(self, of: TableClause) -> Iterable[Any]:
+        return self._connection.execute(select(*of.c))
+
+    def _by_id(self, of: TableClause, name: str, kind: Any) -> dict[int, str]:
+        what = f"{name} of {of.name}"
+        rows = [(row.id, self._checked(kind, getattr(row, name), what)) for row in self._rows(of)]
+        self._check_unique(Counter(value for _, value in rows), f"rows of {of.name} with the {name}")
+        return dict(rows)
+
+    def _pair(self, row: Any, to: str, names: Mapping[int, str], what: str) -> tuple[str, str] | None:
+        """Return the uuid of a row's provider with the name of what it is linked to; null if one does not exist."""
+        provider, name = self._names.providers.get(row.resource_provider_id), names.get(getattr(row, to))
+        if provider is None or name is None:
+            number = row.resource_provider_id if provider is None else getattr(row, to)
+            self._fault(f"{what} has a {'resource_provider_id' if provider is None else to} {number} without a row")
+            return None
+        return provider, name
+
+    def _number(self, generation: int | None) -> int:
+        return generation or 0
+
+    def _checked(self, kind: Any, value: Any, what: str) -> Any:
+        try:
+            return decode(kind, value)
+        except errors.InvalidRequest as fault:
+            self._fault(f"{what} is {value!r}: {fault.reason} ({fault.path})")
+            return value
+
+    def _check_unique(self, counted: Mapping[str, int], what: str) -> None:
+        for value, number in counted.items():
+            if number > 1:
+                self._fault(f"there are {number} {what} {value}")
+
+    def _fault(self, text: str) -> None:
+        self._faults.append(text)
+
+    @staticmethod
+    def _kept(names: Mapping[int, str], in_use: set[str]) -> set[str]:
+        """Return the names that matter: those of operators and drivers, and those in use."""
+        return {name for name in names.values() if os_resource_classes.is_custom(name)} | in_use
+
+
+def _times(row: Any) -> Times:
+    """Return the times of a row, which Placement writes in UTC; it sets the second one at the first update."""
+    created = _seconds(row.created_at)
+    return Times(created, created if row.updated_at is None else _seconds(row.updated_at))
+
+
+def _seconds(moment: datetime | None) -> float:
+    return 0.0 if moment is None else moment.replace(tzinfo=UTC).timestamp()
