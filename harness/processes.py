@@ -115,7 +115,9 @@ class ProcessCloud:
                 up = sum(host.up for host in lists.hosts(self.client("scheduler", timeout=2.0), ListHosts()))
             return up >= hosts
 
-        wait_until(all_up, f"{hosts} hosts to be up", seconds, interval=0.1, progress=lambda: up)
+        # Listing hosts is work too, and the more the more hosts there are.
+        interval = max(0.1, hosts / 5_000)
+        wait_until(all_up, f"{hosts} hosts to be up", seconds, interval, progress=lambda: up)
 
     def _check_running(self) -> None:
         for name, process in self.processes.items():

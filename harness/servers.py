@@ -35,8 +35,8 @@ class ServersMissing(Exception):
     """A server's program is not on this machine; the message names the Debian package to install."""
 
 
-def _free_ports(count: int) -> list[int]:
-    """Return unused ports; all are held until the last is found, so that no two are equal."""
+def free_ports(count: int) -> list[int]:
+    """Return unused ports that no outgoing connection takes; all are held until the last is found: no two are equal."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
@@ -173,7 +173,7 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
         super().__init__()
         self.options = [f"--{option.removeprefix('--')}" for option in options]
         self.password = secrets.token_hex(8)
-        [self.port] = _free_ports(1)
+        [self.port] = free_ports(1)
 
     def create_database(self, name: str) -> str:
         """Create an empty database, dropping one of that name first; returns its URL."""
@@ -238,7 +238,7 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     _mapper: psutil.Popen | None = None
 
     def __init__(self) -> None:
-        port, self._node_port, self._mapper_port = _free_ports(3)
+        port, self._node_port, self._mapper_port = free_ports(3)
         super().__init__(port=port, nodename=f"moorage-{port}@localhost", username=USER, password=secrets.token_hex(8))
         self.url = self._url("moorage")
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from harness.bench.cloud import BenchCloud
-from harness.bench.echo import echo
 from harness.bench.load import Load, Measured, Operation, measure
 from harness.bench.requests import Request
 from harness.bench.store import LARGE, occupy
@@ -38,8 +37,8 @@ def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Op
         bus.close()
 
 
-def select(cloud: BenchCloud, request: Request, load: Load, occupancy: float | None = None) -> Measured:
-    """Stop the agents, fill the hosts, and measure decisions with their claims.
+def prepare(cloud: BenchCloud, occupancy: float | None) -> list[str]:
+    """Stop the agents and fill the hosts; return the instances that fill them.
 
     :param occupancy: the percentage to which the hosts are filled; null to leave them empty.
     """
@@ -47,26 +46,23 @@ def select(cloud: BenchCloud, request: Request, load: Load, occupancy: float | N
     filled = [] if occupancy is None else occupy(cloud.database, occupancy)
     # Otherwise the first decisions would do it, each scheduler at another time.
     cloud.catch_up()
+    return filled
+
+
+def select(cloud: BenchCloud, request: Request, load: Load) -> Measured:
+    """Measure decisions with their claims."""
     with cloud.conflicts() as conflicts:
-        measured = measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds, conflicts=conflicts)
-    measured.created.extend(filled)
-    return measured
-
-
-def bare(cloud: BenchCloud, request: Request, load: Load) -> tuple[Measured, list[str]]:
-    """Measure bare RPC with the payloads of such a request and its answer; return the instances of the one request."""
-    message, reply = _decided(cloud.client("scheduler"), request)
-    return echo(cloud.transport_url, encode(message), reply, load), list(message.instance_uuids)
+        return measure(load, clients, cloud.transport_url, request, cpu=cloud.cpu_seconds, conflicts=conflicts)
 
 
 def payloads(request: Request) -> tuple[dict[str, Any], Any]:
     """Return the payloads of such a request and of its answer, which an embedded cloud of a few hosts gives."""
     with RunningCloud(CloudSpec(hosts=1 + request.alternates, settings={"fake_driver": LARGE})) as cloud:
-        message, reply = _decided(cloud.client("scheduler"), request)
+        message, reply = decided(cloud.client("scheduler"), request)
     return encode(message), reply
 
 
-def _decided(scheduler: Client, request: Request) -> tuple[SelectDestinations, Any]:
+def decided(scheduler: Client, request: Request) -> tuple[SelectDestinations, Any]:
     """Send a request; return it with its answer as it was on the bus."""
     message = request.message()
     return message, msgspec.to_builtins(scheduler.call(message))

@@ -16,6 +16,7 @@ from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import ReportHosts, ReportProviders
 from moorage.model import HostReport, ProviderReport
+from moorage.service.process import long_lived
 from placement_store import cells
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
@@ -203,7 +204,8 @@ def environment(database: Database, policy: DecisionPolicy) -> DecisionEnvironme
     settings = options.new({}).scheduler
     known, host_cache = ResourceClassNames(database), HostCache()
     follower = Follower(database, known, host_cache)
-    follower.catch_up(follower.now())
+    with long_lived():
+        follower.catch_up(follower.now())
     return DecisionEnvironment(
         database,
         known,

@@ -10,8 +10,7 @@ from cliff.show import ShowOne
 
 from harness.arguments import count
 from harness.bench import candidates, decide, explain, packing
-from harness.bench.commands.arguments import SHAPE, shape_of
-from harness.bench.commands.progress import progress
+from harness.bench.commands.basis import SHAPE, progress, shape_of
 from moorage.cli.command import Configured, argument, shown
 
 

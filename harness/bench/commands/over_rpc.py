@@ -3,21 +3,22 @@
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cliff.show import ShowOne
 
 from harness.arguments import OnServers, count, rate, require_broker, server_programs
-from harness.bench import build, echo, select
+from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
-from harness.bench.commands.arguments import ALTERNATES, LOAD, PER_REQUEST, SHAPE, shape_of
-from harness.bench.commands.progress import progress
+from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
 from harness.bench.load import Load, Measured
 from harness.bench.requests import Request
 from harness.bench.store import host_settings
 from harness.cloud import CloudSpec, Settings
 from moorage import errors
-from moorage.cli.command import Configured, argument, one_of, shown
+from moorage.cli.command import Configured, argument, one_of, positive, shown
+from moorage.messages.wire import encode
 
 
 class _OverRpc(OnServers, ShowOne):
@@ -37,11 +38,13 @@ class _OverRpc(OnServers, ShowOne):
         request: Request,
         measure: Callable[[BenchCloud, Load], Measured],
         living: Callable[[BenchCloud, Measured], Sequence[str]],
+        prepare: Callable[[BenchCloud], Sequence[str]] = lambda _: (),
     ) -> tuple[Measured, dict[str, Any]]:
         """Measure on a cloud with these settings, and return that with the figures that all benchmarks share.
 
         :param request: the decision whose payloads bare RPC is measured with.
         :param living: returns the uuids of the instances that may hold allocations after the measurement.
+        :param prepare: makes the cloud what is to be measured, and returns the instances that it creates.
         """
         with self.servers(arguments) as servers, progress("starting servers") as say:
             # On an embedded bus the clients are threads of this process.
@@ -52,12 +55,15 @@ class _OverRpc(OnServers, ShowOne):
             )
             say(f"starting {arguments.hosts} hosts")
             with running(servers, spec) as cloud:
+                created = prepare(cloud)
+                # Before there is no room left for it.
+                message, reply = select.decided(cloud.client("scheduler"), request)
                 say(f"measuring for {arguments.seconds:g} s")
                 measured = measure(cloud, load)
                 memory = cloud.memory_mb()
                 say("measuring bare RPC")
-                echoed, created = select.bare(cloud, request, load) if processes else (None, [])
-                verdict = cloud.judge([*living(cloud, measured), *created])
+                echoed = echo.echo(cloud.transport_url, encode(message), reply, load) if processes else None
+                verdict = cloud.judge([*living(cloud, measured), *created, *message.instance_uuids])
         return measured, {
             **measured.figures(),
             **_beside_echo(measured, echoed),
@@ -89,8 +95,9 @@ class BenchSelect(_OverRpc):
                 "scheduler": {"host_down_after": 86400.0},
             },
             request,
-            lambda cloud, load: select.select(cloud, request, load, arguments.occupancy),
+            lambda cloud, load: select.select(cloud, request, load),
             lambda _cloud, measured: measured.created,
+            lambda cloud: select.prepare(cloud, arguments.occupancy),
         )
         figures = {
             "hosts": arguments.hosts,
@@ -137,6 +144,38 @@ class BenchBuild(_OverRpc):
             "builds_per_s": round(measured.items_per_s, 1),
             **shared,
         }
+        return list(figures), shown(figures.values())
+
+
+class BenchIdle(OnServers, ShowOne):
+    """Measure what a cloud at rest costs: heartbeats, reports, sweeps, comparisons, and nothing else.
+
+    With the intervals that are the defaults. On real servers each service is a process of its own.
+    """
+
+    arguments = (
+        argument("--hosts", type=count(), default=10_000, help="default: %(default)s"),
+        argument("--cells", type=count(), default=1, help="default: %(default)s"),
+        argument("--schedulers", type=count(), default=1, help="default: %(default)s"),
+        argument("--settle", type=positive, default=15.0, help="seconds before they count; default: %(default)s"),
+        argument("--seconds", type=positive, default=60.0, help="that are counted; default: %(default)s"),
+    )
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        spec = CloudSpec(
+            hosts=arguments.hosts,
+            cells=arguments.cells,
+            schedulers=arguments.schedulers,
+            settings={"compute": {"report_interval": 5.0}, "conductor": {"report_interval": 5.0}},
+        )
+        with (
+            self.servers(arguments) as servers,
+            progress(f"starting {spec.hosts:,} hosts") as say,
+            running(servers, spec) as cloud,
+        ):
+            say(f"measuring for {arguments.seconds:g} s")
+            figures = asdict(idle.measure(cloud, arguments.hosts, arguments.settle, arguments.seconds))
         return list(figures), shown(figures.values())
 
 

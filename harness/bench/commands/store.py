@@ -12,8 +12,7 @@ from cliff.show import ShowOne
 
 from harness.arguments import Servers, count, server_programs
 from harness.bench import claims, http
-from harness.bench.commands.arguments import LOAD, PER_REQUEST
-from harness.bench.commands.progress import progress
+from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
 from moorage.cli.command import Argument, Configured, argument, one_of, shown
 

@@ -1,6 +1,10 @@
-"""The arguments that several benchmarks share: how many ask, and for what."""
+"""The arguments that several benchmarks share (how many ask, and for what), and the progress of each run."""
 
 import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
 
 from harness.arguments import count, percent, rate
 from harness.bench.requests import Request
@@ -53,3 +57,10 @@ def shape_of(arguments: argparse.Namespace) -> Request:
     request = Request(arguments.per_request, arguments.alternates, arguments.groups, arguments.nested)
     request.check(arguments.hosts)
     return request
+
+
+@contextlib.contextmanager
+def progress(first: str) -> Iterator[Callable[[str], None]]:
+    """Show what a run is doing on standard error, where that is a terminal; yield the function that changes it."""
+    with Console(stderr=True).status(first) as status:
+        yield status.update
