@@ -1,12 +1,13 @@
 """Private servers for the tests that need one; what tests measure, and how long each folder of them took."""
 
 import collections
+import gc
 import itertools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -26,6 +27,10 @@ NUMBERS = itertools.count(1)
 VHOSTS = 5
 #: A quarter of the time of all tests outside of `tests/external`.
 LONGEST = ("test_operation_table.py", "test_store_machine.py")
+#: Whole clouds of processes, which wait for more than half of their time.
+CLOUDS = HERE / "external"
+#: A quarter of theirs. What the tests of the first share is dear, and no other worker takes it from one that began it.
+LONGEST_CLOUDS = ("test_killed_processes.py", "test_servers_killed_under_load.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,13 +74,16 @@ def pytest_runtest_makereport() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def log_handlers_of_this_test() -> Iterator[None]:
-    """Take off the handlers of the log that a test has set up: they write to what was captured for it alone.
+    """Take off the handlers of the log that a test has set up, and its level.
 
-    Every later line of any thread would come out as a "Logging error" of some twenty lines.
+    They write to what was captured for it alone: every later line of any thread would come out as a "Logging error" of
+    some twenty lines. The command line has everything logged, and each later test would keep all lines of all
+    libraries.
     """
     root = logging.getLogger()
-    before = list(root.handlers)
+    before, level = list(root.handlers), root.level
     yield
+    root.setLevel(level)
     for handler in root.handlers[:]:
         # The service's own, and those of the command line, which knows of no end. pytest's were there before.
         if handler not in before:
@@ -128,30 +136,51 @@ def rabbitmq_url(fresh_vhosts: Iterator[str]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out; put the longest first."""
+    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out; deal out what takes long."""
     for item in items:
         if {"mariadb", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
-    _deal_out_the_longest(items)
+    items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
-def _deal_out_the_longest(items: list[pytest.Item]) -> None:
-    """Put some of what takes longest where each worker begins.
+def pytest_collection_finish() -> None:
+    """Keep all tests out of the collections of garbage, each of which would look at every one of them."""
+    gc.collect()
+    gc.freeze()
 
-    Begun last, it would go on alone while the other workers had nothing left to do; and what one worker has begun with,
-    no other takes from it. xdist's work stealing gives each worker as many successive tests.
+
+def _dealt_out(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in an order in which each worker begins with some of what takes longest.
+
+    Begun last, it would go on alone while the other workers had nothing left to do. Where clouds of processes are in
+    the same run as other tests, half of the workers begin with clouds, which wait while the other workers have the
+    processors. xdist's work stealing gives each worker as many successive tests, and takes from its end what another
+    one is to do.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    found = [item for item in items if item.path.name in LONGEST]
-    longest = [item for first in range(workers) for item in found[first::workers]]
-    others = [item for item in items if item.path.name not in LONGEST]
+    heads: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    with_clouds, without = heads[: max(1, workers // 2)], heads[workers // 2 :]
+    for number, of_a_file in enumerate(_files_of_clouds(items)):
+        with_clouds[number % len(with_clouds)] += of_a_file
+    for number, item in enumerate(item for item in items if item.path.name in LONGEST):
+        without[number % len(without)].append(item)
+    headed = {id(item) for head in heads for item in head}
+    others = [item for item in items if id(item) not in headed]
     dealt: list[pytest.Item] = []
-    for after in reversed(range(workers)):
-        size = (len(longest) + len(others)) // (after + 1)
-        count = min(-(-len(longest) // (after + 1)), size)
-        dealt += [*longest[:count], *others[: size - count]]
-        del longest[:count], others[: size - count]
-    items[:] = dealt
+    for number, head in enumerate(heads):
+        size = (len(items) - len(dealt)) // (workers - number)
+        count = max(0, size - len(head))
+        dealt += [*head, *others[:count]]
+        del others[:count]
+    return [*dealt, *others]
+
+
+def _files_of_clouds(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
+    """Return the tests with clouds of processes by file, the longest first: those of a file may share a cloud."""
+    files: dict[Path, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        if item.path.is_relative_to(CLOUDS):
+            files[item.path].append(item)
+    return [files[path] for path in sorted(files, key=lambda path: (path.name not in LONGEST_CLOUDS, path))]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -272,7 +272,7 @@ def test_a_malformed_batch_harms_nobody(on_rabbit: Hall, calls: object) -> None:
 
 
 def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    outbox = message_batches._Outbox()
+    outbox = message_batches._Outbox(clock=lambda: 0.0)
     calls = [
         message_batches._OutgoingCall({"_msg_id": ids.fresh(), "args": {}}, timeout)
         for timeout in (30, 1, 1.5, 40, 20, 600, 1.9)
@@ -293,7 +293,7 @@ def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: py
 
 
 def test_large_calls_travel_alone() -> None:
-    outbox = message_batches._Outbox()
+    outbox = message_batches._Outbox(clock=lambda: 0.0)
     calls = [message_batches._OutgoingCall({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
     for call in calls:
         outbox.add(call)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from support.databases import migrated
 
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.schema import CELL
-from moorage import ids
+from conductor.schema import CELL, cell_hosts
+from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import ReportHostsInCell
@@ -40,6 +41,16 @@ def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None
 def to_be_told(hosts: CellHosts) -> dict[str, Any]:
     """Return the host attributes that the schedulers have not acknowledged yet, by host."""
     return {told.service_host: told.attributes for told, _number in hosts.forwarded.unacknowledged(1000)}
+
+
+def alive(hosts: CellHosts, *names: str) -> None:
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=names))
+
+
+def last_seen(database: Database) -> dict[str, float]:
+    """Return the time of the last heartbeat on record, by host."""
+    query = select(cell_hosts.c.service_host, cell_hosts.c.last_seen)
+    return {row.service_host: row.last_seen for row in database.read(lambda connection: connection.execute(query))}
 
 
 def test_hosts_are_told_of_again_when_they_are_described_otherwise_and_only_those(database: Database) -> None:
@@ -82,3 +93,29 @@ def test_a_host_that_another_agent_describes_is_that_ones(database: Database) ->
     [mine] = [told for told, _number in hosts.forwarded.unacknowledged(1000) if told.service_host == "h1"]
     [theirs] = [told for told, _number in other.forwarded.unacknowledged(1000)]
     assert (mine.agent, theirs.agent) == ("new", "agent")
+
+
+def test_of_the_heartbeats_of_ten_seconds_one_is_recorded(database: Database) -> None:
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
+    report(hosts, described(1), described(2))
+    described_at = last_seen(database)
+    alive(hosts, "h1", "h2")
+    assert last_seen(database) == described_at
+    earlier = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - 11.0)
+    database.write(lambda connection: connection.execute(earlier))
+    alive(hosts, "h1", "h2")
+    assert all(seen >= described_at[name] for name, seen in last_seen(database).items())
+
+
+def test_soon_after_others_a_host_that_comes_back_is_recorded_and_an_unknown_one_asked_for(database: Database) -> None:
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
+    report(hosts, described(1), described(2))
+    before = last_seen(database)
+    silent = cell_hosts.update().where(cell_hosts.c.service_host == "h2")
+    database.write(lambda connection: connection.execute(silent.values(last_seen=cell_hosts.c.last_seen - 61.0)))
+    alive(hosts, "h1")
+    assert last_seen(database)["h1"] == before["h1"]
+    alive(hosts, "h1", "h2")
+    assert last_seen(database)["h2"] >= before["h2"]
+    with pytest.raises(errors.HostNotFound):
+        alive(hosts, "h1", "h2", "h3")

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 from support.conductor.record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.cell.records.instances import CellRecords
-from conductor.engine.bulkheads import Bulkheads
+from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.engine.bulkheads import Bulkheads, Postponed
 from conductor.engine.operations import Operations
 from conductor.engine.steps import (
     BUILD,
@@ -26,11 +26,13 @@ from conductor.engine.steps import (
     Wait,
 )
 from conductor.engine.worker import Worker
-from conductor.schema import cell_operations, conductor_operations
+from conductor.schema import cell_hosts, cell_operations, conductor_operations
 from conductor.super.records import instances as super_records
+from conductor.super.records.instances import NewInstances
 from conductor.super.steps.build import SelectStep
 from moorage import errors, ids
 from moorage.config import options
+from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild, ReportHostsInCell
 from moorage.model import HostReport
@@ -346,17 +348,47 @@ def test_a_step_is_given_what_the_one_before_had_in_hand_and_reads_the_records_w
     assert carried == [("one", "from the order"), ("two", "from one"), ("two", None)]
 
 
+@pytest.mark.parametrize(("seconds", "kept"), [(5.0, "from the order"), (0.0, None)])
+def test_a_step_that_waits_for_room_keeps_what_is_carried_to_it_for_a_short_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: str | None
+) -> None:
+    monkeypatch.setattr("conductor.engine.worker._CARRIED_SECONDS", seconds)
+    carried: list[object] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        carried.append(operation.carried_as(str))
+        if len(carried) == 1:
+            raise Postponed(lambda wake: wake())
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = of(database, "me")
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    worker = Worker(operations, 1, "test", BULKHEADS)
+    worker.start({(BUILD, "one"): one})
+    worker.take_up(*database.write(lambda connection: operations.begin(connection, [new], "req")))
+    try:
+        assert ended.wait(10)
+    finally:
+        worker.stop()
+
+    assert carried == ["from the order", kept]
+
+
 def test_an_instance_is_recorded_once(database: Database) -> None:
     uuid = ids.fresh()
     add: Callable[[Connection], None] = lambda connection: super_records.add(  # noqa: E731
-        connection, [uuid], SPEC, ids.fresh(), "req"
+        connection, [NewInstances([uuid], SPEC, ids.fresh(), "req")], now()
     )
     database.write(add)
     with pytest.raises(errors.AlreadyExists, match=uuid):
         database.write(add)
     with pytest.raises(errors.AlreadyExists, match=uuid):
         database.write(
-            lambda connection: super_records.add(connection, [ids.fresh(), uuid], SPEC, ids.fresh(), "another")
+            lambda connection: super_records.add(
+                connection, [NewInstances([ids.fresh(), uuid], SPEC, ids.fresh(), "another")], now()
+            )
         )
     assert database.read(lambda connection: super_records.read(connection, uuid)).flavor == SPEC.flavor
 
@@ -368,7 +400,7 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
     chosen = {uuid: [selected(cells[number % 2])] for number, uuid in enumerate(uuids)}
 
     def work(connection: Connection) -> None:
-        super_records.add(connection, uuids, SPEC, operation, "req")
+        super_records.add(connection, [NewInstances(uuids, SPEC, operation, "req")], now())
         super_records.select_for(connection, chosen)
 
     database.write(work)
@@ -391,8 +423,8 @@ def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(databas
     for cell in (ids.fresh(), ids.fresh()):
         records = CellRecords(cell)
         build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(cell),))
-        new = {ids.fresh(): build}
-        database.write(lambda connection, records=records, new=new: records.add(connection, new, "req"))
+        new = NewInstance(ids.fresh(), build, "req")
+        database.write(lambda connection, records=records, new=new: records.add(connection, [new], now()))
         with pytest.raises(errors.RequestInProgress):
             database.write(lambda connection, records=records: records.add_deleting(connection, uuid, "req"))
         [shown] = database.read(lambda connection, records=records: records.show(connection, [uuid]))
@@ -400,6 +432,17 @@ def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(databas
 
 
 # --- Hosts ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_host_is_silent_to_a_conductor_that_has_just_begun(database: Database) -> None:
+    cell = ids.fresh()
+    host = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(), agent="agent")
+    hosts = CellHosts(options.new(), database, cell)
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(host,)))
+    an_hour_ago = update(cell_hosts).where(cell_hosts.c.cell_uuid == cell).values(last_seen=now() - 3600)
+    database.write(lambda connection: connection.execute(an_hour_ago))
+
+    assert CellHosts(options.new(), database, cell).why_silent("h1") is None
 
 
 def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Database) -> None:

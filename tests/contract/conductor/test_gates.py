@@ -16,12 +16,13 @@ from support.conductor.record_builders import SPEC, records_database, selected  
 from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.gates import Gates
 from conductor.cell.records.failed_builds import FailedBuilds
-from conductor.cell.records.instances import CellRecords
+from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Superseded, Wait
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
+from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 
@@ -79,7 +80,7 @@ class Cell:
         build = InstanceBuild(instance_uuid=built.uuid, request_spec=SPEC, selections=(first,))
 
         def work(connection: Any) -> None:
-            self.records.add(connection, {built.attempt_id: build}, "req")
+            self.records.add(connection, [NewInstance(built.attempt_id, build, "req")], now())
             self.operations.begin(connection, [new], "req")
             match story:
                 case "accepted":

@@ -17,9 +17,11 @@ from conductor.schema import CONDUCTOR, conductor_operations
 from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
+from conductor.super.records.instances import NewInstances
 from conductor.super.steps.delete import SuperDeletes
 from conductor.super.steps.move import PrepareMoveStep
 from moorage import errors, ids
+from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
 from moorage.model import Flavor, RequestSpec
@@ -46,7 +48,9 @@ def operations(database: Database) -> Operations:
 
 def instance(database: Database) -> str:
     uuid = ids.fresh()
-    database.write(lambda connection: super_records.add(connection, [uuid], SPEC, ids.fresh(), "built"))
+    database.write(
+        lambda connection: super_records.add(connection, [NewInstances([uuid], SPEC, ids.fresh(), "built")], now())
+    )
     return uuid
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, event
 from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+from support.moorage.queued_calls import queue
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation, Outcome, Retry, Wait
@@ -47,15 +48,10 @@ def held_up(operations: Operations, database: Database, calls: list[Callable[[],
         assert released.wait(20)
         return Ended()
 
-    waiting = operations._outcomes._batches._waiting
     with ThreadPoolExecutor(len(calls) + 1) as threads:
         threads.submit(operations.advance, first, commit)
         assert recording.wait(10)
-        made = []
-        for count, call in enumerate(calls, 1):
-            made.append(threads.submit(call))
-            while len(waiting) < count:
-                threading.Event().wait(0.001)
+        made = queue(threads, operations._outcomes._batches, calls)
         released.set()
     return made
 

@@ -145,12 +145,13 @@ def test_groups_are_numbered_from_1_25_and_named_from_1_33(api: Api, host: str, 
     numbered = "resources=VCPU:1&resources1=VGPU:1&resources2=VGPU:1&group_policy=isolate"
     both = {host: {"VCPU": 1}, cards[0]: {"VGPU": 1}, cards[1]: {"VGPU": 1}}
     refused(api, numbered, "1.24")
-    assert taken(asked(api, numbered, "1.29")) == [both]
+    assert taken(asked(api, numbered, "1.29")) == [both, both]
     named = numbered.replace("resources1", "resources_A").replace("resources2", "resources_B")
     refused(api, named, "1.32")
-    (found,) = asked(api, named, "1.34")["allocation_requests"]
-    assert found["mappings"].keys() == {"", "_A", "_B"}
-    assert sorted(found["mappings"]["_A"] + found["mappings"]["_B"]) == sorted(cards)
+    one, other = (found["mappings"] for found in asked(api, named, "1.34")["allocation_requests"])
+    assert one.keys() == other.keys() == {"", "_A", "_B"}
+    assert sorted(one["_A"] + one["_B"]) == sorted(cards)
+    assert (one["_A"], one["_B"]) == (other["_B"], other["_A"])
 
 
 def test_several_groups_need_a_policy(api: Api, host: str, cards: list[str]) -> None:
@@ -212,7 +213,7 @@ def test_the_root_has_traits_of_its_own(api: Api, host: str, cards: list[str]) -
     assert taken(asked(api, "resources=VGPU:1&root_required=CUSTOM_A")) == []
     assert refused(api, "resources=VGPU:1&root_required=CUSTOM_A&root_required=CUSTOM_B") == "query.duplicate_key"
     assert refused(api, "resources=VGPU:1&root_required=CUSTOM_A,!CUSTOM_A") == "query.bad_value"
-    assert refused(api, "resources=VGPU:1&root_required=in:CUSTOM_A,CUSTOM_B") == "query.bad_value"
+    assert refused(api, "resources=VGPU:1&root_required=in:CUSTOM_A,CUSTOM_B") == "undefined_code"
 
 
 def test_member_of_in_all_its_forms(api: Api, host: str) -> None:
@@ -260,10 +261,22 @@ def test_a_limit_cuts_candidates_and_the_summaries_of_what_is_left_out(api: Api)
 
 
 @pytest.mark.parametrize(
-    "resources", ["", "VCPU", "VCPU:", "VCPU:0", "VCPU:-1", "VCPU:1.5", "VCPU:1,", "VCPU:99999999999", "CUSTOM_NONE:1"]
+    "resources", ["", "VCPU", "VCPU:", "VCPU:0", "VCPU:-1", "VCPU:1.5", "VCPU:1,", "CUSTOM_NONE:1"]
 )
 def test_amounts_that_are_none_are_refused(api: Api, host: str, resources: str) -> None:
     refused(api, f"resources={resources}")
+
+
+@pytest.mark.parametrize("amount", ["99999999999", "9" * 30])
+def test_nobody_has_an_amount_that_nothing_holds(api: Api, host: str, amount: str) -> None:
+    assert taken(asked(api, f"resources=VCPU:{amount}")) == []
+    assert api.get(f"/resource_providers?resources=VCPU:{amount}") == {"resource_providers": []}
+
+
+def test_the_first_limit_and_the_last_amount_count(api: Api, host: str, cards: list[str]) -> None:
+    assert len(taken(asked(api, "resources=VGPU:1&limit=1&limit=2"))) == 1
+    assert taken(asked(api, "resources=VCPU:99,VCPU: 2")) == [{host: {"VCPU": 2}}]
+    refused(api, "resources=VGPU:1&limit=x&limit=2")
 
 
 def test_candidates_came_with_1_10_and_take_no_other_parameter(api: Api, host: str) -> None:

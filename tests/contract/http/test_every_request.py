@@ -141,10 +141,22 @@ def test_another_media_type_is_415_and_none_at_all_400(http: Http) -> None:
     assert http.post("/resource_providers", headers=charset, data=f'{{"name": "{ids.fresh()}"}}').status == 200
 
 
-@pytest.mark.parametrize("accepted", ["text/plain", "application/xml, text/*"])
+@pytest.mark.parametrize("accepted", ["text/plain", "application/xml, text/css"])
 def test_an_answer_that_is_not_accepted_is_406(http: Http, accepted: str) -> None:
-    assert http.get("/resource_providers", headers={"Accept": accepted}).status == 406
+    reply = http.get("/resource_providers", headers={"Accept": accepted})
+
+    assert (reply.status, reply.headers["Content-Type"]) == (406, "text/plain; charset=UTF-8")
+    assert "Only application/json is provided" in reply.text
     assert http.get("/resource_providers", headers={"Accept": f"{accepted}, */*;q=0.1"}).status == 200
+
+
+def test_an_error_is_a_page_for_a_client_that_prefers_one(http: Http) -> None:
+    name = "<b>&"
+    reply = http.put(f"/traits/{name}", headers={"Accept": "text/html"})
+
+    assert (reply.status, reply.headers["Content-Type"]) == (400, "text/html; charset=UTF-8")
+    assert "The trait is invalid." in reply.text
+    assert name not in reply.text
 
 
 @pytest.mark.parametrize(
@@ -205,7 +217,7 @@ def test_any_text_may_be_the_name_of_a_provider(http: Http, name: str) -> None:
 
 def test_a_number_beyond_all_numbers_is_400(http: Http) -> None:
     uuid = http.provider()
-    for number in ("9" * 30, "1e400", "-1", "1e30"):
+    for number in ("9" * 30, "1e400", "1e30"):
         body = f'{{"resource_provider_generation": {number}, "inventories": {{}}}}'
         reply = http.put(
             f"/resource_providers/{uuid}/inventories", data=body, headers={"Content-Type": "application/json"}
@@ -217,7 +229,18 @@ def test_a_number_beyond_all_numbers_is_400(http: Http) -> None:
 def test_a_parameter_that_an_operation_does_not_know_is_400(http: Http) -> None:
     assert http.get("/resource_providers?colour=blue").status == 400
     assert http.get("/traits?colour=blue").status == 400
-    assert http.get("/resource_classes?colour=blue").status == 400
+    assert http.get("/resource_providers?name=a&uuid=a").status == 400
+
+
+@pytest.mark.parametrize("path", ["/allocations/", "/traits/", "/resource_providers/"])
+def test_a_path_whose_name_is_empty_is_404(http: Http, path: str) -> None:
+    assert http.get(path).status == 404
+    assert http.post(path).status == 404
+
+
+def test_an_operation_that_takes_no_parameters_ignores_them(http: Http) -> None:
+    assert http.get("/resource_classes?colour=blue").status == 200
+    assert http.get(f"/resource_providers/{http.provider()}?colour=blue").status == 200
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,43 @@
-"""Sessions of the published command-line client: `openstack` with the plugin osc-placement."""
+"""The published command-line client, `openstack` with the plugin osc-placement, says the same of both servers."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from typing import Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import Self
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
-from support.http.api import Api, served
+from support.http.api import served
+from support.http.differential.comparison import phrases_in
+from support.http.differential.servers import published
 
 from moorage import ids
 
-HOST, POOL, CONSUMER, PROJECT = (ids.derived("client", name) for name in ("host", "pool", "consumer", "project"))
-
-
-#: Runs the client's own entry point for each line of words: to start Python thirty times takes minutes.
+#: Runs the client's own entry point for each line of words: to start Python two hundred times takes minutes.
 _SESSION = """
 import contextlib, io, json, sys
 from openstackclient.shell import main
 for line in sys.stdin:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(json.loads(line))
+        try:
+            status = main(json.loads(line))
+        except SystemExit as fault:
+            status = fault.code
     print(json.dumps([status, out.getvalue(), err.getvalue()]), flush=True)
 """
 
 
 class Client:
-    """The command line of an operator whose cloud's Placement endpoint is ours."""
+    """The command line of an operator with one Placement endpoint."""
 
-    def __init__(self, url: str, version: str) -> None:
+    def __init__(self, url: str) -> None:
         self._common = ["--os-auth-type", "admin_token", "--os-endpoint", url, "--os-token", "admin"]
-        self._common += ["--os-placement-api-version", version]
 
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
@@ -48,101 +53,245 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._process.communicate(timeout=60)
 
-    def does(self, *words: str) -> str:
-        self._process.stdin.write(json.dumps([*self._common, *" ".join(words).split()]) + "\n")
+    def send(self, version: str, words: str) -> None:
+        line = json.dumps([*self._common, "--os-placement-api-version", version, *words.split()])
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        status, out, err = json.loads(self._process.stdout.readline())
-        assert status == 0, (words, err)
-        return str(out)
 
-    def shows(self, *words: str) -> Any:
-        return json.loads(self.does(*words, "-f json"))
+    def receive(self) -> tuple[int, str, str]:
+        """Return the exit status, the output and the error output of the command that was sent."""
+        status, out, err = json.loads(self._process.stdout.readline())
+        return status, out, err
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def listening(application: object) -> Iterator[str]:
+    """Serve an application in a thread; return its URL."""
+    with make_server("127.0.0.1", 0, application, handler_class=_Silent) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Client]]:
+    """One for our server and one for the published Placement."""
     folder = tmp_path_factory.mktemp("client")
-    with served(f"sqlite:///{folder}/main.sqlite", folder / "log", "--workers", "1", "--threads", "2") as api:
-        yield api
+    with ExitStack() as begun:
+        ours = begun.enter_context(
+            served(f"sqlite:///{folder}/main.sqlite", folder / "log", "--workers", "1", "--threads", "2")
+        )
+        theirs = begun.enter_context(listening(begun.enter_context(published(folder)).application))
+        yield begun.enter_context(Client(ours.url)), begun.enter_context(Client(theirs))
 
 
-def test_an_operator_works_with_the_client_that_he_has(api: Api) -> None:
-    with Client(api.url, "1.39") as client:
-        whole_session(client, api)
+#: Uuids by the words that stand for them.
+UUIDS = {
+    f"<{name}>": ids.derived("client", name)
+    for name in ("host", "other", "old", "gpu", "pool", "vm1", "vm2", "project", "user", "rack", "nobody")
+}
+
+#: What an operator types, after a version from which on it is asked for with that one.
+SCRIPT = """
+1.39
+resource provider list
+resource provider create host1 --uuid <host>
+resource provider create host1
+resource provider create other --uuid <host>
+resource provider create gpu --uuid <gpu> --parent-provider <nobody>
+resource provider create gpu --uuid <gpu> --parent-provider <host>
+resource provider create other --uuid <other>
+resource provider create pool --uuid <pool>
+resource provider set <gpu> --name gpu0
+resource provider set <gpu> --name host1
+resource provider set <nobody> --name x
+resource provider set <host> --name host1 --parent-provider <gpu>
+resource provider show <host>
+resource provider show <gpu> -f json
+resource provider show <nobody>
+resource provider show no-uuid
+resource provider list --in-tree <gpu>
+resource provider list --name pool
+resource provider list --uuid <other>
+resource provider list --in-tree <nobody>
+resource class list
+resource class create CUSTOM_SLOT
+resource class create SLOT
+resource class create CUSTOM_lower
+resource class set CUSTOM_SLOT
+resource class set CUSTOM_OTHER
+resource class show CUSTOM_SLOT
+resource class show CUSTOM_NOTHING
+resource class delete CUSTOM_OTHER
+resource class delete CUSTOM_OTHER
+resource class delete VCPU
+resource provider inventory set <host> --resource VCPU=8 --resource VCPU:allocation_ratio=2.0 --resource MEMORY_MB=4096
+resource provider inventory set <other> --resource VCPU=4 --resource MEMORY_MB=2048 --resource DISK_GB=50
+resource provider inventory set <gpu> --resource CUSTOM_SLOT=2
+resource provider inventory set <gpu> --resource CUSTOM_NOTHING=2
+resource provider inventory set <gpu> --resource VCPU:total=none
+resource provider inventory set <nobody> --resource VCPU=1
+resource provider inventory class set <gpu> CUSTOM_SLOT --total 4 --max_unit 2
+resource provider inventory class set <gpu> CUSTOM_SLOT --total 0
+resource provider inventory set <pool> --resource DISK_GB=1000
+resource provider inventory set <host> --resource MEMORY_MB:reserved=512 --amend
+resource provider inventory set <host> --resource MEMORY_MB:reserved=512 --amend --dry-run
+resource provider inventory list <host>
+resource provider inventory list <nobody>
+resource provider inventory show <host> VCPU
+resource provider inventory show <host> DISK_GB
+resource provider inventory show <nobody> VCPU
+trait list
+trait create CUSTOM_FAST
+trait create CUSTOM_FAST
+trait create FAST
+trait create CUSTOM_UNUSED
+trait show CUSTOM_FAST
+trait show CUSTOM_NOTHING
+resource provider trait set <gpu> --trait CUSTOM_FAST
+resource provider trait set <pool> --trait MISC_SHARES_VIA_AGGREGATE
+resource provider trait set <host> --trait CUSTOM_NOTHING
+resource provider trait set <nobody> --trait CUSTOM_FAST
+resource provider trait list <gpu>
+resource provider trait list <nobody>
+trait list --associated
+trait list --name startswith:CUSTOM
+trait delete CUSTOM_FAST
+trait delete CUSTOM_UNUSED
+trait delete CUSTOM_UNUSED
+trait delete MISC_SHARES_VIA_AGGREGATE
+resource provider aggregate set <host> --aggregate <rack> --generation 2
+resource provider aggregate set <pool> --aggregate <rack> --generation 2
+resource provider aggregate set <other> --aggregate <rack> --generation 9
+resource provider aggregate set <host> --aggregate <rack>
+resource provider aggregate list <host>
+resource provider aggregate list <nobody>
+resource provider list --member-of <rack>
+resource provider list --required CUSTOM_FAST
+resource provider list --forbidden CUSTOM_FAST
+resource provider list --required CUSTOM_NOTHING
+resource provider list --resource VCPU=9
+resource provider list --resource CUSTOM_NOTHING=9
+allocation candidate list --resource VCPU=2 --resource MEMORY_MB=1024
+allocation candidate list --resource VCPU=2 --resource MEMORY_MB=1024 --resource DISK_GB=20
+allocation candidate list --resource VCPU=2 --forbidden CUSTOM_FAST -f json
+allocation candidate list --resource VCPU=100
+allocation candidate list --resource CUSTOM_NOTHING=1
+allocation candidate list --group 1 --resource VCPU=1 --group 2 --resource CUSTOM_SLOT=1
+allocation candidate list --group 1 --resource VCPU=1 --group 2 --resource CUSTOM_SLOT=1 --group-policy isolate
+allocation candidate list --group 1 --resource VCPU=1 --group 2 --resource CUSTOM_SLOT=1 --required CUSTOM_FAST \
+--group-policy none
+allocation candidate list --resource VCPU=1 --member-of <rack> --limit 1
+allocation candidate list --resource VCPU=zwei
+resource provider allocation show <vm1>
+resource provider allocation set <vm1> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<host>,VCPU=2,MEMORY_MB=1024 --allocation rp=<pool>,DISK_GB=20 --allocation rp=<gpu>,CUSTOM_SLOT=1
+resource provider allocation set <vm1> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<host>,VCPU=3,MEMORY_MB=1024 --allocation rp=<pool>,DISK_GB=20 --allocation rp=<gpu>,CUSTOM_SLOT=1
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<host>,VCPU=99
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<host>,VCPU=9
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<gpu>,CUSTOM_SLOT=3
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<host>,DISK_GB=1
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type INSTANCE \
+--allocation rp=<nobody>,VCPU=1
+resource provider allocation set <vm2> --project-id <project> --user-id <user> --consumer-type lower \
+--allocation rp=<host>,VCPU=1
+resource provider allocation show <vm1>
+resource provider allocation show <vm1> -f json
+resource provider show <host> --allocations -f json
+resource provider usage show <host>
+resource provider usage show <nobody>
+resource usage show <project>
+resource usage show <project> --user-id <user>
+resource usage show <project> --consumer-type INSTANCE
+resource usage show <nobody>
+resource provider inventory set <host> --resource VCPU=1
+resource provider inventory delete <host> --resource-class VCPU
+resource provider inventory delete <host>
+resource provider inventory delete <other> --resource-class DISK_GB
+resource provider inventory delete <other> --resource-class DISK_GB
+resource provider delete <host>
+resource provider delete <pool>
+resource class delete CUSTOM_SLOT
+resource provider allocation unset <vm1> --provider <gpu>
+resource provider allocation unset <vm1> --resource-class DISK_GB
+resource provider allocation unset <vm2> --provider <gpu>
+resource provider allocation show <vm1>
+resource provider allocation delete <vm1>
+resource provider allocation delete <vm1>
+resource provider delete <host>
+resource provider inventory delete <gpu>
+resource provider trait delete <gpu>
+resource provider delete <gpu>
+resource provider delete <gpu>
+resource provider inventory delete <pool>
+resource provider delete <pool>
+resource provider list
+1.0
+resource provider create old --uuid <old>
+resource provider show <old>
+resource provider inventory set <old> --resource VCPU=8
+resource provider inventory list <old>
+resource provider allocation set <vm2> --allocation rp=<old>,VCPU=1
+resource provider allocation show <vm2>
+resource provider usage show <old>
+resource provider list --in-tree <old>
+resource class list
+trait list
+resource provider aggregate list <old>
+allocation candidate list --resource VCPU=1
+resource usage show <project>
+resource provider allocation delete <vm2>
+resource provider delete <old>
+1.40
+resource provider list
+"""
 
 
-def whole_session(client: Client, api: Api) -> None:
-    # Providers and a tree.
-    host = client.shows("resource provider create --uuid", HOST, "host1")
-    assert (host["name"], host["generation"], host["root_provider_uuid"]) == ("host1", 0, HOST)
-    gpu = client.shows("resource provider create gpu --parent-provider", HOST)["uuid"]
-    client.does("resource provider create --uuid", POOL, "pool")
-    assert client.shows("resource provider set", gpu, "--name gpu0 --parent-provider", HOST)["name"] == "gpu0"
-    assert {one["name"] for one in client.shows("resource provider list --in-tree", gpu)} == {"host1", "gpu0"}
-    # What they have.
-    client.does("resource class create CUSTOM_GPU_SLOT")
-    assert "CUSTOM_GPU_SLOT" in {one["name"] for one in client.shows("resource class list")}
-    inventories = client.shows(
-        "resource provider inventory set", HOST, "--resource VCPU=8 --resource VCPU:allocation_ratio=2.0",
-        "--resource MEMORY_MB=4096 --resource MEMORY_MB:reserved=512",
-    )  # fmt: skip
-    assert {one["resource_class"]: (one["total"], one["allocation_ratio"]) for one in inventories} == {
-        "VCPU": (8, 2.0),
-        "MEMORY_MB": (4096, 1.0),
-    }
-    client.does("resource provider inventory set", gpu, "--resource CUSTOM_GPU_SLOT=2")
-    client.does("resource provider inventory class set", gpu, "CUSTOM_GPU_SLOT --total 4")
-    client.does("resource provider inventory set", POOL, "--resource DISK_GB=1000")
-    client.does("trait create CUSTOM_FAST")
-    client.does("resource provider trait set", gpu, "--trait CUSTOM_FAST")
-    client.does("resource provider trait set", POOL, "--trait MISC_SHARES_VIA_AGGREGATE")
-    aggregate = ids.fresh()
-    for provider in (HOST, POOL):
-        generation = client.shows("resource provider show", provider)["generation"]
-        client.does("resource provider aggregate set", provider, f"--aggregate {aggregate} --generation {generation}")
-    assert client.shows("resource provider aggregate list", HOST) == [{"uuid": aggregate}]
-    assert {one["name"] for one in client.shows("resource provider list --required CUSTOM_FAST")} == {"gpu0"}
-    assert {one["uuid"] for one in client.shows("resource provider list --member-of", aggregate)} == {HOST, POOL}
-
-    # What may be allocated, with a group of its own for the device.
-    candidates = client.shows(
-        "allocation candidate list --resource VCPU=2 --resource MEMORY_MB=1024 --resource DISK_GB=20",
-        "--group 1 --resource CUSTOM_GPU_SLOT=1 --required CUSTOM_FAST --group-policy isolate --limit 10",
-    )
-    assert {one["resource provider"] for one in candidates} == {HOST, POOL, gpu}
-
-    # What is allocated.
-    client.does(
-        f"resource provider allocation set {CONSUMER} --project-id {PROJECT} --user-id user --consumer-type INSTANCE",
-        f"--allocation rp={HOST},VCPU=2,MEMORY_MB=1024 --allocation rp={POOL},DISK_GB=20",
-        f"--allocation rp={gpu},CUSTOM_GPU_SLOT=1",
-    )
-    assert api.store.held(CONSUMER) == {
-        HOST: {"VCPU": 2, "MEMORY_MB": 1024},
-        POOL: {"DISK_GB": 20},
-        gpu: {"CUSTOM_GPU_SLOT": 1},
-    }
-    used = {one["resource_class"]: one["usage"] for one in client.shows("resource provider usage show", HOST)}
-    assert used == {"VCPU": 2, "MEMORY_MB": 1024}
-    assert "DISK_GB" in client.does("resource usage show", PROJECT)
-    client.does(f"resource provider allocation unset {CONSUMER} --provider {gpu}")
-    left = {one["resource_provider"] for one in client.shows("resource provider allocation show", CONSUMER)}
-    assert left == {HOST, POOL}
-
-    # And away again.
-    client.does("resource provider allocation delete", CONSUMER)
-    client.does("resource provider inventory delete", HOST)
-    client.does("resource provider trait delete", gpu)
-    client.does("trait delete CUSTOM_FAST")
-    for provider in (gpu, HOST, POOL):
-        client.does("resource provider delete", provider)
-    assert client.shows("resource provider list") == []
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield the commands of the script with their versions."""
+    version = ""
+    for line in SCRIPT.replace("\\\n", "").split("\n")[1:-1]:
+        if re.fullmatch(r"\d\.\d+", line):
+            version = line
+        else:
+            yield version, re.sub("<[a-z0-9]+>", lambda found: UUIDS[found[0]], line)
 
 
-def test_a_client_that_asks_for_nothing_newer_gets_what_it_knows(api: Api) -> None:
-    with Client(api.url, "1.0") as client:
-        created = client.shows("resource provider create old")
-        assert set(created) == {"uuid", "name", "generation"}
-        client.does("resource provider inventory set", created["uuid"], "--resource VCPU=8")
-        assert client.shows("resource provider inventory list", created["uuid"])[0]["total"] == 8
-        client.does("resource provider delete", created["uuid"])
+def said(status: int, out: str, err: str) -> object:
+    """Return what a command has said; of a refusal the status and the known phrases, for the sentence is each one's."""
+    refused = re.search(r"\(HTTP (\d+)\)", err)
+    if refused:
+        # Of several classes in use either server names any one or all.
+        return status, out, refused[1], [re.sub(r"for '[A-Z_, ]+'", "", phrase) for phrase in phrases_in(err)]
+    # Candidates are numbered in the order in which they come, which is any order, as that of classes is.
+    unnumbered = re.sub(r'^\| +\d+ +\||"#": \d+,', "", out, flags=re.MULTILINE)
+    return status, sorted(sorted(re.split(r'[\s,{}"]+', line)) for line in unnumbered.splitlines()), err
+
+
+def test_each_command_says_the_same_of_both_servers(clients: tuple[Client, Client]) -> None:
+    script = list(commands())
+    assert len(script) >= 100
+    succeeded, different = 0, []
+    for version, words in script:
+        for client in clients:
+            client.send(version, words)
+        ours, theirs = (client.receive() for client in clients)
+        succeeded += theirs[0] == 0
+        if said(*ours) != said(*theirs):
+            different.append(f"{version} {words}\n  ours: {ours}\n  Placement's: {theirs}")
+    assert not different, "\n".join(different)
+    assert succeeded > 60

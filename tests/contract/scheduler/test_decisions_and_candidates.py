@@ -32,7 +32,7 @@ from placement_store import candidates
 from placement_store.candidates import load
 from placement_store.db.names import sync
 from placement_store.schema import METADATA, cells, resource_classes, resource_providers, traits
-from scheduler.view.host_cache import FetchedProvider
+from scheduler.view.provider_trees import FetchedProvider
 
 HOSTS = 3
 

@@ -1,4 +1,4 @@
-"""The main schema as its migrations leave it is the one that the code is written against."""
+"""The main schema as its migrations leave it is the one in the code; any newer schema is worked on if it says so."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,8 @@ from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.db.schemas import Schema, known_schemas
 from placement_store.schema import MAIN, METADATA
+
+EACH_SCHEMA = pytest.mark.parametrize("schema", known_schemas().values(), ids=lambda schema: schema.name)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
@@ -55,13 +57,16 @@ def test_an_older_and_a_missing_schema_are_refused(database: Database, revision:
     assert not isinstance(caught.value, errors.SchemaTooNew)
 
 
-def _upgraded_by_a_newer_release(database: Database, oldest_code: str | None) -> None:
-    MAIN.upgrade(database)
-    _execute(database, f"UPDATE {MAIN.version_table} SET version_num = 'main_9999'")
+def _upgraded_by_a_newer_release(database: Database, schema: Schema, oldest_code: str | None) -> str:
+    """Raise a schema to a revision that this code does not know, and return it."""
+    newer, table = f"{schema.name}_9999", f"schema_compatibility_{schema.name}"
+    schema.upgrade(database)
+    _execute(database, f"UPDATE {schema.version_table} SET version_num = '{newer}'")
     if oldest_code is None:
-        _execute(database, "DROP TABLE schema_compatibility_main")
+        _execute(database, f"DROP TABLE {table}")
     else:
-        _execute(database, f"UPDATE schema_compatibility_main SET oldest_code = '{oldest_code}'")
+        _execute(database, f"UPDATE {table} SET oldest_code = '{oldest_code}'")
+    return newer
 
 
 def _execute(database: Database, statement: str) -> None:
@@ -69,30 +74,33 @@ def _execute(database: Database, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-@pytest.mark.parametrize("oldest_code", ["main_0006", "main_0007"])
+@EACH_SCHEMA
+@pytest.mark.parametrize("position", [-2, -1], ids=["the revision before", "our own"])
 def test_a_newer_schema_is_worked_on_if_it_says_so_and_upgrading_leaves_it_alone(
-    database: Database, oldest_code: str
+    database: Database, schema: Schema, position: int
 ) -> None:
-    _upgraded_by_a_newer_release(database, oldest_code)
+    newer = _upgraded_by_a_newer_release(database, schema, sorted(schema._known_revisions())[position])
 
-    assert MAIN.check(database) == "main_9999"
-    assert MAIN.upgrade(database) == MAIN.planned(database) == ("main_9999", "main_9999")
-    assert MAIN.revision(database) == "main_9999"
+    assert schema.check(database) == newer
+    assert schema.upgrade(database) == schema.planned(database) == (newer, newer)
+    assert schema.revision(database) == newer
 
 
-@pytest.mark.parametrize("oldest_code", ["main_9998", None])
+@EACH_SCHEMA
+@pytest.mark.parametrize("oldest_number", ["9998", None])
 def test_a_newer_schema_that_needs_newer_code_is_refused_and_upgrading_leaves_it_alone(
-    database: Database, oldest_code: str | None
+    database: Database, schema: Schema, oldest_number: str | None
 ) -> None:
-    _upgraded_by_a_newer_release(database, oldest_code)
+    oldest_code = oldest_number and f"{schema.name}_{oldest_number}"
+    newer = _upgraded_by_a_newer_release(database, schema, oldest_code)
 
-    for refused in (MAIN.check, MAIN.upgrade, MAIN.planned):
-        with pytest.raises(errors.SchemaTooNew, match=f"main_9999 .* {oldest_code or 'main_9999'} or newer"):
+    for refused in (schema.check, schema.upgrade, schema.planned):
+        with pytest.raises(errors.SchemaTooNew, match=f"{newer} .* {oldest_code or newer} or newer"):
             refused(database)
-    assert MAIN.revision(database) == "main_9999"
+    assert schema.revision(database) == newer
 
 
-@pytest.mark.parametrize("schema", known_schemas().values(), ids=lambda schema: schema.name)
+@EACH_SCHEMA
 def test_code_of_the_revision_before_works_on_the_schema(database: Database, schema: Schema) -> None:
     schema.upgrade(database)
 

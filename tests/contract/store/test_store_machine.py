@@ -392,7 +392,7 @@ def second(database: Database) -> Iterator[Database]:
     again.close()
 
 
-@pytest.mark.timeout(7200 if LONG else 300)
+@pytest.mark.timeout(7200 if LONG else 900)
 def test_two_writers_get_the_answers_that_the_model_gives_and_nothing_is_ever_over_committed(
     database: Database, second: Database
 ) -> None:

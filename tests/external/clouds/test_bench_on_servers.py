@@ -51,7 +51,7 @@ def test_a_bench_measures_processes_beside_bare_rpc_and_leaves_the_database_as_i
     command: str, each: str, shape: list[str], rabbitmq_url: str, mariadb_url: str
 ) -> None:
     urls = ["--transport-url", rabbitmq_url, "--database-url", mariadb_url]
-    figures = figures_of(command, *urls, "--hosts", "12", "--cells", "2", *shape)
+    figures = figures_of(command, *urls, "--hosts", "40", "--cells", "2", *shape)
 
     assert figures[each] > 0
     assert figures["echo_calls_per_s"] > 0
@@ -59,6 +59,15 @@ def test_a_bench_measures_processes_beside_bare_rpc_and_leaves_the_database_as_i
     assert figures["conflicts"] >= 0
     assert (figures["refused"], figures["overcommitted"], figures["leaked"]) == ({}, 0, 0)
     assert is_empty(mariadb_url)
+
+
+def test_hosts_may_become_full_in_a_run(rabbitmq_url: str, mariadb_url: str) -> None:
+    urls = ["--transport-url", rabbitmq_url, "--database-url", mariadb_url]
+    figures = figures_of("select", *urls, "--hosts", "1", "--occupancy", "99", "--alternates", "0")
+
+    assert figures["refused"].keys() == {"moorage.no_valid_host"}
+    assert (figures["overcommitted"], figures["leaked"]) == (0, 0)
+    assert figures["echo_calls_per_s"] > 0
 
 
 def test_the_store_is_measured_alone_by_processes_and_is_left_as_it_was(mariadb_url: str) -> None:

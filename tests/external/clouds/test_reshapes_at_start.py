@@ -35,7 +35,8 @@ def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[RunningCloud]:
         settings={
             "rpc": {"call_timeout": 5.0},
             "compute": {"report_interval": 0.1, "stop_timeout": 1.0},
-            "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, **PARTS},
+            # The host that returns first may get all instances, and all of them on one of its two NUMA nodes.
+            "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, "vcpus": 2 * INSTANCES, **PARTS},
         },
     )
     with RunningCloud(plan) as one:

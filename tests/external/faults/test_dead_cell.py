@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 #: Builds for the dead cell: more than a conductor has workers.
-MANY = 24
+MANY = 40
 
 
 def order(conductor: Client) -> str:
@@ -53,8 +53,8 @@ def test_builds_in_one_cell_take_what_they_took_while_the_conductor_of_another_i
         cloud.start("conductor", "conductor")
         cloud.start("scheduler", "scheduler")
         for cell in ("healthy", "dead"):
-            cloud.start(f"compute-{cell}", "compute", "--cell", cell, "--agent", f"agent-{cell}", "--fake-hosts", "4")
-        cloud.wait_for_hosts(8)
+            cloud.start(f"compute-{cell}", "compute", "--cell", cell, "--agent", f"agent-{cell}", "--fake-hosts", "8")
+        cloud.wait_for_hosts(16)
         conductor = cloud.client("conductor", timeout=60)
         only(cloud, "healthy")
         build_some(conductor)

@@ -55,3 +55,32 @@ def test_sighup_reloads_the_policy_of_a_process_and_what_is_wrong_leaves_the_old
         assert len(lines) == 1
         assert "ERROR" in lines[0]
         assert cloud.stop("scheduler") == 0
+
+
+def test_the_workers_of_a_scheduler_are_schedulers_of_their_own_and_reload_and_stop_together(
+    rabbitmq_url: str, tmp_path: Path
+) -> None:
+    with ProcessCloud(rabbitmq_url, f"sqlite:///{tmp_path}/main.sqlite") as cloud:
+
+        def policy(name: str) -> PolicyState | None:
+            try:
+                return cloud.client("scheduler", timeout=5.0, server=name).call(ShowPolicy())
+            except errors.Unavailable:
+                return None
+
+        def subset_sizes() -> list[int | None]:
+            policies = [policy("one-1"), policy("one-2")]
+            return [None if found is None else found.host_subset_size for found in policies]
+
+        cloud.run("db", "upgrade")
+        with cloud.config_file.open("a") as file:
+            file.write("\n[scheduler]\nworkers = 2\n")
+        cloud.start("scheduler", "scheduler", "--name", "one")
+        wait_until(lambda: subset_sizes() == [1, 1], "both workers to answer")
+        with cloud.config_file.open("a") as file:
+            file.write("host_subset_size = 4\n")
+        cloud.processes["scheduler"].send_signal(signal.SIGHUP)
+        wait_until(lambda: subset_sizes() == [4, 4], "both to take the policy")
+        assert cloud.stop("scheduler") == 0
+        stopped = [line for line in cloud.log("scheduler").splitlines() if line.endswith("Stopped")]
+        assert [sum(f"scheduler.one-{number}" in line for line in stopped) for number in (1, 2)] == [1, 1], stopped

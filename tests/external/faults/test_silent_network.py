@@ -1,7 +1,8 @@
-"""The silent-network drill: between a process and MariaDB all packets are lost, and no connection is closed.
+"""The silent-network drill: between a process and a server all packets are lost, and no connection is closed.
 
-`make test` does it to all processes of a cloud at once, and to one scheduler of two; with DRILLS=long in the
-environment each process has its turn, twice, with the time-outs that are the defaults.
+`make test` does it to all processes of a cloud at once, with MariaDB and with RabbitMQ, and to one scheduler of two;
+with DRILLS=long in the environment each process has its turn with each server, twice, with the time-outs that are the
+defaults.
 """
 
 import os
@@ -9,18 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import requests
 from sqlalchemy import URL, make_url
 from support.databases.tcp_proxy import TcpProxy
-from support.http.api import free_port
+from support.http.api import answers
 from support.processes.building_client import SPEC, build
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import Settings, wait_until
-from harness.servers import MariaDBServer, RabbitMQServer
+from harness.servers import MariaDBServer, RabbitMQServer, free_ports
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListCells, ListHosts, ListInstances, ListOperationsInCell, ShowInstance
 from moorage.messages.wire import Message
@@ -43,17 +44,24 @@ SETTINGS: Settings = {
     "placement_api": {"auth_strategy": "noauth2"},
 }
 PROCESSES = ("scheduler", "placement", "conductor", "conductor-cell1", "placement-api")
+#: Those with connections to RabbitMQ.
+ON_THE_BUS = (*PROCESSES[:4], "agent")
 HOSTS = 2
 #: Calls at the same time: as many threads of the process have a connection each.
 CALLS = 6
 
 
 class Cloud:
-    """A cloud of processes, each with a way of its own to MariaDB."""
+    """A cloud of processes, each with a way of its own to MariaDB, and one to RabbitMQ."""
 
-    def __init__(self, processes: ForkedCloud, ways: dict[str, TcpProxy], port: int) -> None:
+    def __init__(
+        self, processes: ForkedCloud, ways: dict[str, TcpProxy], bus_ways: dict[str, TcpProxy], port: int
+    ) -> None:
         self.processes = processes
         self.ways = ways
+        self.bus_ways = bus_ways
+        #: Seconds to wait for an answer on the bus.
+        self.patience = LIMIT
         self._api = f"http://127.0.0.1:{port}"
         [cell] = self.bus("placement", "placement", ListCells())
         self._asks: dict[str, Callable[[], object]] = {
@@ -66,7 +74,7 @@ class Cloud:
 
     def bus(self, topic: str, server: str, message: Message[R]) -> R:
         """Ask one server."""
-        return self.processes._bus.client(topic, server, timeout=LIMIT).call(message)
+        return self.processes._bus.client(topic, server, timeout=self.patience).call(message)
 
     def http(self) -> None:
         """Ask the HTTP API; what it answers with 503 is an error as any other."""
@@ -79,13 +87,13 @@ class Cloud:
         """Ask a process for something that its database knows; return how it has answered."""
         try:
             self._asks[name]()
-        except (errors.StoreUnavailable, errors.Overloaded) as fault:
+        except (errors.StoreUnavailable, errors.Overloaded, errors.NoReply, errors.DeadlineExceeded) as fault:
             return type(fault).__name__
         return "answered"
 
     def ask_all_at_once(self, *names: str) -> set[str]:
         """Ask these processes with several threads each; return all kinds of answers."""
-        with ThreadPoolExecutor(len(names) * CALLS) as threads:
+        with ThreadPoolExecutor(len(names) * CALLS or 1) as threads:
             return set(threads.map(self.ask, [name for name in names for _ in range(CALLS)]))
 
     def builds(self) -> None:
@@ -108,15 +116,20 @@ def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
     main, of_cell = (make_url(mariadb.create_database(name)) for name in ("silent_main", "silent_cell"))
     transport = rabbitmq.add_vhost("silent_network")
     ways = {name: TcpProxy("127.0.0.1", mariadb.port) for name in (*PROCESSES, "scheduler2")}
-    port = free_port()
+    bus_ways = {name: TcpProxy("127.0.0.1", rabbitmq.port) for name in ON_THE_BUS}
+    [port] = free_ports(1)
     plain = main.render_as_string(hide_password=False)
     with ForkedCloud(transport, plain, SETTINGS) as processes:
         processes.run("db", "upgrade", "--schema", "main")
         processes.run("cell", "create", "cell1", "--database-connection", _by(ways["conductor-cell1"], of_cell))
         processes.run("db", "upgrade")
 
-        def start(name: str, *words: str) -> None:
-            processes.start(name, *words, settings={"database": {"connection": _by(ways[name], main)}})
+        def start(name: str, *words: str, **settings: Any) -> None:
+            if name in ways:
+                settings["database"] = {"connection": _by(ways[name], main)}
+            if name in bus_ways:
+                settings["DEFAULT"] = {"transport_url": _by(bus_ways[name], make_url(transport))}
+            processes.start(name, *words, settings=settings)
 
         start("placement", "placement", "--name", "placement")
         start("scheduler", "scheduler", "--name", "scheduler")
@@ -125,27 +138,29 @@ def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
         start("placement-api", "placement-api", "--host", "127.0.0.1", "--port", str(port), "--workers", "1")
         words = ("compute", "--cell", "cell1", "--agent", "agent", "--fake-hosts", str(HOSTS))
         large = {"vcpus": 2000, "memory_mb": 8_000_000, "disk_gb": 80_000}
-        processes.start("agent", *words, settings={"fake_driver": large})
+        start("agent", *words, fake_driver=large)
         processes.wait_for_hosts(HOSTS)
-        cloud = Cloud(processes, ways, port)
+        # It listens when it is ready, on a slow machine later than the agent has hosts.
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/"), "the HTTP API to listen")
+        cloud = Cloud(processes, ways, bus_ways, port)
         wait_until(lambda: cloud.ask_all_at_once("placement-api") == {"answered"}, "the HTTP API to serve")
         yield cloud
-    for way in ways.values():
+    for way in (*ways.values(), *bus_ways.values()):
         way.close()
 
 
-def drills() -> list[tuple[tuple[str, ...], bool]]:
+def drills(processes: tuple[str, ...]) -> list[tuple[tuple[str, ...], bool]]:
     """Return of which processes the network is lost, and whether new connections are lost too."""
     if not LONG:
-        return [(PROCESSES, False)]
-    return [((name,), new_too) for name in PROCESSES for new_too in (False, True)] + [(PROCESSES, True)]
+        return [(processes, False)]
+    return [((name,), new_too) for name in processes for new_too in (False, True)] + [(processes, True)]
 
 
-@pytest.mark.parametrize(
-    ("lost", "new_too"),
-    drills(),
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "all lost" if value else "forgotten",
-)
+def _named(value: object) -> str:
+    return "-".join(value) if isinstance(value, tuple) else "all lost" if value else "forgotten"
+
+
+@pytest.mark.parametrize(("lost", "new_too"), drills(PROCESSES), ids=_named)
 def test_everything_answers_again_within_40_seconds_of_a_silent_loss(
     cloud: Cloud, lost: tuple[str, ...], new_too: bool, record_property: Callable[[str, object], None]
 ) -> None:
@@ -177,6 +192,37 @@ def test_everything_answers_again_within_40_seconds_of_a_silent_loss(
     cloud.is_well()
     what = "forgets its connections" if not new_too else "loses all"
     record_property("measured", f"{', '.join(lost)}: answers {seconds:.1f} s after the network to MariaDB {what}")
+
+
+@pytest.mark.parametrize(("lost", "new_too"), drills(ON_THE_BUS), ids=_named)
+def test_everything_answers_again_within_40_seconds_of_a_silent_loss_of_the_broker(
+    cloud: Cloud, lost: tuple[str, ...], new_too: bool, record_property: Callable[[str, object], None]
+) -> None:
+    cloud.is_well()
+    asked = [name for name in lost if name != "agent"]  # an agent answers by what it builds
+    cloud.patience = 6.0
+
+    begun = time.monotonic()
+    for name in lost:
+        cloud.bus_ways[name].go_silent(new_too=new_too)
+    if new_too:
+        # Long enough for each side to have noticed.
+        threading.Event().wait(LIMIT)
+        begun = time.monotonic()
+        for name in lost:
+            cloud.bus_ways[name].resume()
+    # What was on its way is lost, or is given to somebody else too late for whoever has asked.
+    wait_until(lambda: cloud.ask_all_at_once(*asked) <= {"answered"}, "all to answer", LIMIT)
+    answered = time.monotonic() - begun
+    cloud.builds()
+    built = time.monotonic() - begun
+
+    assert answered < LIMIT
+    cloud.patience = LIMIT
+    cloud.is_well()
+    what = "forgets its connections" if not new_too else "loses all"
+    told = f"answers {answered:.1f} s after the network to RabbitMQ {what}, a server is built after {built:.1f} s"
+    record_property("measured", f"{', '.join(lost)}: {told}")
 
 
 def test_hosts_stay_up_and_servers_are_built_while_one_scheduler_of_two_does_not_reach_its_database(

@@ -1,16 +1,22 @@
 """Every service's process: it waits for what is away, takes SIGHUP, and ends within ten seconds, with no broker too."""
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import make_url
+from support.databases.migrated import OnMariaDB
 from support.databases.tcp_proxy import TcpProxy
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
+from moorage.messages import ListCells
+from placement_store.schema import MAIN
 
 pytestmark = [
     pytest.mark.servers,
@@ -63,7 +69,7 @@ class Cloud:
             for name, process in self.processes.processes.items():
                 if name not in took and process.poll() is not None:
                     took[name] = round(time.monotonic() - begun, 1)
-            return len(took) == len(SERVICES)
+            return len(took) == len(self.processes.processes)
 
         wait_until(ended, "all processes to end", progress=lambda: len(took))
         # Either in order or by force, and not by a signal that nobody has taken.
@@ -124,3 +130,47 @@ def test_services_that_wait_for_a_broker_at_their_start_are_stopped_at_once_and_
     cloud.proxy.resume()
     for name in SERVICES:
         cloud.until_logged(name, "Ready")
+
+
+# --- Without a database -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cloud_of_mariadb(rabbitmq_url: str, migrated_mariadb: OnMariaDB) -> Iterator[Cloud]:
+    """No service yet, behind a proxy that stands for the database's network."""
+    url = make_url(migrated_mariadb.url(MAIN))
+    with TcpProxy(url.host or "", url.port or 0) as proxy:
+        database = url.set(port=proxy.port).render_as_string(hide_password=False)
+        with ForkedCloud(rabbitmq_url, database) as processes:
+            yield Cloud(processes, proxy)
+
+
+def logged_waits(log: str) -> list[datetime]:
+    """Return the moments at which a service has logged that it waits."""
+    return [datetime.fromisoformat(line[:23]) for line in log.splitlines() if "Waiting for" in line]
+
+
+def test_a_service_that_waits_for_its_database_says_so_every_five_seconds_and_is_stopped_at_once(
+    cloud_of_mariadb: Cloud, record_property: Callable[[str, object], None]
+) -> None:
+    cloud_of_mariadb.proxy.refuse()
+    cloud_of_mariadb.processes.start("placement", *SERVICES["placement"])
+    wait_until(lambda: len(logged_waits(cloud_of_mariadb.processes.log("placement"))) == 3, "three lines")
+    took = cloud_of_mariadb.seconds_to_end()
+    log = cloud_of_mariadb.processes.log("placement")
+    between = [(later - before).total_seconds() for before, later in itertools.pairwise(logged_waits(log))]
+    record_property("measured", f"stopped while waiting for a database, in s: {took}; {between} s between two lines")
+    assert min(between) >= 5.0 - 0.1
+    assert max(between) < STOP
+    assert max(took.values()) < 10.0
+    assert cloud_of_mariadb.processes.processes["placement"].returncode == 0
+    assert log.splitlines()[-1].endswith("Stopped before it was ready")
+
+
+def test_a_service_that_is_started_while_its_database_is_away_serves_when_it_comes(cloud_of_mariadb: Cloud) -> None:
+    cloud_of_mariadb.proxy.refuse()
+    cloud_of_mariadb.processes.start("placement", *SERVICES["placement"])
+    cloud_of_mariadb.until_logged("placement", "Waiting for")
+    cloud_of_mariadb.proxy.resume()
+    cloud_of_mariadb.until_logged("placement", "Ready")
+    assert cloud_of_mariadb.processes.client("placement", timeout=60.0).call(ListCells()) == []

@@ -17,7 +17,7 @@ from moorage.model import Cell
 
 pytestmark = pytest.mark.servers
 
-CALLS, SECONDS, THREADS = 12, 1.0, 2
+CALLS, SECONDS, THREADS = 12, 5.0, 2
 
 
 class _Cells:

@@ -1,12 +1,11 @@
 """An upgrade waits behind one open reader, and claims do not wait with it."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
@@ -35,23 +34,13 @@ def store(mariadb_url: str) -> Iterator[Store]:
     database.close()
 
 
-def as_before(connection: Connection) -> float:
-    """Write to the table as a release does that knows nothing of what the upgrade adds; return the seconds."""
-    begun = time.monotonic()
-    connection.execute(
-        text(
-            "INSERT INTO consumers (uuid, project_id, user_id, generation, known_over_rpc, created_at, updated_at)"
-            " VALUES (:uuid, 'p', 'u', 1, 1, 0, 0)"
-        ),
-        {"uuid": ids.fresh()},
-    )
-    return time.monotonic() - begun
-
-
-def writing_until(database: Database, is_over: Callable[[], bool]) -> list[float]:
-    seconds = []
+def claiming_until(store: Store, host: str, is_over: Callable[[], bool]) -> dict[str, float]:
+    """Claim for one new consumer after another, and return how many seconds each of them has waited."""
+    seconds = {}
     while not is_over():
-        seconds.append(database.write(as_before))
+        consumer, begun = ids.fresh(), time.monotonic()
+        store.claim(consumer, {host: {"VCPU": 1}})
+        seconds[consumer] = time.monotonic() - begun
     return seconds
 
 
@@ -60,29 +49,38 @@ def has_column(database: Database) -> bool:
     return "migration_of" in {row[0] for row in found}
 
 
-def test_writes_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_after_the_reader(
-    store: Store, mariadb_url: str, caplog: pytest.LogCaptureFixture
+def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_after_the_reader(
+    store: Store,
+    mariadb_url: str,
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    database = store.database
+    database, host = store.database, store.provider("host", VCPU=1_000_000)
     with ThreadPoolExecutor(2) as threads, database.engine.connect() as reader:
         reader.execute(text("SELECT COUNT(*) FROM consumers"))  # and its transaction is not ended
         upgrading = threads.submit(upgrade, Place("main", mariadb_url))
-        has_waited = threading.Event()
 
-        def is_over() -> bool:
-            if caplog.text.count("waiting for whoever uses a table: ALTER TABLE consumers") >= 2:
-                has_waited.set()
-            return has_waited.is_set()
+        def has_waited() -> bool:
+            return caplog.text.count("waiting for whoever uses a table: ALTER TABLE consumers") >= 2
 
-        seconds = writing_until(database, is_over)
+        beside_reader = claiming_until(store, host, lambda: has_waited() or upgrading.done())
         assert not upgrading.done()
         assert not has_column(database)
         reader.rollback()
-        assert upgrading.result(60) == ("main_0003", MAIN.head())
+        # The table is changed under those that follow.
+        beside_change = claiming_until(store, host, upgrading.done)
+        assert upgrading.result() == ("main_0003", MAIN.head())
 
     assert has_column(database)
-    assert max(seconds) < TRY + 1.5, "nobody waits for longer than for one try"
-    assert len(seconds) > 10
+    assert len(beside_reader) > 10
+    assert beside_change
+    claimed = beside_reader | beside_change
+    counts = f"{len(beside_reader)} beside the reader, {len(beside_change)} beside the change"
+    record_property("measured", f"claims: {counts}; the longest took {max(claimed.values()):.2f} s")
+    assert max(claimed.values()) < TRY + 1.5, "nobody waits for longer than for one try"
+    assert {claim.consumer_uuid for claim in store.listed(limit=len(claimed) + 1)} == claimed.keys()
+    assert store.used(host) == {"VCPU": len(claimed)}
+    assert store.is_sound()
 
 
 def test_an_upgrade_whose_reader_does_not_end_says_what_it_waits_for_and_can_be_repeated(

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import gt
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
@@ -39,6 +41,8 @@ CALLS = {
     "placement.accept_claim": 1,
     "conductor.cell.build_finished": 1,
 }
+#: Builds that are ordered at the same time, each for itself.
+TOGETHER = 32
 
 
 @dataclass
@@ -61,8 +65,11 @@ class Counted:
 
 
 @contextmanager
-def counting() -> Iterator[Counted]:
-    """Count the statements and transactions of all databases of this process, and its calls."""
+def counting(*, alone: bool = True) -> Iterator[Counted]:
+    """Count the statements and transactions of all databases of this process, and its calls.
+
+    :param alone: each request has transactions of its own, so that each statement is counted where it belongs.
+    """
     counted = Counted()
 
     def place() -> str:
@@ -80,18 +87,24 @@ def counting() -> Iterator[Counted]:
     event.listen(Engine, "after_cursor_execute", statement)
     event.listen(Engine, "begin", begun)
     try:
-        with failpoints.observed(counted.note):
+        with failpoints.observed(counted.note), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(failpoints, "_is_observed", alone)
             yield counted
     finally:
         event.remove(Engine, "after_cursor_execute", statement)
         event.remove(Engine, "begin", begun)
 
 
-def build(cloud: RunningCloud) -> None:
-    """Build an instance, and wait until it is active."""
-    uuid = ids.fresh()
-    cloud.client("conductor").call(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
-    wait_until(lambda: ended(cloud.database, [uuid]) == {uuid: "active"}, "a build to end")
+def build(cloud: RunningCloud, count: int = 1) -> None:
+    """Order builds at the same time, and wait until all instances are active."""
+    uuids, client = [ids.fresh() for _ in range(count)], cloud.client("conductor")
+
+    def order(uuid: str) -> None:
+        client.call(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(order, uuids))
+    wait_until(lambda: ended(cloud.database, uuids) == dict.fromkeys(uuids, "active"), "the builds to end")
 
 
 def test_a_build_costs_no_more_calls_transactions_and_statements_than_is_written() -> None:
@@ -107,3 +120,19 @@ def test_a_build_costs_no_more_calls_transactions_and_statements_than_is_written
     assert {message: counted.calls[message] for message in CALLS} == CALLS
     over = {place: counted.cost(place) for place, most in COST.items() if any(map(gt, counted.cost(place), most))}
     assert not over, "a stage costs more than docs/performance.md says"
+
+
+def test_builds_that_are_ordered_at_once_share_statements_and_transactions() -> None:
+    with RunningCloud(CloudSpec(hosts=10)) as cloud:
+        build(cloud)
+        build(cloud)
+        with counting(alone=False) as counted:
+            build(cloud, TOGETHER)
+            wait_until(lambda: all(counted.writes[place] for place in COST), "every stage to be recorded")
+
+    alone = [sum(each) for each in zip(*COST.values(), strict=True)]
+    shared = [sum(each) / TOGETHER for each in zip(*map(counted.cost, COST), strict=True)]
+    # How many go together depends on how the threads run. Reads and writes are counted together: looks at the first
+    # gate share transactions as well.
+    assert shared[0] <= 0.75 * alone[0], "each statement is for several builds"
+    assert sum(shared[1:]) <= 0.7 * sum(alone[1:]), "each transaction is for several builds"

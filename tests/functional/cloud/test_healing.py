@@ -15,8 +15,8 @@ from support.operations.healed_servers import LARGE, PLAN, Servers
 
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
-from harness import demo
 from harness.cloud import wait_until
+from harness.commands import FLAVOR
 from moorage import errors, failpoints, ids
 from moorage.cli.clients import Clients
 from moorage.cli.healing import Healer
@@ -166,10 +166,10 @@ def test_what_does_not_fit_stays_a_finding_and_says_so_until_there_is_room(few: 
     few.break_(lose_everything)
     other = ids.fresh()
     node = few.cloud.hosts()[0].compute_node_uuid
-    used = {"VCPU": demo.FLAVOR.vcpus}
+    used = {"VCPU": FLAVOR.vcpus}
     fill(few)
-    few.break_(lambda c: c.execute(update(inventories).values(total=demo.FLAVOR.memory_mb, allocation_ratio=1.0)))
-    few.break_(lambda c: c.execute(_vcpus().values(total=demo.FLAVOR.vcpus)))
+    few.break_(lambda c: c.execute(update(inventories).values(total=FLAVOR.memory_mb, allocation_ratio=1.0)))
+    few.break_(lambda c: c.execute(_vcpus().values(total=FLAVOR.vcpus)))
     few.hold(other, {node: used})
 
     left = few.heal()
@@ -196,7 +196,7 @@ def test_an_instance_that_was_deleted_for_good_in_the_store_is_not_revived(few: 
 def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_left_alone(few: Servers) -> None:
     unknown, of_others = ids.fresh(), ids.fresh()
     for uuid, owner in ((unknown, "conductor"), (of_others, "conductor.of.others")):
-        spec = RequestSpec(project_id="p", user_id="u", flavor=demo.FLAVOR)
+        spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
         message = SelectDestinations(
             request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,), num_alternates=0, owner=owner
         )

@@ -35,6 +35,8 @@ def plan() -> CloudSpec:
             "rpc": {"threads": THREADS, "call_timeout": CALL_TIMEOUT},
             "conductor": {"report_interval": 0.2},
             "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
+            # One heartbeat in a sixth of that is recorded.
+            "service": {"silent_after": 4.0},
         },
     )
 

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import delete
 
 from conductor.service import CellConductor
-from harness import demo
 from harness.cloud import CloudSpec, RunningCloud, wait_until
+from harness.commands import FLAVOR, build_all
 from moorage import errors, ids
 from moorage.cli.shell import main
 from moorage.messages import (
@@ -41,7 +41,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[RunningCloud]:
         }
     settings = {"service": {"report_interval": 1.0, "silent_after": 5.0}, "rpc": {"call_timeout": 10.0}}
     with RunningCloud(CloudSpec(hosts=4, cells=2, settings=settings, **urls)) as running:
-        assert all(instance.state == "active" for instance in demo.build_all(running, 6))
+        assert all(instance.state == "active" for instance in build_all(running, 6))
         yield running
 
 
@@ -90,9 +90,11 @@ def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: RunningCloud,
     stopped = cloud.services.pop("conductor-cell2")
     stopped.stop()
     try:
-        status, lines = types("status", "--timeout", "1")
+        status, lines = types("status", "--timeout", "5")
         assert status == 1
-        assert [line["part"] for line in lines if line["state"] != "ok"] == ["role conductor of cell2"]
+        wrong = {line["part"] for line in lines if line["state"] != "ok"}
+        # After a while nobody has heard from its agents either.
+        assert {"role conductor of cell2"} <= wrong <= {"role conductor of cell2", "agents of cell2"}
         status, rows = types("audit", "--timeout", "3")
         assert status == 2
         assert {row["subject"] for row in rows} >= {"guests of cell2"}
@@ -179,7 +181,7 @@ def _build_and_delete(cloud: RunningCloud, ended: threading.Event) -> int:
     built = 0
     while not ended.is_set():
         uuid = ids.fresh()
-        spec = RequestSpec(project_id="p", user_id="u", flavor=demo.FLAVOR)
+        spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
         conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
         _wait_for(cloud, uuid, "active")
         conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))

@@ -1,5 +1,6 @@
-"""How a process of a service is stopped, reloaded and kept waiting: by signals, at any moment of its life."""
+"""How a process of a service, or its workers, is stopped, reloaded and kept waiting: by signals, at any time."""
 
+import os
 import queue
 import signal
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 
 #: A service whose parts each test replaces; it prints what happens to it, line by line.
 SERVICE = """
-import logging, sys, threading, time
+import logging, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from moorage import errors
+from moorage.service import workers
 from moorage.service.process import run
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
@@ -54,6 +56,33 @@ class StoreAway(Quiet):
             raise errors.StoreUnavailable(schema="main", reason="it is away")
 
 away = 1_000_000
+
+class Worker(Reloading):
+    def __init__(self, name):
+        self.name = name
+    def _print(self, what):
+        # In one piece: several processes print.
+        os.write(1, f"{what} {self.name} {os.getpid()}\\n".encode())
+    def start(self):
+        self._print("start")
+    def reload(self):
+        self._print("reload")
+    def stop(self):
+        self._print("stop")
+
+class FailsAsTheSecond(Worker):
+    def start(self):
+        if self.name == "one-2":
+            sys.exit(3)
+
+class StopsNever(Worker):
+    def stop(self):
+        super().stop()
+        forever()
+
+def run_workers(service, count=2, **settings):
+    worker = workers.fork("one", count)
+    run(service(worker.name), signals=worker.signals, **settings)
 """
 
 
@@ -70,7 +99,11 @@ class Process:
     def until(self, line: str, seconds: float = 30.0) -> None:
         """Read what it prints, up to a line that begins so."""
         while not self.lines or not self.lines[-1].startswith(line):
-            self.lines.append(self._printed.get(timeout=seconds))
+            self.lines.append(self.next(seconds))
+
+    def next(self, seconds: float = 30.0) -> str:
+        """Return the next line that it prints."""
+        return self._printed.get(timeout=seconds)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -100,8 +133,15 @@ class Process:
 def running(service: str, **settings: object) -> Iterator[Process]:
     given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name != "away")
     away = f"away = {settings['away']}\n" if "away" in settings else ""
-    program = f"{textwrap.dedent(SERVICE)}\n{away}run({service}(), {given})\n"
-    process = Process(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True))
+    with program(f"{away}run({service}(), {given})") as process:
+        yield process
+
+
+@contextmanager
+def program(ending: str) -> Iterator[Process]:
+    words = [sys.executable, "-c", f"{textwrap.dedent(SERVICE)}\n{ending}\n"]
+    # A process group of its own, as of a terminal's command.
+    process = Process(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, process_group=0))
     try:
         yield process
     finally:
@@ -190,3 +230,94 @@ def test_a_process_has_ten_seconds_to_stop() -> None:
     from moorage.service.process import STOP_SECONDS
 
     assert STOP_SECONDS == 10
+
+
+# --- Workers --------------------------------------------------------------------------------------------------------
+
+
+def started(process: Process, lines: int = 2) -> dict[str, int]:
+    """Return the process ids of the workers by name, once so many have started."""
+    while len(found := [line.split() for line in process.lines if line.startswith("start ")]) < lines:
+        process.lines.append(process.next())
+    return {name: int(pid) for _, name, pid in found}
+
+
+def told(process: Process, what: str) -> list[str]:
+    return sorted(line.split()[1] for line in process.lines if line.startswith(f"{what} "))
+
+
+@STOPS
+def test_a_signal_to_the_parent_stops_all_workers_in_order(number: signal.Signals) -> None:
+    with program("run_workers(Worker, 3)") as service:
+        assert sorted(started(service, 3)) == ["one-1", "one-2", "one-3"]
+        service.send(number)
+        assert service.ended() == 0
+        assert told(service, "stop") == ["one-1", "one-2", "one-3"]
+
+
+def test_a_signal_to_all_processes_at_once_stops_the_workers_in_order_and_not_by_force() -> None:
+    # As a terminal's Ctrl-C, and as systemd by default.
+    with program("run_workers(Worker)") as service:
+        started(service)
+        os.killpg(service.process.pid, signal.SIGINT)
+        assert service.ended() == 0
+        assert told(service, "stop") == ["one-1", "one-2"]
+
+
+def test_a_second_signal_ends_the_workers_at_once() -> None:
+    with program("run_workers(StopsNever, stop_seconds=3600)") as service:
+        started(service)
+        service.send(signal.SIGTERM)
+        while len(told(service, "stop")) < 2:
+            service.lines.append(service.next())
+        service.send(signal.SIGTERM)
+        assert service.ended() == 1
+
+
+def test_sighup_is_passed_on_to_all_workers() -> None:
+    with program("run_workers(Worker)") as service:
+        started(service)
+        service.send(signal.SIGHUP)
+        while len(told(service, "reload")) < 2:
+            service.lines.append(service.next())
+        service.send(signal.SIGTERM)
+        assert service.ended() == 0
+        assert told(service, "reload") == ["one-1", "one-2"]
+
+
+def test_a_worker_that_dies_is_started_again_under_its_name() -> None:
+    with program("workers._START_SECONDS = 0.0; run_workers(Worker)") as service:
+        first = started(service)
+        os.kill(first["one-2"], signal.SIGKILL)
+        again = started(service, 3)
+        assert again["one-1"] == first["one-1"]
+        assert again["one-2"] != first["one-2"]
+        service.send(signal.SIGTERM)
+        assert service.ended() == 0
+        assert told(service, "stop") == ["one-1", "one-2"]
+        assert "Worker one-2 has ended with status 9, and is started again" in service.lines
+
+
+def test_a_worker_that_fails_at_its_start_ends_the_service_with_its_status() -> None:
+    with program("run_workers(FailsAsTheSecond)") as service:
+        assert service.ended() == 3
+        assert "Worker one-2 has ended at its start with status 3; the others are stopped" in service.lines
+        # The other one may not have been ready yet.
+        assert told(service, "stop") in ([], ["one-1"])
+
+
+def test_workers_stop_in_order_when_their_parent_is_killed() -> None:
+    with program("run_workers(Worker)") as service:
+        started(service)
+        service.send(signal.SIGKILL)
+        # What they print ends when they have ended.
+        assert service.ended() == -signal.SIGKILL
+        assert told(service, "stop") == ["one-1", "one-2"]
+
+
+def test_a_single_worker_is_the_process_itself() -> None:
+    with program("run_workers(Worker, 1)") as service:
+        service.until("Ready")
+        assert service.lines[0] == f"start one {service.process.pid}"
+        service.send(signal.SIGTERM)
+        assert service.ended() == 0

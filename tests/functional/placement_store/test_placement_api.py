@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,9 @@ def server(tmp_path: Path) -> Iterator[Api]:
         yield api
 
 
-def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tmp_path: Path) -> None:
+@contextmanager
+def half_a_request(server: Api) -> Iterator[tuple[socket.socket, bytes]]:
+    """Send the head and the first bytes of a request; return the connection and the other bytes."""
     body = f'{{"name": "{ids.fresh()}"}}'.encode()
     head = "POST /resource_providers HTTP/1.1\r\nHost: moorage\r\nX-Auth-Token: admin\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -245,23 +248,63 @@ def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tm
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(head.encode() + body[:4])
         time.sleep(1.0)  # it has begun to read
+        yield connection, body[4:]
+
+
+def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tmp_path: Path) -> None:
+    with half_a_request(server) as (connection, rest):
         _signal(tmp_path / "log", signal.SIGTERM)
         time.sleep(1.0)  # it has been told to stop
-        connection.sendall(body[4:])
+        connection.sendall(rest)
         answer = connection.makefile("rb").read()
 
     assert answer.startswith(b"HTTP/1.1 201 Created"), answer
-    wait_until(lambda: not _listens(host, int(port)), "the server has ended", 20.0)
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 20.0)
 
 
-def _listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=30).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+def test_the_second_signal_ends_a_server_whatever_is_under_way(server: Api, tmp_path: Path) -> None:
+    with half_a_request(server) as (connection, _):
+        _signal(tmp_path / "log", signal.SIGTERM)
+        time.sleep(1.0)
+        assert _runs(tmp_path / "log")  # since eight seconds are for the request
+        _signal(tmp_path / "log", signal.SIGTERM)
+        wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
+        assert connection.recv(1) == b""
+
+
+def test_a_server_that_is_told_to_reload_goes_on(server: Api, tmp_path: Path) -> None:
+    _signal(tmp_path / "log", signal.SIGHUP)
+    wait_until(lambda: "Hang up" in (tmp_path / "log").read_text(), "the signal is seen", 20.0)
+    assert server.get("/resource_providers") == {"resource_providers": []}
+    assert _runs(tmp_path / "log")
+
+
+def test_a_connection_whose_request_is_on_its_way_is_answered_by_a_server_that_stops(
+    server: Api, tmp_path: Path
+) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        time.sleep(0.5)  # it is accepted
+        _signal(tmp_path / "log", signal.SIGTERM)
+        time.sleep(0.5)  # the workers have been told to stop
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: moorage\r\n\r\n")
+        answer = connection.makefile("rb").read()
+
+    assert answer.startswith(b"HTTP/1.1 200 OK"), answer
+    assert b"Connection: close" in answer
+    wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
 
 
 def _signal(log: Path, number: signal.Signals) -> None:
     """Signal the server whose log names its first process."""
-    os.kill(int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1]), number)  # type: ignore[index]
+    os.kill(_process(log), number)
+
+
+def _runs(log: Path) -> bool:
+    status = Path(f"/proc/{_process(log)}/stat")
+    # One that has ended waits for its parent, the test.
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _process(log: Path) -> int:
+    return int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1])  # type: ignore[index]

@@ -14,9 +14,10 @@ import pytest
 import requests
 from sqlalchemy import make_url
 from support.databases.tcp_proxy import TcpProxy
-from support.http.api import Api, free_port, served
+from support.http.api import Api, served
 
 from harness.cloud import wait_until
+from harness.servers import free_ports
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.http import wsgi
@@ -91,7 +92,7 @@ def test_a_server_that_is_started_while_the_database_is_away_answers_503_and_the
     database = Database(mariadb_url, MAIN.name)
     MAIN.upgrade(database)
     database.close()
-    url, port = make_url(mariadb_url), free_port()
+    url, [port] = make_url(mariadb_url), free_ports(1)
     with TcpProxy(url.host or "", url.port or 0) as proxy, (tmp_path / "log").open("w") as log:
         proxy.refuse()
         behind = url.set(port=proxy.port).render_as_string(hide_password=False)

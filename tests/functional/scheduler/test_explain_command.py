@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness import demo
 from harness.cloud import CloudSpec, RunningCloud
+from harness.commands import build_all
 from moorage import ids
 from moorage.cli.shell import Shell, main
 from moorage.messages import BuildInstances, ShowInstance
@@ -45,7 +45,7 @@ def cloud() -> Iterator[RunningCloud]:
         "fake_driver": {"attributes": ['{"gpu": "t4"}', 'cell2-host-0002: {"gpu": "a100"}']},
     }
     with RunningCloud(CloudSpec(hosts=4, cells=2, settings=settings)) as running:
-        assert all(instance.state == "active" for instance in demo.build_all(running, 3))
+        assert all(instance.state == "active" for instance in build_all(running, 3))
         yield running
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from support.scheduler.builders import select
 from support.scheduler.installed_packages import Install
+from support.scheduler.operator import Operator
 from support.scheduler.rig import Rig
 
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.config import options
-from moorage.messages import ListHosts, ShowPolicy
+from moorage.messages import ListHosts, ReportService, ShowPolicy
+from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 
 _MODULE = """
@@ -25,6 +27,7 @@ import time
 from moorage.plugin import Filter, Weigher
 
 GO_ON = threading.Event()
+CLOSED = threading.Event()
 ASKED = []
 
 class Hung(Filter):
@@ -43,7 +46,7 @@ class Hung(Filter):
                     pass
         if hint == "dawdles":
             time.sleep(0.6)
-        return True
+        return not CLOSED.is_set()
 
 class Building(Hung):
     def __init__(self, settings):
@@ -109,7 +112,7 @@ def stage(tmp_path: Path, install: Install) -> Iterator[Stage]:
     install(
         name,
         _MODULE,
-        filters={"hung": f"{name}:Hung", "building": f"{name}:Building"},
+        filters={"hung": f"{name}:Hung", "dawdling": f"{name}:Hung", "building": f"{name}:Building"},
         weighers={"counting": f"{name}:Counting"},
     )
     stage = Stage(tmp_path, name)
@@ -176,6 +179,40 @@ def test_a_plugin_that_takes_its_time_is_shown_with_the_longest(stage: Stage) ->
     assert (plugin, seconds >= 0.6) == ("filter hung", True)
 
 
+def plugins_in_status(stage: Stage, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    """Return the state and the detail of each line for plug-ins that an operator is shown."""
+    report = ServiceReport(name="one", kind="scheduler", machine="m", version="1")
+    stage.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    _status, lines, _said = Operator(stage.folder / "moorage.conf", capsys, stage.rig).runs("status", "--timeout", "2")
+    return [(line["state"], line["detail"]) for line in lines if line["part"] == "plug-ins of one"]
+
+
+def test_the_status_is_well_with_slow_plugins_and_has_the_longest_answer_of_each(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filters = "compute, resources, hung, dawdling"
+    scheduler = stage.start(plugin_timeout="20", enabled_filters=filters).client("scheduler")
+    scheduler.call(select("r1"))
+    assert plugins_in_status(stage, capsys) == []
+    scheduler.call(hanging("r2", "dawdles"))
+    slow = scheduler.call(ShowPolicy()).slow
+    shown = f"filter dawdling {slow['filter dawdling']:.1f} s, filter hung {slow['filter hung']:.1f} s"
+    assert plugins_in_status(stage, capsys) == [("ok", f"slowest answers: {shown}")]
+
+
+def test_the_status_has_how_long_a_plugin_was_waited_for_that_never_answered(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduler = stage.start().client("scheduler")
+    with pytest.raises(errors.SlowPlugin):
+        scheduler.call(hanging("r1"))
+    since = "broken since it was started: filter hung 1 time(s); slowest answers: filter hung 0.7 s"
+    broke = "no request has been decided since it broke: filter hung"
+    assert plugins_in_status(stage, capsys) == [("wrong", f"{broke}; {since}")]
+    scheduler.call(select("r2"))
+    assert plugins_in_status(stage, capsys) == [("ok", since)]
+
+
 def test_without_a_limit_a_plugin_may_take_as_long_as_it_likes(stage: Stage) -> None:
     bus = stage.start(plugin_timeout="0")
     answered: list[Any] = []
@@ -186,6 +223,19 @@ def test_without_a_limit_a_plugin_may_take_as_long_as_it_likes(stage: Stage) -> 
     __import__(stage.name).GO_ON.set()
     asking.join(20)
     assert len(answered) == 1
+
+
+@pytest.mark.parametrize("limit", ["0.7", "0"])
+def test_a_plugin_that_looks_at_more_than_the_host_is_asked_about_all_hosts_at_each_decision(
+    stage: Stage, limit: str
+) -> None:
+    scheduler = stage.start(plugin_timeout=limit).client("scheduler")
+    scheduler.call(select("r1"))
+    __import__(stage.name).CLOSED.set()
+    with pytest.raises(errors.NoValidHost):
+        scheduler.call(select("r2"))
+    __import__(stage.name).CLOSED.clear()
+    assert len(scheduler.call(select("r3"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Builders for the tests of the HTTP API: a server process, and a short client."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import requests
 
+from harness.servers import free_ports
 from moorage import ids
 from moorage.db.database import Database
 from placement_store.db import names
@@ -92,7 +92,7 @@ def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> 
     migrated.give_tables(url, MAIN)
     database = Database(url, MAIN.name)
     names.sync(database)
-    port = free_port()
+    [port] = free_ports(1)
     command = [sys.executable, "-m", "moorage.cli.shell"]
     command += ["--config-file", str(config_file)] if config_file else []
     command += ["placement-api", "--host", "127.0.0.1", "--port", str(port), "--database-url", url, *more]
@@ -112,20 +112,20 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "MOORAGE_CONFIG"}
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
 def _await(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + 60
     while True:
         assert server.poll() is None, log.read_text()
-        try:
-            requests.get(url, timeout=5)
-        except requests.ConnectionError:
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        else:
+        if answers(url):
             return
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Ask an HTTP API that may not listen yet; return whether it has answered."""
+    try:
+        requests.get(url, timeout=5)
+    except requests.ConnectionError:
+        return False
+    return True

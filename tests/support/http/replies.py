@@ -15,7 +15,8 @@ class Reply:
         self.status = response.status_code
         self.headers = response.headers
         self.text = response.text
-        self.body: Any = response.json() if response.content else None
+        is_json = response.headers.get("Content-Type") == "application/json"
+        self.body: Any = response.json() if is_json and response.content else None
 
     @property
     def error(self) -> dict[str, Any]:

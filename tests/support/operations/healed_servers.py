@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from harness import demo
 from harness.cloud import CloudSpec, wait_until
+from harness.commands import FLAVOR
 from moorage import ids
 from moorage.cli.audit_collector import AuditCollector
 from moorage.cli.audit_command import Examination, examine, heal
@@ -82,7 +82,7 @@ class Servers:
             list(threads.map(work, self.uuids.values()))
 
     def build(self, uuid: str, **fields: Any) -> str:
-        spec = RequestSpec(project_id="p", user_id="u", flavor=demo.FLAVOR, **fields)
+        spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR, **fields)
         self.call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
         self.becomes(uuid, "active")
         return uuid

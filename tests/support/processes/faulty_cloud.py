@@ -33,8 +33,9 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "conductor": {"report_interval": 1.0, "lease_seconds": 3.0, "retry_backoff": 0.2, "build_timeout": 10.0},
     "placement": {"reconcile_interval": 1.0, "reconcile_after": 3.0},
     "compute": {"report_interval": 1.0},
-    # A host that has failed a build is not to be avoided: the scenes want it to fail again.
-    "scheduler": {"serve_placement": "false", "enabled_weighers": "ram,cpu,disk"},
+    # A host that has failed a build is not to be avoided: the scenes want it to fail again. Nor is one silent for which
+    # its cell's conductor was away, however long that takes on a slow machine.
+    "scheduler": {"serve_placement": "false", "enabled_weighers": "ram,cpu,disk", "host_down_after": 300},
     "database": {"idle_transaction_timeout": 2.0},
 }
 

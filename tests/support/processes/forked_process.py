@@ -16,6 +16,8 @@ _PRELOADED = [
     "conductor.commands.run",
     "compute.commands",
     "alembic.command",
+    "alembic.config",
+    "alembic.migration",
     "scheduler.commands.hosts",
     "placement_store.commands.cells",
     "placement_store.commands.claims",
@@ -25,8 +27,12 @@ _PRELOADED = [
     "sqlalchemy.dialects.mysql.pymysql",
     "sqlalchemy.dialects.sqlite",
 ]
-_PLUGINS = ("moorage.filters", "moorage.weighers", "moorage.request_filters", "moorage.drivers", "moorage.schemas")
+_PLUGINS = (
+    "moorage.filters", "moorage.weighers", "moorage.request_filters", "moorage.drivers", "moorage.schemas",
+    "cliff.formatter.list", "cliff.formatter.show",
+)  # fmt: skip
 _PRELOADED += [plugin.module for group in _PLUGINS for plugin in metadata.entry_points(group=group)]
+_PRELOADED += ["support.processes.ready_to_fork"]
 
 #: The one process that all others are forked from: what it imports is said before the first of them is.
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -18,7 +18,8 @@ from moorage.plugin import HostInventory
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
-from scheduler.view.host_cache import FetchedProvider, HostCache
+from scheduler.view.host_cache import HostCache
+from scheduler.view.provider_trees import FetchedProvider
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.ram import RamWeigher

@@ -14,7 +14,8 @@ from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import HostInventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
-from scheduler.view.host_cache import FetchedProvider, HostCache
+from scheduler.view.host_cache import HostCache
+from scheduler.view.provider_trees import FetchedProvider
 from support.scheduler.builders import host_cache, host_row, inventory, spec
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]

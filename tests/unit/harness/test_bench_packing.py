@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.scheduler.builders import host_cache, host_row, inventory, provider, spec
 
 from harness.bench import packing
-from harness.bench.packing_workload import MIXES, stream
+from harness.bench.packing import MIXES, stream
 from weighers.packing import PackingWeigher
 
 CAPACITY = np.array([[32.0, 64.0, 64.0], [64.0, 128.0, 256.0]])

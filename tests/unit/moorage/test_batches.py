@@ -4,10 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.moorage.queued_calls import queue, wait_for
 
 from moorage import context, errors
 from moorage.batches import Batches, BatchItem
@@ -40,21 +42,9 @@ def doubling() -> Doubling:
     return Doubling()
 
 
-def waiting(batches: Batches[int, int], count: int) -> None:
-    """Wait until so many items wait for the batch under way."""
-    end = time.monotonic() + 10
-    while len(batches._waiting) < count:
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def asked(pool: ThreadPoolExecutor, batches: Batches[int, int], *numbers: int) -> list[Future[int]]:
     """Have each number doubled by a thread of its own, which waits for the batch under way."""
-    futures = []
-    for count, number in enumerate(numbers, 1):
-        futures.append(pool.submit(batches.do, number))
-        waiting(batches, count)
-    return futures
+    return queue(pool, batches, [partial(batches.do, number) for number in numbers])
 
 
 def test_one_alone_is_carried_out_at_once_in_its_own_thread(doubling: Doubling) -> None:
@@ -151,7 +141,7 @@ def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None
         while not begun:
             time.sleep(0.001)
         late = pool.submit(hurried)
-        waiting(batches, 1)
+        wait_for(batches, 1)
         gates[0].set()
         assert first.result(10) == 2
         time.sleep(0.25)

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
+from support.moorage.queued_calls import queue
 
 from moorage import context, errors, failpoints
 from moorage.db.shared_transactions import SharedTransactions
@@ -42,16 +44,11 @@ class Halving:
 
     def together(self, numbers: Sequence[int]) -> list[object]:
         """Carry out numbers that come while another one's transaction is under way."""
-        waiting = self.shared._batches._waiting
         self.open.clear()
         with ThreadPoolExecutor(len(numbers) + 1) as threads:
             first = threads.submit(self.shared.do, 100)
             assert self.begun.wait(10)
-            made: list[Future[int]] = []
-            for count, number in enumerate(numbers, 1):
-                made.append(threads.submit(self.shared.do, number))
-                while len(waiting) < count:
-                    threading.Event().wait(0.001)
+            made = queue(threads, self.shared._batches, [partial(self.shared.do, number) for number in numbers])
             self.open.set()
             faults = [each.exception(10) for each in (first, *made)][1:]
         return [type(fault) if fault else one.result() for one, fault in zip(made, faults, strict=True)]

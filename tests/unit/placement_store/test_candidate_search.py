@@ -70,18 +70,49 @@ def test_what_was_tried_in_vain_keeps_no_candidate_from_being_found(case: tuple[
     assert set(found) == every_candidate(tree, request)
 
 
-@settings(max_examples=200, deadline=None)
-@given(host_trees(), requests().filter(is_valid))
-def test_each_mapping_names_the_providers_that_serve_its_group(tree: HostTree, request: ResourceRequest) -> None:
-    ways = {
+#: The providers of each group, and the amounts.
+Way = tuple[frozenset[tuple[str, frozenset[str]]], Amounts]
+
+
+def every_way(tree: HostTree, request: ResourceRequest) -> set[Way]:
+    return {
         (frozenset((suffix, frozenset(p.uuid for p, _ in used)) for suffix, used in serving.items()), taken)
         for serving in every_serving(tree, request)
         for taken in [amounts_of(serving, request)]
     }
 
+
+def way(candidate: AllocationRequest) -> Way:
+    return frozenset((suffix, frozenset(uuids)) for suffix, uuids in candidate.mappings.items()), amounts(candidate)
+
+
+@settings(max_examples=200, deadline=None)
+@given(host_trees(), requests().filter(is_valid))
+def test_each_mapping_names_the_providers_that_serve_its_group(tree: HostTree, request: ResourceRequest) -> None:
+    ways = every_way(tree, request)
+
     for candidate in search(tree, request):
-        mappings = frozenset((suffix, frozenset(uuids)) for suffix, uuids in candidate.mappings.items())
-        assert (mappings, amounts(candidate)) in ways
+        assert way(candidate) in ways
+
+
+@settings(max_examples=300, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_unfolded_the_search_finds_each_way_once(tree: HostTree, request: ResourceRequest, seed: int | None) -> None:
+    found = [way(candidate) for candidate in search(tree, request, seed=seed, folds=False)]
+
+    assert len(found) == len(set(found))
+    assert set(found) == every_way(tree, request)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tight_cases())
+def test_unfolded_what_was_tried_in_vain_keeps_no_way_from_being_found(case: tuple[HostTree, ResourceRequest]) -> None:
+    tree, request = case
+
+    found = [way(candidate) for candidate in search(tree, request, folds=False)]
+
+    assert len(found) == len(set(found))
+    assert set(found) == every_way(tree, request)
 
 
 @settings(max_examples=100, deadline=None)

@@ -21,8 +21,11 @@ from scheduler.decide.evaluation import Evaluation, Evaluations
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.ranking import SeededTies
 from scheduler.plugins.loading import Named, Weighted
-from scheduler.view.host_cache import FetchedProvider
+from scheduler.registry.hosts import HostRow
+from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
+from scheduler.view.provider_trees import FetchedProvider
+from scheduler.view.snapshot import Snapshot
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.io_ops import IoOpsWeigher
@@ -70,22 +73,34 @@ def plugins(multipliers: list[float]) -> Funnel:
     )
 
 
-def cloud(sizes: list[tuple[int, int, bool]]) -> PlannedView:
+def pool(used: int = 0) -> FetchedProvider:
+    """Return the pool of the hosts that have no disk of their own."""
+    held = provider(host_row(1000), DISK_GB=inventory(400, used))
+    return replace(held, traits=frozenset({SHARES}), aggregates=frozenset({RACK}))
+
+
+def provider_of(host: HostRow, vcpus: int, used: int, shares: bool) -> FetchedProvider:
+    """Return the provider of a host of this size."""
+    own: dict[str, Any] = {"VCPU": inventory(vcpus, min(used, vcpus)), "MEMORY_MB": inventory(1024 * vcpus, used)}
+    if not shares:
+        own["DISK_GB"] = inventory(100)
+    return replace(provider(host, **own), aggregates=frozenset({RACK} if shares else ()))
+
+
+def cloud(sizes: list[tuple[int, int, bool]]) -> HostCache:
     """Return hosts of these VCPU and used VCPU; some have their disk from a common pool."""
     hosts = [
         host_row(number, metadata={"ram_weight_multiplier": frozenset({"3"})} if used % 2 else {})
         for number, (_, used, _) in enumerate(sizes)
     ]
-    pool = replace(
-        provider(host_row(1000), DISK_GB=inventory(400)), traits=frozenset({SHARES}), aggregates=frozenset({RACK})
-    )
-    providers: list[FetchedProvider] = [pool]
-    for host, (vcpus, used, shares) in zip(hosts, sizes, strict=True):
-        own: dict[str, Any] = {"VCPU": inventory(vcpus, min(used, vcpus)), "MEMORY_MB": inventory(1024 * vcpus, used)}
-        if not shares:
-            own["DISK_GB"] = inventory(100)
-        providers.append(replace(provider(host, **own), aggregates=frozenset({RACK} if shares else ())))
-    view = host_cache(hosts, providers).snapshot()
+    providers = [pool()]
+    providers += [provider_of(host, *size) for host, size in zip(hosts, sizes, strict=True)]
+    return host_cache(hosts, providers)
+
+
+def planned_view(cache: HostCache) -> PlannedView:
+    """Return a view of the hosts in which claims can be planned."""
+    view = cache.snapshot()
     return PlannedView.of(view, view.classes)
 
 
@@ -114,7 +129,7 @@ steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1), st.booleans())
 def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_again(
     sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float]
 ) -> None:
-    view, by, kept = cloud(sizes), plugins(multipliers), Evaluations()
+    view, by, kept = planned_view(cloud(sizes)), plugins(multipliers), Evaluations()
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
     everyone = np.ones(len(view), dtype=np.bool_)
     left_out: list[set[int]] = [set(), set()]
@@ -148,7 +163,7 @@ class Breaking(Weigher):
 
 
 def test_a_plug_in_that_breaks_on_a_changed_host_is_named() -> None:
-    view, kept = cloud([(4, 0, False), (4, 0, False)]), Evaluations()
+    view, kept = planned_view(cloud([(4, 0, False), (4, 0, False)])), Evaluations()
     by, asked, everyone = Funnel([], [Weighted("breaking", Breaking({}), 1.0)]), spec(1, 1, 1), np.ones(2, np.bool_)
     kept.of(by, view, asked, everyone, ())
     request = claim_on(view, 0, asked)
@@ -169,7 +184,7 @@ def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
             rows.append(host.service_host)
             return True
 
-    view, kept = cloud([(4, 0, False)] * 5), Evaluations()
+    view, kept = planned_view(cloud([(4, 0, False)] * 5)), Evaluations()
     by, asked, everyone = Funnel([Named("asked", Asked({}))], []), spec(1, 1, 1), np.ones(5, np.bool_)
     kept.of(by, view, asked, everyone, ())
     assert len(rows) == 5
@@ -178,4 +193,83 @@ def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
     view.claim(3, request)
     # An equal request of somebody else is served by the same evaluation.
     kept.of(by, view, spec(1, 1, 1), everyone, ())
+    assert rows[5:] == ["host3"]
+
+
+def change(cache: HostCache, what: str, number: int, amount: int) -> None:
+    """Change something of the host of a number, as a read of the store or a claim does."""
+    host = host_row(number, io_ops=amount)
+    if what == "claim":
+        node = host.compute_node_uuid
+        cache.apply_claims([(node, {"VCPU": amount})], cache.versions([node]), {node: 1})
+    elif what == "size":
+        cache.update(providers=[provider_of(host, 8, amount, bool(number % 2))])
+    elif what == "instances":
+        cache.update(instances={number: amount})
+    elif what == "load":
+        cache.update(hosts=[host])
+    elif what == "metadata":
+        cache.update(hosts=[replace(host, metadata={"cpu_weight_multiplier": frozenset({str(amount)})})])
+    elif what == "gone":
+        cache.update(gone_hosts=[number], gone_providers=[number])
+    else:
+        cache.update(providers=[pool(65 * amount)])
+
+
+CHANGES = ("claim", "size", "instances", "load", "metadata", "gone", "pool", "plan")
+changes = st.lists(
+    st.tuples(st.sampled_from(CHANGES), st.integers(0, 13), st.integers(0, 6), st.booleans()), max_size=14
+)
+
+
+@settings(deadline=None)
+@given(sizes, changes, st.lists(st.sampled_from([-1.0, 0.0, 0.3, 1.0]), min_size=7, max_size=7))
+def test_hosts_that_have_changed_between_snapshots_are_ranked_as_if_all_were_evaluated_again(
+    sizes: list[tuple[int, int, bool]], changes: list[tuple[str, int, int, bool]], multipliers: list[float]
+) -> None:
+    cache, by, kept = cloud(sizes), plugins(multipliers), Evaluations()
+    asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
+
+    def compare(view: Snapshot, which: int, left_out: set[int]) -> None:
+        everyone, ties, own = np.ones(len(view), dtype=np.bool_), SeededTies(view.ties, 7), Evaluations()
+        again = Evaluation(by, view, asked[which], everyone, left_out).ranking(ties)
+        with own.borrowing(kept):
+            ranking = own.of(by, view, asked[which], everyone, left_out).ranking(ties, 3)
+            assert ranking.rows.tolist() == again.rows.tolist()
+            assert ranking.weights.tolist() == again.weights.tolist()
+            assert ranking.best(3) == again.best(3)
+
+    before = cache.snapshot()
+    for what, number, amount, is_second in changes:
+        if what != "plan":
+            change(cache, what, number, amount)
+        elif len(view := planned_view(cache)):
+            # A plan that the store refuses: nothing of it is in the next snapshot.
+            row = number % len(view)
+            compare(view, is_second, set())
+            if (request := claim_on(view, row, asked[is_second])) is not None:
+                view.claim(row, request)
+            compare(view, is_second, {row} if amount > 3 else set())
+        compare(cache.snapshot(), is_second, set())
+        if amount == 0:
+            # A decision that took its snapshot earlier, and plans on it later.
+            compare(before, is_second, set())
+        before = cache.snapshot()
+
+
+def test_only_the_hosts_that_have_changed_since_the_last_snapshot_are_asked_again() -> None:
+    rows: list[str] = []
+
+    class Asked(Filter):
+        """An operator's filter that remembers whom it was asked about."""
+
+        def passes(self, host: Host, request: RequestSpec) -> bool:
+            rows.append(host.service_host)
+            return True
+
+    cache, kept = cloud([(4, 0, False)] * 5), Evaluations()
+    by, everyone = Funnel([Named("asked", Asked({}))], []), np.ones(5, np.bool_)
+    kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())
+    change(cache, "claim", 3, 1)
+    kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())
     assert rows[5:] == ["host3"]

@@ -14,7 +14,8 @@ from moorage.model import ResourceGroup
 from placement_store import candidates
 from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
-from scheduler.view.host_cache import FetchedProvider, HostCache
+from scheduler.view.host_cache import HostCache
+from scheduler.view.provider_trees import FetchedProvider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 GPU = groups(g={"VGPU": 1})

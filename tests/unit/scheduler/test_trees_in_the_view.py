@@ -20,8 +20,9 @@ from support.scheduler.trees import (
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from placement_store import candidates
-from scheduler.view.host_cache import FetchedProvider, HostCache
+from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
+from scheduler.view.provider_trees import FetchedProvider
 from scheduler.view.snapshot import Snapshot
 
 

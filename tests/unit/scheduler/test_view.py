@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.scheduler.builders import CELLS, allocation_request, host_cache, host_row, inventory, provider
 
 from scheduler.view.column import Column
-from scheduler.view.host_cache import FetchedProvider
 from scheduler.view.planned import PlannedView
+from scheduler.view.provider_trees import FetchedProvider
 from scheduler.view.snapshot import Snapshot
 
 RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}

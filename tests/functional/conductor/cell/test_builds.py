@@ -168,6 +168,7 @@ def test_a_build_ends_in_error_while_the_database_of_all_schedulers_stays_away(w
     assert world.placement.held == {}
 
 
+@pytest.mark.short_calls
 def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(world: World) -> None:
     world.scheduler = LosesReplies(world.placement)
     world.serve("scheduler", world.scheduler)
@@ -188,6 +189,7 @@ class ReconfiguredMeanwhile(LosesReplies):
         self.world.conf.set_override("max_attempts", 5, group="conductor")
 
 
+@pytest.mark.short_calls
 def test_a_repeated_request_asks_for_as_many_alternates_as_when_the_build_was_ordered(world: World) -> None:
     world.scheduler = scheduler = ReconfiguredMeanwhile(world.placement)
     scheduler.world = world
@@ -238,6 +240,7 @@ def test_what_was_claimed_by_an_answer_that_is_too_large_is_released(world: Worl
     assert len(world.scheduler.asked) == 1
 
 
+@pytest.mark.short_calls
 def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_claim_is_impossible(world: World) -> None:
     world.scheduler = LosesReplies(world.placement)
     world.scheduler.lost = 99
@@ -252,6 +255,7 @@ def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_cl
     wait_until(lambda: world.pending("conductor") == 0)
 
 
+@pytest.mark.short_calls
 def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> None:
     class LosesOneClaim(LosesReplies):
         def while_it_is_lost(self, message: SelectDestinations) -> None:

@@ -14,7 +14,7 @@ from moorage.messages import BuildOnHost, Done, SelectDestinations
 from moorage.model import Selection
 
 #: Builds on the hosts of the agent that hangs: more than a conductor has workers.
-MANY = 30
+MANY = 40
 
 
 class TwoAgents(FakeScheduler):
@@ -67,6 +67,7 @@ def build_beside(world: World, agent: str) -> list[str]:
     return doomed
 
 
+@pytest.mark.short_calls
 def test_builds_by_the_other_agents_do_not_wait_for_orders_that_are_not_answered(world: World, hanging: Hangs) -> None:
     # Nothing ends by its time-out meanwhile, so that a build which waits does so for long.
     world.conf.set_override("call_timeout", 30 * CALL_TIMEOUT, group="rpc")
@@ -77,6 +78,7 @@ def test_builds_by_the_other_agents_do_not_wait_for_orders_that_are_not_answered
     wait_until(lambda: all(world.show(uuid).state == "active" for uuid in doomed))
 
 
+@pytest.mark.short_calls
 @pytest.mark.parametrize("tries", [1, 3])
 def test_builds_by_the_other_agents_go_on_while_orders_time_out(world: World, hanging: Hangs, tries: int) -> None:
     world.restart("cell", max_unanswered_retries=tries)

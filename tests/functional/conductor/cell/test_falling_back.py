@@ -196,6 +196,7 @@ def test_an_alternate_that_the_cell_has_missed_for_long_is_skipped(world: World)
     assert "not reported" in str(instance.attempts[1].reason)
 
 
+@pytest.mark.short_calls
 def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World) -> None:
     class LosesASwap(FakePlacement):
         slow = True
@@ -222,6 +223,7 @@ def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World)
     assert swaps[0] == swaps[1]
 
 
+@pytest.mark.short_calls
 def test_a_host_whose_agent_does_not_answer_is_left_for_the_next_one_while_it_has_not_accepted(world: World) -> None:
     class Deaf(FakeAgent):
         @serves(BuildOnHost)
@@ -245,6 +247,7 @@ def test_a_host_whose_agent_does_not_answer_is_left_for_the_next_one_while_it_ha
         world.agent.accept(late)
 
 
+@pytest.mark.short_calls
 def test_an_unanswered_order_that_was_taken_up_all_the_same_is_waited_for(world: World) -> None:
     class Mute(FakeAgent):
         @serves(BuildOnHost)
@@ -266,6 +269,7 @@ def test_an_unanswered_order_that_was_taken_up_all_the_same_is_waited_for(world:
     assert world.placement.hosts_held() == {node("a")}
 
 
+@pytest.mark.short_calls
 def test_when_no_agent_answers_and_no_host_is_left_the_claim_is_fenced_and_released(world: World) -> None:
     world.scheduler.hosts = ["a"]
     world.servers.pop(f"compute.{CELL_1.uuid}").stop()

@@ -1,16 +1,19 @@
 """Operations of conductors that have died or were stopped for a while."""
 
+import threading
 import time
 
+import pytest
 from sqlalchemy import text
 from support.conductor.builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
 from support.conductor.moving_instances import shelve
 
 from moorage.bus.bus import serves
 from moorage.db.database import Database
-from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
+from moorage.messages import AcknowledgeRequests, BuildOnHost, Claimed, Done, SwapClaim
 
 
+@pytest.mark.short_calls
 def test_what_a_dead_super_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
@@ -26,6 +29,7 @@ def test_what_a_dead_super_conductor_had_is_gone_on_with_when_its_lease_has_run_
     assert len({asked.request_id for asked in world.scheduler.asked}) == 1
 
 
+@pytest.mark.short_calls
 def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
     class Refuses(FakeAgent):
         away = True
@@ -122,3 +126,31 @@ def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_supers
     assert world.placement.held[uuid].claim_id == world.show(uuid).claim_id
     assert len(world.agent.guests) == 1
     assert len(world.agent.taken) == 2
+
+
+class AcknowledgesNothing(FakePlacement):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    @serves(AcknowledgeRequests)
+    def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:
+        self.asked.set()
+        self.go_on.wait(60)
+        return super().acknowledge_requests(message)
+
+
+def test_a_conductor_stops_in_time_while_the_placement_role_takes_no_acknowledgements(world: World) -> None:
+    placement = AcknowledgesNothing()
+    world.placement = world.scheduler.placement = placement
+    world.serve("placement", placement)
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    assert placement.asked.wait(60)
+    begun = time.monotonic()
+    world.stop("super")
+    world.stop("cell")
+    took = time.monotonic() - begun
+    placement.go_on.set()
+    # Each has ten seconds until it is ended by force, and a call to the placement role twenty.
+    assert took < 18.0

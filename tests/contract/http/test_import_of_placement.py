@@ -1,0 +1,304 @@
+"""`moorage db import-placement`: after it, every GET of the store agrees with that of Placement."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from support.databases import migrated
+from support.http.differential.servers import Server, published
+from support.http.placement_database import PlacementDatabase
+
+from moorage.cli.shell import main
+from moorage.config import options
+from moorage.db.database import Database
+from placement_store.db import names
+from placement_store.http.application import application
+from placement_store.importing import source, store
+from placement_store.schema import MAIN, METADATA
+
+#: Trees of five providers, and consumers; a million rows are imported by hand.
+TREES, CONSUMERS = (int(number) for number in os.environ.get("IMPORTED", "6 40").split())
+
+
+@pytest.fixture(scope="module")
+def placement(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The published Placement on a database with a cloud."""
+    with published(tmp_path_factory.mktemp("placement")) as server:
+        PlacementDatabase(server._engine, server._tables.tables).fill(TREES, CONSUMERS)
+        yield server
+
+
+class Target:
+    """An empty store, and a configuration file with it."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.file = folder / "moorage.conf"
+        self.file.write_text(f"[database]\nconnection = {url}\n")
+        migrated.give_tables(url, MAIN)
+        self.database = Database(url, MAIN.name)
+
+    def content(self) -> store.Content:
+        return self.database.read_one_moment(store.read)
+
+    def rows(self) -> dict[str, list[Any]]:
+        """Return all rows of all tables."""
+        with self.database.engine.connect() as connection:
+            return {
+                table.name: [tuple(row) for row in connection.execute(table.select().order_by(*table.primary_key))]
+                for table in METADATA.sorted_tables
+            }
+
+    def server(self) -> Server:
+        names.sync(self.database)
+        conf = options.new(files=[])
+        conf.set_override("auth_strategy", "noauth2", group="placement_api")
+        return Server(application(conf, self.database), self.database.engine, METADATA)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    made = Target(tmp_path, url)
+    yield made
+    made.database.close()
+
+
+def imported(target: Target, named: str, *words: str) -> int:
+    return main(["--config-file", str(target.file), "db", "import-placement", named, *words, "-f", "json"])
+
+
+def url_of(server: Server) -> str:
+    return str(server._engine.url)
+
+
+def gets(server: Server, path: str) -> tuple[int, Any]:
+    """Return the status, and the document with all lists in one order."""
+    reply = server.ask("GET", path, "1.39", None, {})
+    return reply.status_int, _ordered(json.loads(reply.body))
+
+
+def _ordered(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: _ordered(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return sorted(map(_ordered, document), key=lambda one: json.dumps(one, sort_keys=True))
+    return document
+
+
+def paths(content: store.Content) -> Iterator[str]:
+    """Yield the path of everything that can be read of a cloud."""
+    yield from ("/resource_providers", "/resource_classes", "/traits", "/traits?associated=true")
+    yield "/allocation_candidates?resources=VCPU:1"
+    for name in content.resource_classes:
+        yield f"/resource_classes/{name}"
+    for uuid in content.providers:
+        path = f"/resource_providers/{uuid}"
+        yield path
+        yield f"/resource_providers?in_tree={uuid}"
+        for part in ("inventories", "usages", "aggregates", "traits", "allocations"):
+            yield f"{path}/{part}"
+    for uuid in content.consumers:
+        yield f"/allocations/{uuid}"
+    for project in {one.project_id for one in content.consumers.values()}:
+        yield f"/usages?project_id={project}"
+
+
+def test_after_an_import_every_get_agrees_with_placement(
+    placement: Server, target: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert imported(target, url_of(placement)) == 0
+    shown = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert shown["consumers"] == {
+        "what": "consumers",
+        "in the source": CONSUMERS,
+        "in the store": 0,
+        "result": "imported",
+    }
+    assert shown["providers"]["in the source"] == TREES * 5
+    ours = target.server()
+    asked = list(paths(target.content()))
+    assert len(asked) > TREES * 5 * 7 + CONSUMERS
+    for path in asked:
+        assert gets(ours, path) == gets(placement, path), path
+    assert ours.generations() == placement.generations()
+
+
+def test_a_second_import_changes_nothing(placement: Server, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(target, url_of(placement)) == 0
+    before = target.rows()
+    capsys.readouterr()
+    assert imported(target, url_of(placement)) == 0
+    assert {row["result"] for row in json.loads(capsys.readouterr().out)} == {"already there"}
+    assert target.rows() == before
+
+
+def test_a_dry_run_changes_nothing(placement: Server, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    before = target.rows()
+    assert imported(target, url_of(placement), "--dry-run") == 0
+    assert {row["result"] for row in json.loads(capsys.readouterr().out)} == {"to be imported"}
+    assert target.rows() == before
+
+
+def test_a_scheduler_is_told_of_all_imported_providers(placement: Server, target: Target) -> None:
+    assert imported(target, url_of(placement)) == 0
+    rows = target.rows()
+    assert {row[1] for row in rows["changes"]} == {row[0] for row in rows["resource_providers"]}
+    assert len(rows["changes"]) == TREES * 5
+
+
+def test_a_source_on_mariadb_is_read_as_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
+    copy = create_engine(mariadb_url)
+    placement._tables.create_all(copy)
+    with placement._engine.connect() as original, copy.begin() as connection:
+        connection.exec_driver_sql("SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', foreign_key_checks = 0")
+        for table in placement._tables.sorted_tables:
+            if rows := [row._asdict() for row in original.execute(table.select())]:
+                connection.execute(table.insert(), rows)
+    copy.dispose()
+    assert source.read(make_url(mariadb_url)) == source.read(make_url(url_of(placement)))
+
+
+# --- What is refused ------------------------------------------------------------------------------------------------
+
+FAULTS = {
+    "UPDATE resource_providers SET root_provider_id = NULL WHERE id = 2": "has no root",
+    "UPDATE resource_providers SET parent_provider_id = 999999 WHERE id = 2": "has a parent that does not exist",
+    "UPDATE resource_providers SET parent_provider_id = 2 WHERE id = 2": "is not in the tree of its root",
+    "UPDATE resource_providers SET root_provider_id = 6 WHERE id = 2": "is not in the tree of its root",
+    "UPDATE resource_providers SET name = 'blank ' WHERE id = 2": "the name of resource provider",
+    "UPDATE resource_providers SET uuid = 'A' WHERE id = 2": "uuid of resource_providers is 'A'",
+    "UPDATE resource_classes SET name = 'NEW' WHERE name = 'CUSTOM_GOLD'": "resource class NEW is not known here",
+    "UPDATE inventories SET total = 0 WHERE id = 1": "the inventory of",
+    "UPDATE inventories SET allocation_ratio = 0 WHERE id = 1": "($.allocation_ratio)",
+    "DELETE FROM inventories WHERE resource_class_id = 0": "which has none",
+    "INSERT INTO inventories SELECT 9999, 999999, 0, 1, 0, 1, 1, 1, 1.0, NULL, NULL": "an inventory has",
+    "UPDATE allocations SET used = 0 WHERE id = 1": "the amount of an allocation",
+    "UPDATE allocations SET resource_provider_id = 999999 WHERE id = 1": "an allocation of consumer",
+    "UPDATE allocations SET (resource_class_id, resource_provider_id) = "
+    "(SELECT resource_class_id, resource_provider_id FROM allocations WHERE id = 2) WHERE id = 1": "two allocations",
+    "DELETE FROM consumers WHERE id = 1": "has no row: run `placement-manage db online_data_migrations`",
+    "DELETE FROM projects": "has a project or a user that does not exist",
+    "DROP TABLE consumer_types": "it has no table consumer_types",
+    "ALTER TABLE consumers RENAME COLUMN generation TO former": "cannot be read",
+}
+
+
+@pytest.fixture
+def copied(placement: Server, tmp_path: Path) -> Path:
+    """A copy of Placement's database, to be broken."""
+    path = tmp_path / "copied.sqlite"
+    with (
+        closing(sqlite3.connect(str(placement._engine.url.database))) as original,
+        closing(sqlite3.connect(path)) as copy,
+    ):
+        original.backup(copy)
+    return path
+
+
+@pytest.fixture
+def sqlite_target(tmp_path: Path) -> Iterator[Target]:
+    made = Target(tmp_path, f"sqlite:///{tmp_path}/main.sqlite")
+    yield made
+    made.database.close()
+
+
+@pytest.mark.parametrize(("statement", "said"), FAULTS.items(), ids=FAULTS.values())
+def test_a_broken_source_is_refused_with_what_is_wrong_and_changes_nothing(
+    copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str], statement: str, said: str
+) -> None:
+    with closing(sqlite3.connect(copied)) as broken:
+        broken.execute(statement)
+        broken.commit()
+    before = sqlite_target.rows()
+    assert imported(sqlite_target, f"sqlite:///{copied}") == 1
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert sqlite_target.rows() == before
+
+
+def test_many_faults_are_counted_and_the_first_ones_shown(
+    copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(copied)) as broken:
+        broken.execute("UPDATE allocations SET used = 0")
+        broken.commit()
+    assert imported(sqlite_target, f"sqlite:///{copied}") == 1
+    assert f"and {CONSUMERS * 4 - 10} more" in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_store_with_providers_of_its_own_is_refused_also_by_a_dry_run(
+    placement: Server, copied: Path, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert imported(sqlite_target, url_of(placement)) == 0
+    with closing(sqlite3.connect(copied)) as changed:
+        changed.execute("UPDATE consumers SET generation = generation + 1 WHERE id = 1")
+        changed.commit()
+    before = sqlite_target.rows()
+    for words in ((), ("--dry-run",)):
+        assert imported(sqlite_target, f"sqlite:///{copied}", *words) == 1
+        error = " ".join(capfd.readouterr().err.split())
+        assert "the store has resource providers of its own" in error
+        assert "consumers: 1 different, as " in error
+    assert sqlite_target.rows() == before
+
+
+def test_the_source_may_be_named_by_the_configuration_file_of_placement(
+    placement: Server, sqlite_target: Target, tmp_path: Path
+) -> None:
+    file = tmp_path / "placement.conf"
+    file.write_text(f"[DEFAULT]\ndebug = true\n[placement_database]\nconnection = {url_of(placement)}\n")
+    assert imported(sqlite_target, str(file)) == 0
+    assert len(sqlite_target.content().providers) == TREES * 5
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("sqlite:///nowhere.sqlite", "there is no file nowhere.sqlite"),
+        ("mysql+pymysql://placement:s3cret@127.0.0.1:1/placement", "cannot be read"),
+        ("nothing://", "cannot be read"),
+        ("missing.conf", "missing.conf"),
+        ("moorage.conf", "has no [placement_database] connection"),
+    ],
+)
+def test_a_source_that_is_not_there_is_named_in_one_sentence(
+    sqlite_target: Target,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    named: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert imported(sqlite_target, named) == 1
+    error = " ".join(capfd.readouterr().err.split())
+    assert said in error
+    assert "s3cret" not in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "nowhere.sqlite").exists()
+
+
+def test_the_store_itself_is_no_source(sqlite_target: Target, capfd: pytest.CaptureFixture[str]) -> None:
+    assert imported(sqlite_target, str(sqlite_target.database.url)) == 1
+    assert "the source is the store itself" in " ".join(capfd.readouterr().err.split())
+
+
+def test_an_import_that_does_not_become_what_the_source_is_leaves_nothing(
+    placement: Server, sqlite_target: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = sqlite_target.rows()
+    # Stands for whatever else may write at the same moment.
+    sqlite_target.database.write(
+        lambda connection: connection.exec_driver_sql(
+            "CREATE TRIGGER other AFTER INSERT ON consumers BEGIN UPDATE inventories SET reserved = reserved + 1; END"
+        )
+    )
+    assert imported(sqlite_target, url_of(placement)) == 1
+    error = " ".join(capfd.readouterr().err.split())
+    assert "nothing was imported, for it would differ: inventories:" in error
+    assert sqlite_target.rows() == before
