@@ -7,6 +7,7 @@ the thread ends at once. While too many threads hang in one plug-in, the plug-in
 """
 
 import ctypes
+import gc
 import logging
 import sys
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from moorage import errors
@@ -30,6 +32,26 @@ _MAX_HANGING = 4
 _STOP_SECONDS = 2.0
 #: A longer call is recorded as slow, in seconds. Arbitrary: a whole decision takes a hundredth of that.
 SLOW_SECONDS = 0.5
+
+
+_FRAMES_LOCK = threading.Lock()
+
+
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by thread id.
+
+    The interpreter allocates memory for them while it holds the lock on its list of threads. If that starts a garbage
+    collection, and a finalizer in it lets another thread run that begins or ends, all threads of the process wait for
+    ever (CPython issue 106883). So there is no collection meanwhile.
+    """
+    with _FRAMES_LOCK:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()  # noqa: SLF001 - the documented way to the stacks of other threads
+        finally:
+            if collects:
+                gc.enable()
 
 
 class _Abandoned(BaseException):
@@ -219,7 +241,7 @@ class PluginWatchdog:
         with self._lock:
             self._hanging[plugin] += 1
             self._longest[plugin] = max(self._seconds, self._longest.get(plugin, 0.0))
-        frame = sys._current_frames().get(job.thread_id)  # noqa: SLF001 - the documented way to another stack
+        frame = current_frames().get(job.thread_id)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         LOG.error("The %s has not answered within %s s, and is at\n%s", plugin, self._seconds, stack.rstrip())
         self._on_timeout(plugin)

@@ -1,12 +1,13 @@
 """Fail a test that leaves threads behind: what they log or hold would be seen by the tests after it."""
 
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 
 import pytest
+
+from scheduler.plugins.watch import current_frames
 
 #: What lets a thread end that was told to. A thread that needs longer was not told, or waits for something.
 GRACE_SECONDS = 15.0
@@ -53,7 +54,7 @@ def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     while (left := _left(before)) and time.monotonic() < end:
         time.sleep(0.01)
     if left:
-        frames = sys._current_frames()
+        frames = current_frames()
         stacks = [
             f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
             for thread in left
