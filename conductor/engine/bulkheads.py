@@ -28,6 +28,7 @@ _LONGEST_BACKOFF = 3.0
 #: The number of probes under way at a time.
 _PROBES_AT_ONCE = 8
 
+
 def worker_share(conf: cfg.ConfigOpts) -> int:
     """Return how many of a conductor's workers may wait for one destination: several may fail at the same time."""
     workers: int = conf.conductor.workers
@@ -119,6 +120,14 @@ class _Bulkhead:
         """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
         return bool(self.begun) and max(min(self.begun), self.answered_at) + patience < now
 
+    def gives_kept_place(self, scope: StepScope | None) -> bool:
+        """Return whether a place is kept here for a step, which has none any more then: its call uses it."""
+        if scope is None or scope.place is None or scope.place.bulkhead is not self:
+            return False
+        self.kept -= 1
+        scope.place = None
+        return True
+
     def has_room(self, share: int) -> bool:
         """Return whether another call may be made now."""
         return len(self.begun) + self.kept < share
@@ -208,9 +217,7 @@ class Bulkheads:
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
         with self._changed:
-            due = [
-                wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share, self._give_back)
-            ]
+            due = [wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share, self._give_back)]
         for wake in due:
             wake()
 
@@ -229,10 +236,7 @@ class Bulkheads:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
             raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
-        if scope is not None and scope.place is not None and scope.place.bulkhead is bulkhead:
-            bulkhead.kept -= 1
-            scope.place = None
-        elif bulkhead.has_room(self._share):
+        if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share):
             pass
         elif scope is None:
             if bulkhead.overdue(now, self._patience):
