@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from oslo_config import cfg
 
@@ -27,8 +28,6 @@ _LONGEST_BACKOFF = 3.0
 #: The number of probes under way at a time.
 _PROBES_AT_ONCE = 8
 
-Wake = Callable[[], None]
-
 
 def worker_share(conf: cfg.ConfigOpts) -> int:
     """Return how many of a conductor's workers may wait for one destination: several may fail at the same time."""
@@ -38,6 +37,22 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
 
 class CircuitOpen(Exception):
     """The circuit breaker of the destination is open: it has not answered for a while, and no call waits for it."""
+
+
+class KeptPlace:
+    """A place in a bulkhead, kept for a step that has waited for it: no step that comes later takes it."""
+
+    def __init__(self, bulkhead: "_Bulkhead", give_back: Callable[["KeptPlace"], None]) -> None:
+        self.bulkhead = bulkhead
+        self._give_back = give_back
+
+    def give_back(self) -> None:
+        """Give the place to the next step that waits."""
+        self._give_back(self)
+
+
+#: Lets a postponed step go on, with the place that is kept for it, if any.
+Wake = Callable[[KeptPlace | None], None]
 
 
 class Postponed(Exception):
@@ -50,10 +65,11 @@ class Postponed(Exception):
 
 
 class StepScope:
-    """One step in a worker's thread, and the destinations that it has called."""
+    """One step in a worker's thread, the place that is kept for it, and the destinations that it has called."""
 
-    def __init__(self, tries: int) -> None:
+    def __init__(self, tries: int, place: KeptPlace | None) -> None:
         self.tries = tries
+        self.place = place
         self.entered: set[str] = set()
 
 
@@ -61,13 +77,19 @@ _STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step",
 
 
 @contextmanager
-def step(tries: int) -> Iterator[None]:
-    """Mark the calls of this thread as calls of one step, which can be postponed."""
-    token = _STEP.set(StepScope(tries))
+def step(tries: int, place: KeptPlace | None = None) -> Iterator[None]:
+    """Mark the calls of this thread as calls of one step, which can be postponed.
+
+    :param place: the place that is kept for the step; given back if the step ends without its call.
+    """
+    scope = StepScope(tries, place)
+    token = _STEP.set(scope)
     try:
         yield
     finally:
         _STEP.reset(token)
+        if scope.place is not None:
+            scope.place.give_back()
 
 
 @dataclass(slots=True)
@@ -78,6 +100,8 @@ class _Bulkhead:
     probe: Callable[[], None]
     #: The times at which the calls under way began, by the monotonic clock.
     begun: list[float] = field(default_factory=list)
+    #: The places kept for steps that were woken and have not made their calls yet.
+    kept: int = 0
     answered_at: float = float("-inf")
     #: When the breaker opened (null while it is closed), the number of failed probes, the time of the next probe.
     open_since: float | None = None
@@ -96,17 +120,30 @@ class _Bulkhead:
         """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
         return bool(self.begun) and max(min(self.begun), self.answered_at) + patience < now
 
-    def due(self, share: int) -> list[Wake]:
-        """Remove the steps that may go on now from the queues, and return their callbacks."""
+    def gives_kept_place(self, scope: StepScope | None) -> bool:
+        """Return whether a place is kept here for a step, which has none any more then: its call uses it."""
+        if scope is None or scope.place is None or scope.place.bulkhead is not self:
+            return False
+        self.kept -= 1
+        scope.place = None
+        return True
+
+    def has_room(self, share: int) -> bool:
+        """Return whether another call may be made now."""
+        return len(self.begun) + self.kept < share
+
+    def due(self, share: int, give_back: Callable[[KeptPlace], None]) -> list[Callable[[], None]]:
+        """Remove the steps that may go on now from the queues, and return their callbacks, each with its place."""
         if self.is_suspected:
             return []
         if self.open_since is not None:
             # They go on one after the other: each records why it waits, and is then postponed again.
-            return [self.fresh.popleft()] if self.fresh else []
-        taken: list[Wake] = []
-        while (self.fresh or self.waiting) and len(self.begun) + len(taken) < share:
-            taken.append((self.waiting or self.fresh).popleft())
-        return taken
+            return [partial(self.fresh.popleft(), None)] if self.fresh else []
+        due: list[Callable[[], None]] = []
+        while (self.fresh or self.waiting) and self.has_room(share):
+            self.kept += 1
+            due.append(partial((self.waiting or self.fresh).popleft(), KeptPlace(self, give_back)))
+        return due
 
 
 class Bulkheads:
@@ -180,9 +217,14 @@ class Bulkheads:
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
         with self._changed:
-            due = [wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share)]
+            due = [wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share, self._give_back)]
         for wake in due:
             wake()
+
+    def _give_back(self, place: KeptPlace) -> None:
+        with self._changed:
+            place.bulkhead.kept -= 1
+        self.wake()
 
     def _check_admission(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
         scope = _STEP.get()
@@ -194,7 +236,7 @@ class Bulkheads:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
             raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
-        if len(bulkhead.begun) < self._share:
+        if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share):
             pass
         elif scope is None:
             if bulkhead.overdue(now, self._patience):

@@ -11,7 +11,7 @@ from functools import partial
 
 from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
-from conductor.engine.bulkheads import Bulkheads, Postponed
+from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
 from conductor.engine.operations import Operations
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
@@ -53,8 +53,9 @@ class Worker:
         self._steps: Steps = {}
         self._service = service
         self._changed = threading.Condition()
-        # A heap by due time (monotonic clock), then by order of arrival.
-        self._queue: list[tuple[float, int, Operation]] = []
+        # A heap by due time (monotonic clock), then by order of arrival. An operation for which a place is kept at the
+        # destination of its step is due at once: until it goes on, nobody uses the place.
+        self._queue: list[tuple[float, int, Operation, KeptPlace | None]] = []
         self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
@@ -125,34 +126,37 @@ class Worker:
         for start in range(0, len(held), _RENEWED_AT_ONCE):
             self._operations.renew(held[start : start + _RENEWED_AT_ONCE])
 
-    def _put(self, operation: Operation) -> None:
-        heapq.heappush(self._queue, (time.monotonic() + operation.delay, next(self._arrivals), operation))
+    def _put(self, operation: Operation, place: KeptPlace | None = None) -> None:
+        due = time.monotonic() + operation.delay if place is None else float("-inf")
+        heapq.heappush(self._queue, (due, next(self._arrivals), operation, place))
         self._changed.notify()
 
     def _run(self) -> None:
         with context.bound(service=self._service):
-            while (operation := self._next()) is not None:
+            while (following := self._next()) is not None:
+                operation, place = following
                 with context.bound(request_id=operation.request_id):
-                    self._drive(operation)
-                # A step that was woken may have ended without its call: its place is free for the next one.
+                    self._drive(operation, place)
+                # A step that was told why it waits has recorded that: the next one can be told.
                 self._bulkheads.wake()
 
-    def _next(self) -> Operation | None:
+    def _next(self) -> tuple[Operation, KeptPlace | None] | None:
         with self._changed:
             while not self._ended:
                 wait = self._queue[0][0] - time.monotonic() if self._queue else None
                 if wait is not None and wait <= 0:
-                    return heapq.heappop(self._queue)[2]
+                    return heapq.heappop(self._queue)[2:]
                 self._changed.wait(wait)
         return None
 
-    def _drive(self, operation: Operation) -> None:
+    def _drive(self, operation: Operation, place: KeptPlace | None) -> None:
         following: Operation | None = operation
         while following is not None:
             current = following
             try:
-                with failpoints.within("step", following.kind, following.step), bulkheads.step(following.tries):
+                with failpoints.within("step", current.kind, current.step), bulkheads.step(current.tries, place):
                     following = self._step(current)
+                place = None
             except Postponed as postponed:
                 # The thread is free; the operation stays held, and is queued again when there is room.
                 postponed.register(partial(self._resume, current))
@@ -167,13 +171,13 @@ class Worker:
             self._in_hand[operation.uuid] -= 1
             self._in_hand += Counter()  # drops the keys that have become 0
 
-    def _resume(self, operation: Operation) -> None:
+    def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
         # Postponed before it has sent anything. What is carried stays what it was where nobody else has changed the
         # records; after a longer wait they are read again, since others may have.
         waited = time.monotonic() - operation.taken_at
         carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:
-            self._put(replace(operation, delay=0.0, carried=carried))
+            self._put(replace(operation, delay=0.0, carried=carried), place)
 
     def _step(self, operation: Operation) -> Operation | None:
         """Do one step and record its outcome; return the operation with its next step, or null."""

@@ -1,6 +1,8 @@
 """The conductors' records, on SQLite and on MariaDB: operations and their leases, instances, hosts."""
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -359,7 +361,7 @@ def test_a_step_that_waits_for_room_keeps_what_is_carried_to_it_for_a_short_time
     def one(operation: Operation) -> Callable[[Connection], Ended]:
         carried.append(operation.carried_as(str))
         if len(carried) == 1:
-            raise Postponed(lambda wake: wake())
+            raise Postponed(lambda wake: wake(None))
         ended.set()
         return lambda _connection: Ended()
 
@@ -374,6 +376,32 @@ def test_a_step_that_waits_for_room_keeps_what_is_carried_to_it_for_a_short_time
         worker.stop()
 
     assert carried == ["from the order", kept]
+
+
+def test_a_step_waits_for_room_once_whatever_comes_after_it(database: Database) -> None:
+    all_of_them = Bulkheads("host", 1, QUICK, (errors.NoReply,), 60.0, postpones=True)
+    begun, ended = Counter[str](), threading.Semaphore(0)
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        begun[operation.uuid] += 1
+        with all_of_them.admit("a", "a", lambda: None):
+            time.sleep(0.01)  # long enough for the other thread to begin one that finds no room
+        ended.release()
+        return lambda _connection: Ended()
+
+    operations = of(database, "me")
+    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
+    worker = Worker(operations, 2, "test", all_of_them)
+    worker.take_up(*database.write(lambda connection: operations.begin(connection, new, "req")))
+    worker.start({(BUILD, "one"): one})
+    try:
+        for _ in new:
+            assert ended.acquire(timeout=20)
+    finally:
+        worker.stop()
+
+    assert len(begun) == 12
+    assert max(begun.values()) <= 2, begun
 
 
 def test_an_instance_is_recorded_once(database: Database) -> None:

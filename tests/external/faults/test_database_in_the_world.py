@@ -8,9 +8,9 @@ import falcon.testing
 import pymysql
 import pytest
 from sqlalchemy import Connection, exc, make_url, select, text
-from support.databases.tcp_proxy import TcpProxy
 
 from harness.servers import MariaDBServer
+from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.config import options
 from moorage.db import faults

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import kombu
 import pytest
-from support.databases.tcp_proxy import TcpProxy
 
+from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.bus import bus
 from moorage.config import options

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Connection, make_url, text
-from support.databases.tcp_proxy import TcpProxy
 
+from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.db.database import Database
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import pytest
 import requests
 from sqlalchemy import URL, make_url
-from support.databases.tcp_proxy import TcpProxy
 from support.http.api import answers
 from support.processes.building_client import SPEC, build
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import Settings, wait_until
 from harness.servers import MariaDBServer, RabbitMQServer, free_ports
+from harness.tcp_proxy import TcpProxy
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListCells, ListHosts, ListInstances, ListOperationsInCell, ShowInstance
 from moorage.messages.wire import Message

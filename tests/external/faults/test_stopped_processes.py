@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import make_url
 from support.databases.migrated import OnMariaDB
-from support.databases.tcp_proxy import TcpProxy
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
+from harness.tcp_proxy import TcpProxy
 from moorage.messages import ListCells
 from placement_store.schema import MAIN
 

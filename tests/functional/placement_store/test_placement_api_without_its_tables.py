@@ -13,11 +13,11 @@ import psutil
 import pytest
 import requests
 from sqlalchemy import make_url
-from support.databases.tcp_proxy import TcpProxy
 from support.http.api import Api, served
 
 from harness.cloud import wait_until
 from harness.servers import free_ports
+from harness.tcp_proxy import TcpProxy
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.http import wsgi

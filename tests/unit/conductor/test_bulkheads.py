@@ -3,12 +3,11 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 
 import pytest
 
 from conductor.engine import bulkheads
-from conductor.engine.bulkheads import Bulkheads, CircuitOpen, Postponed
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, KeptPlace, Postponed
 from conductor.engine.steps import Backoff
 from moorage import errors
 
@@ -89,7 +88,7 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     answered = threading.Event()
     with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
-    postponed.value.register(answered.set)
+    postponed.value.register(lambda _: answered.set())
     assert not answered.is_set()
     probe.answers.set()
     assert answered.wait(20)
@@ -107,7 +106,7 @@ def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_pro
 
     with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
-    postponed.value.register(woken.set)
+    postponed.value.register(lambda _: woken.set())
     assert not woken.is_set()
     with pytest.raises(errors.NoReply), all_of_them.admit("a", "a", probe):
         raise UNANSWERED
@@ -149,9 +148,36 @@ def test_a_step_beyond_the_share_is_postponed_until_a_call_is_over(
                 raise AssertionError("the call is made")
             with all_of_them.admit("b", "b", probe):
                 pass
-        postponed.value.register(woken.set)
+        postponed.value.register(lambda _: woken.set())
         assert not woken.is_set()
     assert woken.is_set()
+
+
+def test_the_place_of_a_call_that_is_over_is_kept_for_the_step_that_has_waited_longest(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them, woken = built(share=1), list[KeptPlace | None]()
+
+    def is_postponed(place: KeptPlace | None = None) -> Postponed:
+        with bulkheads.step(0, place), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
+            raise AssertionError("the call is made")
+        return postponed.value
+
+    with all_of_them.admit("a", "a", probe):
+        for _ in range(2):
+            is_postponed().register(woken.append)
+    assert len(woken) == 1
+    # Another one comes before the first has got a thread, and takes its turn behind the second.
+    is_postponed().register(woken.append)
+
+    for number in range(3):
+        assert len(woken) == number + 1, "one goes on at a time"
+        with bulkheads.step(0, woken[number]):
+            if number != 1:  # and this one ends without its call
+                with all_of_them.admit("a", "a", probe):
+                    is_postponed()
+    with bulkheads.step(0), all_of_them.admit("a", "a", probe):
+        pass
 
 
 def test_a_step_goes_on_with_a_destination_that_it_has_called_before(
@@ -176,7 +202,7 @@ def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_on
     for number in range(3):
         with bulkheads.step(tries=0), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
             raise AssertionError("the call is made")
-        caught.value.register(partial(told.append, number))
+        caught.value.register(lambda _, number=number: told.append(number))
 
     time_out(first)
 
@@ -196,7 +222,7 @@ def test_where_steps_are_not_postponed_they_are_refused_each_time(
     fail(all_of_them, probe)
     with bulkheads.step(tries=1), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
-    caught.value.register(refused.set)
+    caught.value.register(lambda _: refused.set())
     probe.ends.set()
     # It has waited for the probe, and goes on to be refused.
     assert refused.wait(20)
