@@ -3,12 +3,15 @@
 import subprocess
 import sys
 
-# Each look allocates, each allocation collects, and each collection lets another thread begin or end.
+# A collection that begins within a look runs a finalizer, which lets another thread begin or end.
 _SCRIPT = """
 import gc
 import threading
 import time
 from scheduler.plugins.watch import current_frames
+
+class Kept:
+    pass
 
 class Garbage:
     def __init__(self):
@@ -17,16 +20,22 @@ class Garbage:
     def __del__(self):
         time.sleep(0.001)
 
+ended = False
+
 def begin_and_end():
-    for _ in range(2000):
+    while not ended:
         threading.Thread(target=int).start()
 
 other = threading.Thread(target=begin_and_end)
 other.start()
-gc.set_threshold(1)
-while other.is_alive():
+gc.set_threshold(20)
+for look in range(400):
+    gc.collect(0)
     Garbage()
+    # A different number each time: in some of them the next collection begins within the look.
+    kept = [Kept() for _ in range(look % 20)]
     assert threading.get_ident() in current_frames()
+ended = True
 assert gc.isenabled()
 """
 
