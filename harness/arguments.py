@@ -3,10 +3,10 @@
 import argparse
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from moorage import errors
 from moorage.cli.command import Configured
@@ -36,13 +36,26 @@ def rate(text: str) -> float:
     return share
 
 
+class ServerProgram(Protocol):
+    """A private server, or a cluster of them, that can be killed and started again."""
+
+    package: str
+
+    def kill(self) -> None:
+        """Kill it, or one node of it."""
+
+    def start(self) -> None:
+        """Start again what was killed, and wait until it takes connections."""
+
+
 @dataclass(frozen=True)
 class Servers:
-    """The URLs of bus and database, null for embedded ones, and the process ids of private servers by name."""
+    """The URLs of bus and database, null for embedded ones, and private servers: process ids by name, and programs."""
 
     transport_url: str | None = None
     database_url: str | None = None
     pids: Mapping[str, int] = field(default_factory=dict)
+    programs: Sequence[ServerProgram] = ()
 
 
 def percent(text: str) -> float:
@@ -119,4 +132,4 @@ class OnServers(Configured):
         programs = server_programs()
         with programs.MariaDBServer() as mariadb, programs.RabbitMQServer() as rabbitmq:
             pids = {"mariadb": mariadb.pid, "rabbitmq": rabbitmq.pid}
-            yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids)
+            yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids, (mariadb, rabbitmq))

@@ -1,0 +1,163 @@
+"""The drills: each a way to harm or crowd a private cloud, and the judgement at its end."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+
+from harness.arguments import Servers
+from harness.audit import judge
+from harness.bench.cloud import is_embedded
+from harness.bench.usage import memory_mb
+from harness.cloud import RunningCloud, wait_until
+from harness.drills import contests, faults
+from harness.drills.cloud import DrillCloud, embedded, guests
+from harness.drills.faults import Fault
+from harness.drills.report import Arguments, Report, Say
+from harness.drills.workload import Workload
+from moorage import errors
+from moorage.cli import lists
+from moorage.messages import ListOperations
+
+#: Runs a drill.
+Run = Callable[[Servers, Arguments, Say], Report]
+
+#: Seconds until nothing is left of what has ended: the lease of who was killed, a report, a cleaning, a few times over.
+_TIDY_SECONDS = 60.0
+#: Seconds of work before each fault, and after the last one: at least, and at most.
+_BETWEEN = (1.0, 3.0)
+#: The share of guests that fail to spawn where builds are to fall back.
+_FAIL_RATE = 0.3
+#: The share of a soak after which memory and descriptors are to stay as they are, and how far they may grow after it.
+_WARM_UP, _MEMORY_GROWTH, _DESCRIPTOR_GROWTH = 0.2, 1.2, 20
+
+
+@dataclass(frozen=True)
+class Drill:
+    """A drill, and whether its services must be processes of their own, on servers."""
+
+    does: str
+    run: Run
+    needs_servers: bool = True
+
+
+def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *, proxied: bool = True) -> Report:
+    """Have clients work while one fault follows the other, then judge what is left."""
+    chance, times = random.Random(given.seed), 0
+    say("starting ten processes")
+    with DrillCloud(servers, given.seed, proxied=proxied) as cloud:
+        with Workload(cloud, given.clients, given.seed, moves=True) as workload:
+            end = time.monotonic() + given.seconds
+            while workload.wait(chance.uniform(*_BETWEEN)) and time.monotonic() < end:
+                times += 1
+                fault(cloud, workload, chance, say)
+            say("waiting for the orders under way")
+        return _judged(cloud, workload, {"faults": times}, say)
+
+
+def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
+    """Have clients build where every third guest fails to spawn."""
+    say("starting the cloud")
+    cloud: RunningCloud | DrillCloud
+    if is_embedded(servers):
+        cloud = embedded(given.seed, _FAIL_RATE)
+    else:
+        cloud = DrillCloud(servers, given.seed, proxied=False, fail_rate=_FAIL_RATE)
+    with cloud:
+        with Workload(cloud, given.clients, given.seed, moves=False) as workload:
+            workload.wait(given.seconds)
+        findings = [] if workload.counts["further attempts"] else ["no build has gone on to another host"]
+        report = _judged(cloud, workload, {}, say)
+        return Report(report.figures, [*report.findings, *findings])
+
+
+def _soak(servers: Servers, given: Arguments, say: Say) -> Report:
+    """Have clients work without any fault: memory and descriptors of all processes stay as they are."""
+    say("starting ten processes")
+    with DrillCloud(servers, given.seed, proxied=False) as cloud:
+        with Workload(cloud, given.clients, given.seed, moves=True) as workload:
+            workload.wait(given.seconds * _WARM_UP)
+            before = _used(cloud)
+            end = time.monotonic() + given.seconds * (1 - _WARM_UP)
+            while time.monotonic() < end and workload.wait(min(10.0, end - time.monotonic())):
+                say(f"{sum(workload.counts.values())} orders; {sum(mb for mb, _ in _used(cloud).values())} MB in all")
+            after = _used(cloud)
+        findings = []
+        for role, (megabytes, descriptors) in after.items():
+            if megabytes > before[role][0] * _MEMORY_GROWTH:
+                findings.append(f"{role} has grown from {before[role][0]} to {megabytes} MB")
+            if descriptors > before[role][1] + _DESCRIPTOR_GROWTH:
+                findings.append(f"{role} has {descriptors} descriptors open, and had {before[role][1]}")
+        figures = {"rss_mb": {role: megabytes for role, (megabytes, _) in after.items()}}
+        report = _judged(cloud, workload, figures, say)
+        return Report(report.figures, [*report.findings, *findings])
+
+
+def _used(cloud: DrillCloud) -> dict[str, tuple[int, int]]:
+    """Return the memory in MB and the open descriptors of each process."""
+    return {
+        role: (memory_mb(process.pid), psutil.Process(process.pid).num_fds())
+        for role, process in cloud.processes.items()
+    }
+
+
+def _judged(cloud: RunningCloud | DrillCloud, workload: Workload, figures: Mapping[str, object], say: Say) -> Report:
+    """Return the report on a cloud whose servers have all been deleted."""
+    say("looking for what is left")
+    left: list[str] = []
+
+    def clean() -> bool:
+        left[:] = _left(cloud)
+        return not left
+
+    # What is left after that is in the report.
+    with contextlib.suppress(TimeoutError):
+        wait_until(clean, seconds=_TIDY_SECONDS, interval=0.2, longest=1.0)
+    counted = {**figures, **dict(sorted(workload.counts.items())), "slowest_order_s": round(workload.slowest, 1)}
+    return Report(counted, [*workload.findings, *left])
+
+
+def _left(cloud: RunningCloud | DrillCloud) -> Sequence[str]:
+    """Return what is left of servers that have been deleted: there must be nothing."""
+    try:
+        operations = lists.operations(cloud.client("conductor", timeout=10.0), ListOperations())
+    except errors.MoorageError as fault:
+        return [f"the operations under way are unknown: {fault}"]
+    verdict = judge(cloud.database, [])
+    return [
+        *(f"guest of {guest.instance_uuid} on {guest.host}" for guest in guests(cloud)),
+        *(f"{one.kind} of {one.subject} at step {one.step}: {one.reason}" for one in operations),
+        *([] if verdict.clean else [str(verdict)]),
+    ]
+
+
+DRILLS = {
+    "race": Drill(
+        "16 clients ask two schedulers for the last 5 places of a host, round after round", contests.race, False
+    ),
+    "fallback": Drill("builds on hosts where 3 of 10 guests fail to spawn", _fall_back, False),
+    "conflict": Drill("4 schedulers claim on the same hosts, which are 80 % full", contests.conflict, False),
+    "reshape": Drill(
+        "agents restarted with nested and flat hosts in turn, while servers are built and moved",
+        partial(_under_faults, faults.reshape, proxied=False),
+    ),
+    "crash": Drill("processes killed and started again", partial(_under_faults, faults.kill_process, proxied=False)),
+    "late": Drill(
+        "processes paused, and connections to the broker cut: messages are late, lost and delivered twice",
+        partial(_under_faults, faults.delay_messages),
+    ),
+    "silence": Drill(
+        "connections to database and broker that stay open and say nothing",
+        partial(_under_faults, faults.silence_connections),
+    ),
+    "partition": Drill("processes and cells cut off for 3 to 20 s", partial(_under_faults, faults.partition)),
+    "failover": Drill(
+        "database and broker, or nodes of their clusters, killed and started again",
+        partial(_under_faults, faults.kill_server, proxied=False),
+    ),
+    "soak": Drill("work without faults: memory and descriptors stay flat", _soak),
+}

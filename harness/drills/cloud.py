@@ -1,0 +1,151 @@
+"""The cloud of a drill: each service a process of its own, which can be killed, paused and cut off."""
+
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import sqlalchemy
+
+from compute.fake.guest_file import GuestFile
+from harness.arguments import Servers
+from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
+from harness.processes import ProcessCloud
+from harness.tcp_proxy import TcpProxy
+from moorage.db.database import Database
+from moorage.model import Guest
+
+#: Everything waits for seconds where production waits for a minute, so that a short drill sees what follows a fault. No
+#: host is silent because of a fault: which hosts there are is not what the drills are about.
+QUICK: Settings = {
+    "rpc": {"call_timeout": 5.0},
+    "conductor": {"report_interval": 0.5, "lease_seconds": 5.0, "retry_backoff": 0.2, "build_timeout": 30.0},
+    "placement": {"reconcile_interval": 2.0, "reconcile_after": 10.0},
+    "compute": {"report_interval": 0.5},
+    "scheduler": {"host_down_after": 300.0},
+    "database": {"statement_timeout": 2.0, "idle_transaction_timeout": 5.0},
+}
+_CELLS = 2
+#: The hosts of each cell, and how many servers each of them has room for.
+_HOSTS, _ROOM = 4, 16
+#: The fake driver's options for such hosts. Nested, their processors and memory are those of two NUMA nodes.
+_ROOMY = {"vcpus": _ROOM, "memory_mb": 512 * _ROOM, "disk_gb": _ROOM, "numa_nodes": 2, "layout": "flat"}
+
+
+class Role(NamedTuple):
+    """A process of the cloud: the words of its command, and settings of its own."""
+
+    words: Sequence[str]
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+class DrillCloud(ProcessCloud):
+    """Two schedulers, two super conductors, and two cells with a conductor and an agent each; all are processes.
+
+    With ``proxied``, each process reaches the database and the broker through proxies of its own.
+
+    :param fail_rate: the share of the guests that fail to spawn.
+    """
+
+    def __init__(self, servers: Servers, seed: int, *, proxied: bool, fail_rate: float = 0.0) -> None:
+        self._urls = {"database": str(servers.database_url), "broker": str(servers.transport_url)}
+        super().__init__(self._urls["broker"], self._urls["database"], QUICK)
+        self.servers = servers
+        self.database = Database(self._urls["database"], "main")
+        self._spec = CloudSpec(cells=_CELLS, seed=seed)
+        self.roles = {
+            name: Role(words, settings) for name, words, settings in _roles(self._spec.cell_names, seed, fail_rate)
+        }
+        self._proxied = proxied
+        #: The proxies of each process, by ``database`` and ``broker``.
+        self.proxies: dict[str, dict[str, TcpProxy]] = {}
+
+    def __enter__(self) -> Self:
+        """Create the schemas, start all processes, and wait until all hosts are up.
+
+        :raises ConfigurationError: the database is not empty.
+        """
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.database.close)
+            opened.enter_context(created_schemas(self.database, self._spec))
+            super().__enter__()
+            opened.push(super().__exit__)
+            if self._proxied:
+                self.proxies = {role: dict(self._opened(opened)) for role in self.roles}
+            for role in self.roles:
+                self.start_role(role)
+            self.wait_for_hosts(_CELLS * _HOSTS)
+            self._opened_by = opened.pop_all()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        # Those behind a proxy that is silent would wait for their time-outs.
+        for role in list(self.processes):
+            self.kill(role)
+        self._opened_by.close()
+
+    def _opened(self, opened: contextlib.ExitStack) -> Iterator[tuple[str, TcpProxy]]:
+        for kind, url in self._urls.items():
+            address = sqlalchemy.make_url(url)
+            yield kind, opened.enter_context(TcpProxy(str(address.host), int(address.port or 0)))
+
+    def start_role(self, role: str, **fake_driver: object) -> None:
+        """Start a process of the cloud.
+
+        :param fake_driver: options of an agent's driver, in place of those that it had.
+        """
+        words, settings = self.roles[role]
+        settings = {group: dict(values) for group, values in settings.items()}
+        if fake_driver:
+            settings["fake_driver"] = {**settings["fake_driver"], **fake_driver}
+            self.roles[role] = Role(words, settings)
+        urls = dict(self._urls)
+        for kind, proxy in self.proxies.get(role, {}).items():
+            url = sqlalchemy.make_url(urls[kind]).set(host="127.0.0.1", port=proxy.port)
+            urls[kind] = url.render_as_string(hide_password=False)
+        settings["DEFAULT"] = {"transport_url": urls["broker"]}
+        settings["database"] = {**QUICK["database"], "connection": urls["database"]}
+        self.start(role, *words, settings=settings)
+
+    def pause(self, role: str) -> None:
+        """Pause a process, which keeps its connections."""
+        self.processes[role].send_signal(signal.SIGSTOP)
+
+    def resume(self, role: str) -> None:
+        """Let a paused process go on."""
+        self.processes[role].send_signal(signal.SIGCONT)
+
+
+def _roles(cells: Sequence[str], seed: int, fail_rate: float) -> Iterator[tuple[str, Sequence[str], Settings]]:
+    for number in (1, 2):
+        yield f"scheduler{number}", ("scheduler", "--name", f"scheduler{number}"), {}
+        yield f"conductor{number}", ("conductor", "--name", f"conductor{number}"), {}
+    for cell in cells:
+        yield f"conductor-{cell}", ("conductor", "--cell", cell, "--name", f"conductor-{cell}"), {}
+        agent = f"agent-{cell}"
+        driver = {"host_prefix": f"{cell}-host", "state_file": f"{agent}.sqlite", "seed": seed, "fail_rate": fail_rate}
+        words = ("compute", "--cell", cell, "--agent", agent, "--fake-hosts", str(_HOSTS))
+        yield agent, words, {"fake_driver": {**_ROOMY, **driver}}
+
+
+def embedded(seed: int, fail_rate: float) -> RunningCloud:
+    """Return a cloud of the same hosts in this process, not yet started."""
+    driver = {**_ROOMY, "seed": seed, "fail_rate": fail_rate}
+    return RunningCloud(
+        CloudSpec(
+            hosts=_CELLS * _HOSTS, cells=_CELLS, schedulers=2, seed=seed, settings={**QUICK, "fake_driver": driver}
+        )
+    )
+
+
+def guests(cloud: RunningCloud | DrillCloud) -> list[Guest]:
+    """Return all guests of the cloud, as the records of their hosts have them."""
+    found: list[Guest] = []
+    for path in sorted(cloud.folder.glob("agent-*.sqlite")):
+        file = GuestFile(path)
+        file.open()
+        try:
+            found += file.guests()
+        finally:
+            file.close()
+    return found

@@ -1,0 +1,73 @@
+"""The commands `moorage drill list` and `moorage drill run`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from harness.arguments import OnServers, count
+from harness.bench.cloud import is_embedded
+from harness.drills.catalog import DRILLS
+from harness.drills.report import Arguments
+from moorage import errors
+from moorage.cli.command import Configured, argument, positive, shown
+
+
+class DrillList(Configured, Lister):
+    """List the drills."""
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[tuple[str, str, str]]]:  # noqa: ARG002
+        """Return a row for each drill."""
+        rows = [(name, "servers" if drill.needs_servers else "nothing", drill.does) for name, drill in DRILLS.items()]
+        return ("drill", "needs", "what happens"), rows
+
+
+class DrillRun(OnServers, ShowOne):
+    """Run a drill on a private cloud of fake hosts, and judge it at the end.
+
+    Clients build, move and delete servers meanwhile. It says what it does, and shows what it has counted. Exit status
+    1 if anything was found that must not happen: more allocated than there is, allocations or guests that nobody has,
+    an order that has not ended, or one that failed without a reason.
+    """
+
+    arguments = (
+        argument("drill", choices=list(DRILLS), metavar="DRILL", help=f"one of: {', '.join(DRILLS)}"),
+        argument("--seed", type=int, help="of what is drawn at random; default: the time"),
+        argument("--seconds", type=positive, default=30.0, help="default: %(default)s"),
+        argument("--clients", type=count(), default=8, help="default: %(default)s"),
+    )
+    _findings: Sequence[str] = ()
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return 1 when the drill has found anything."""
+        status: int = super().run(parsed_args)
+        return status or int(bool(self._findings))
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Run the drill, and return its figures.
+
+        :raises ConfigurationError: the drill needs servers, and is given none.
+        """
+        drill, began = DRILLS[arguments.drill], time.monotonic()
+        seed = int(time.time()) if arguments.seed is None else arguments.seed
+
+        def say(what: str) -> None:
+            sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {what}\n")
+            sys.stderr.flush()
+
+        say(f"drill {arguments.drill}, seed {seed}")
+        with self.servers(arguments) as servers:
+            if drill.needs_servers and is_embedded(servers):
+                reason = f"{arguments.drill} harms processes and servers: give --servers, or the URLs of both"
+                raise errors.ConfigurationError(reason=reason)
+            report = drill.run(servers, Arguments(seed, arguments.seconds, arguments.clients), say)
+        self._findings = report.findings
+        for finding in report.findings:
+            say(f"FOUND: {finding}")
+        say(f"{len(report.findings)} findings, seed {seed}")
+        figures = {"drill": arguments.drill, "seed": seed, **report.figures, "findings": list(report.findings)}
+        return list(figures), shown(figures.values())

@@ -1,0 +1,22 @@
+"""The arguments of a drill, and its report."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+#: Shows what a drill does and sees.
+Say = Callable[[str], None]
+
+
+class Arguments(NamedTuple):
+    """The seed of what is drawn at random, the seconds of work, and the number of clients."""
+
+    seed: int
+    seconds: float
+    clients: int
+
+
+class Report(NamedTuple):
+    """The figures of a drill, and what it has found that must not happen."""
+
+    figures: Mapping[str, Any]
+    findings: Sequence[str]
