@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import psutil
 
@@ -38,11 +39,22 @@ _WARM_UP, _MEMORY_GROWTH, _DESCRIPTOR_GROWTH = 0.2, 1.2, 20
 
 @dataclass(frozen=True)
 class Drill:
-    """A drill, and whether its services must be processes of their own, on servers."""
+    """A drill, with what it needs: nothing, services that are processes, or servers of its own."""
 
     does: str
     run: Run
-    needs_servers: bool = True
+    needs: Literal["nothing", "processes", "servers"] = "processes"
+
+    def check(self, name: str, servers: Servers) -> None:
+        """Refuse to run it on servers that are not enough for it.
+
+        :raises ConfigurationError: they are not.
+        """
+        if self.needs == "servers" and not servers.programs:
+            raise errors.ConfigurationError(reason=f"{name} kills servers, and so needs its own: give --servers")
+        if self.needs == "processes" and is_embedded(servers):
+            reason = f"{name} harms services, which must be processes: give --servers, or the URLs of both"
+            raise errors.ConfigurationError(reason=reason)
 
 
 def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *, proxied: bool = True) -> Report:
@@ -137,10 +149,10 @@ def _left(cloud: RunningCloud | DrillCloud) -> Sequence[str]:
 
 DRILLS = {
     "race": Drill(
-        "16 clients ask two schedulers for the last 5 places of a host, round after round", contests.race, False
+        "16 clients ask two schedulers for the last 5 places of a host, round after round", contests.race, "nothing"
     ),
-    "fallback": Drill("builds on hosts where 3 of 10 guests fail to spawn", _fall_back, False),
-    "conflict": Drill("4 schedulers claim on the same hosts, which are 80 % full", contests.conflict, False),
+    "fallback": Drill("builds on hosts where 3 of 10 guests fail to spawn", _fall_back, "nothing"),
+    "conflict": Drill("4 schedulers claim on the same hosts, which are 80 % full", contests.conflict, "nothing"),
     "reshape": Drill(
         "agents restarted with nested and flat hosts in turn, while servers are built and moved",
         partial(_under_faults, faults.reshape, proxied=False),
@@ -158,6 +170,7 @@ DRILLS = {
     "failover": Drill(
         "database and broker, or nodes of their clusters, killed and started again",
         partial(_under_faults, faults.kill_server, proxied=False),
+        "servers",
     ),
     "soak": Drill("work without faults: memory and descriptors stay flat", _soak),
 }

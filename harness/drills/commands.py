@@ -10,10 +10,8 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from harness.arguments import OnServers, count
-from harness.bench.cloud import is_embedded
 from harness.drills.catalog import DRILLS
 from harness.drills.report import Arguments
-from moorage import errors
 from moorage.cli.command import Configured, argument, positive, shown
 
 
@@ -22,8 +20,7 @@ class DrillList(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[tuple[str, str, str]]]:  # noqa: ARG002
         """Return a row for each drill."""
-        rows = [(name, "servers" if drill.needs_servers else "nothing", drill.does) for name, drill in DRILLS.items()]
-        return ("drill", "needs", "what happens"), rows
+        return ("drill", "needs", "what happens"), [(name, one.needs, one.does) for name, one in DRILLS.items()]
 
 
 class DrillRun(OnServers, ShowOne):
@@ -61,9 +58,7 @@ class DrillRun(OnServers, ShowOne):
 
         say(f"drill {arguments.drill}, seed {seed}")
         with self.servers(arguments) as servers:
-            if drill.needs_servers and is_embedded(servers):
-                reason = f"{arguments.drill} harms processes and servers: give --servers, or the URLs of both"
-                raise errors.ConfigurationError(reason=reason)
+            drill.check(arguments.drill, servers)
             report = drill.run(servers, Arguments(seed, arguments.seconds, arguments.clients), say)
         self._findings = report.findings
         for finding in report.findings:
