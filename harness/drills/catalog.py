@@ -1,9 +1,10 @@
 """The drills: each a way to harm or crowd a private cloud, and the judgement at its end."""
 
 import contextlib
+import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -61,7 +62,7 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
     """Have clients work while one fault follows the other, then judge what is left."""
     chance, times = random.Random(given.seed), 0
     say("starting ten processes")
-    with DrillCloud(servers, given.seed, proxied=proxied) as cloud:
+    with _quiet(), DrillCloud(servers, given.seed, proxied=proxied) as cloud:
         with Workload(cloud, given.clients, given.seed, moves=True) as workload:
             end = time.monotonic() + given.seconds
             while workload.wait(chance.uniform(*_BETWEEN)) and time.monotonic() < end:
@@ -69,6 +70,16 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
                 fault(cloud, workload, chance, say)
             say("waiting for the orders under way")
         return _judged(cloud, workload, {"faults": times}, say)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Log nothing in this process: what the harm of a drill costs its own clients is no news."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
@@ -79,7 +90,7 @@ def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
         cloud = embedded(given.seed, _FAIL_RATE)
     else:
         cloud = DrillCloud(servers, given.seed, proxied=False, fail_rate=_FAIL_RATE)
-    with cloud:
+    with _quiet(), cloud:
         with Workload(cloud, given.clients, given.seed, moves=False) as workload:
             workload.wait(given.seconds)
         findings = [] if workload.counts["further attempts"] else ["no build has gone on to another host"]
