@@ -12,7 +12,7 @@ from cliff.show import ShowOne
 from harness.arguments import OnServers, count
 from harness.drills.catalog import DRILLS
 from harness.drills.report import Arguments
-from moorage.cli.command import Configured, argument, positive, shown
+from moorage.cli.command import Configured, ShownLines, argument, positive, shown
 
 
 class DrillList(Configured, Lister):
@@ -64,5 +64,7 @@ class DrillRun(OnServers, ShowOne):
         for finding in report.findings:
             say(f"FOUND: {finding}")
         say(f"{len(report.findings)} findings, seed {seed}")
-        figures = {"drill": arguments.drill, "seed": seed, **report.figures, "findings": list(report.findings)}
-        return list(figures), shown(figures.values())
+        figures = {"drill": arguments.drill, "seed": seed, **report.figures}
+        # They have been said: a table has their number.
+        findings = ShownLines(list(report.findings), [str(len(report.findings))])
+        return [*figures, "findings"], [*shown(figures.values()), findings]
