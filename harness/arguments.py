@@ -6,13 +6,19 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moorage import errors
-from moorage.cli.command import Configured
+from moorage.cli.command import Argument, Configured, argument
+
+if TYPE_CHECKING:  # they need an extra
+    from harness.clusters import GaleraCluster, RabbitMQCluster
+    from harness.servers import MariaDBServer, RabbitMQServer
 
 #: The scheme of the bus inside a process.
 INPROC = "inproc:"
+#: The kinds of private servers: one of each, or three nodes of each.
+SINGLE, CLUSTER = "single", "cluster"
 
 
 def count(least: int = 1) -> Any:
@@ -67,12 +73,46 @@ def extra(module: str, user: str, name: str) -> ModuleType:
         raise errors.ConfigurationError(reason=reason) from fault
 
 
-def server_programs() -> ModuleType:
-    """Return the module that starts private servers.
+def servers_argument(what: str) -> Argument:
+    """Declare the option for private servers.
+
+    :param what: the servers, as the help names them.
+    """
+    return argument(
+        "--servers",
+        nargs="?",
+        const=SINGLE,
+        choices=(SINGLE, CLUSTER),
+        help=f"start {what} from Debian's packages for the run, or a cluster of three nodes of each; default: {SINGLE}",
+    )
+
+
+def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
+    """Return a private MariaDB of a kind of ``--servers``, not yet started.
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    return extra("harness.servers", "--servers", "servers")
+    if kind == CLUSTER:
+        cluster: GaleraCluster = _programs("harness.clusters").GaleraCluster()
+        return cluster
+    server: MariaDBServer = _programs("harness.servers").MariaDBServer()
+    return server
+
+
+def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
+    """Return a private RabbitMQ of a kind of ``--servers``, not yet started.
+
+    :raises ConfigurationError: the extra that it needs is not installed.
+    """
+    if kind == CLUSTER:
+        cluster: RabbitMQCluster = _programs("harness.clusters").RabbitMQCluster()
+        return cluster
+    server: RabbitMQServer = _programs("harness.servers").RabbitMQServer()
+    return server
+
+
+def _programs(module: str) -> ModuleType:
+    return extra(module, "--servers", "servers")
 
 
 def require_broker(transport_url: str) -> None:
@@ -98,11 +138,7 @@ class OnServers(Configured):
             "--database-url",
             help="an empty MySQL or MariaDB database, left empty again; default: a temporary SQLite file",
         )
-        parser.add_argument(
-            "--servers",
-            action="store_true",
-            help="start a private MariaDB and RabbitMQ from Debian's packages for the run",
-        )
+        servers_argument("a private MariaDB and RabbitMQ")(parser)
         return parser
 
     @contextlib.contextmanager
@@ -116,7 +152,6 @@ class OnServers(Configured):
             return
         if arguments.transport_url or arguments.database_url:
             raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
-        programs = server_programs()
-        with programs.MariaDBServer() as mariadb, programs.RabbitMQServer() as rabbitmq:
-            pids = {"mariadb": mariadb.pid, "rabbitmq": rabbitmq.pid}
+        with private_mariadb(arguments.servers) as mariadb, private_rabbitmq(arguments.servers) as rabbitmq:
+            pids = {**mariadb.pids_by_name("mariadb"), **rabbitmq.pids_by_name("rabbitmq")}
             yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids)
