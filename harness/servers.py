@@ -142,7 +142,9 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
         net = []
         if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
             net = ["setpriv", "--pdeathsig", "KILL", "--"]
-        process, _ = self._exec([*net, *command], path=[*self.places, *PLACES], env=self.env, wait_for_line=wait_for_line)
+        process, _ = self._exec(
+            [*net, *command], path=[*self.places, *PLACES], env=self.env, wait_for_line=wait_for_line
+        )
         return process
 
     def _kill(self, parent: psutil.Popen) -> None:
@@ -152,7 +154,7 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
 
 
 def finish(process: psutil.Popen, how: signal.Signals | None) -> None:
-    """Send a signal, if any, and wait for the end of the server, its helpers, and the thread that reads their output."""
+    """Send a signal, if any, and wait for the end of the server, its helpers, and the reader of their output."""
     with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
         helpers = process.children(recursive=True)
         if how is not None:
