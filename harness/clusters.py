@@ -372,6 +372,8 @@ class RabbitMQNode(RabbitMQServer):
         cookie = directory / ".erlang.cookie"
         cookie.write_text(self._cookie)
         cookie.chmod(0o400)
+        # Three on one machine: a scheduler of Erlang that waits is not to keep a processor busy meanwhile.
+        self.env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += " +sbwt none +sbwtdcpu none +sbwtdio none"
         members = "".join(
             f"cluster_formation.classic_config.nodes.{number} = {node.nodename}\n"
             for number, node in enumerate(self._members, 1)
@@ -445,8 +447,3 @@ class RabbitMQCluster(_Cluster[RabbitMQNode]):
 
     def _wait_whole(self) -> None:
         self.wait_joined()
-
-    def _rejoin(self, node: RabbitMQNode) -> None:
-        node.start()
-        if len(self.running()) > len(self.nodes) // 2:
-            _wait(node.is_member, "a node to be with a majority")

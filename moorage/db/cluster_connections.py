@@ -121,9 +121,12 @@ class ClusterConnector:
         return sorted(range(len(self._hosts)), key=lambda number: (self._avoided.get(number, 0.0) > now, number))
 
     def _avoid(self, number: int, reason: object) -> None:
-        if len(self._hosts) > 1:
+        if len(self._hosts) == 1:
+            return
+        now = time.monotonic()
+        if self._avoided.get(number, 0.0) < now:  # each thread whose connection is lost comes here
             LOG.warning("The database is not used at %s: %s", self._hosts[number], reason)
-            self._avoided[number] = time.monotonic() + _RETRY_SECONDS
+        self._avoided[number] = now + _RETRY_SECONDS
 
     def _open(self, number: int, words: Any, named: dict[str, Any]) -> MySQLConnection:
         """Connect to one host, and verify that it serves.

@@ -124,6 +124,27 @@ def test_a_node_without_a_majority_is_not_used_by_a_new_process_and_is_no_answer
         node.set_cut_off(False)
 
 
+def test_what_one_node_has_committed_is_read_on_the_next_one_at_once(galera: GaleraCluster) -> None:
+    galera.create_database("causal")
+    galera.execute("CREATE TABLE causal.counts (id INT PRIMARY KEY, value INT NOT NULL) ENGINE=InnoDB")
+    galera.execute("INSERT INTO causal.counts VALUES (1, 0)")
+    one, other = (Database(node.url("causal"), "main") for node in galera.nodes[:2])
+    read: list[object] = []
+    changed: list[int] = []
+
+    for number in range(100):
+        one.write(lambda connection, n=number: connection.execute(text("UPDATE counts SET value = :n"), {"n": n}))
+        read.append(other.read(lambda connection: connection.scalar(text("SELECT value FROM counts"))))
+        # An update that changes no row is a refusal too.
+        statement = text("UPDATE counts SET value = value + 1000 WHERE value = :n")
+        changed.append(other.write(lambda connection, n=number: connection.execute(statement, {"n": n}).rowcount))
+    one.close()
+    other.close()
+
+    assert read == list(range(100))
+    assert changed == [1] * 100
+
+
 class Balancer(TcpProxy):
     """A proxy that gives each connection to another server."""
 

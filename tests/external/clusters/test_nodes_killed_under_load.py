@@ -26,7 +26,7 @@ pytestmark = [
 SECONDS, CLIENTS = 300.0, 8
 KILLS = 5
 #: Seconds between a node's return and the next one's death, that a dead node stays away, and that a cut lasts.
-BETWEEN, AWAY, CUT = 15.0, 3.0, 20.0
+BETWEEN, AWAY, CUT = 10.0, 2.0, 20.0
 BUILDS, MOVES, SLOWEST = 1000, 300, 30.0
 
 
