@@ -191,7 +191,7 @@ def _join(connection: MySQLConnection) -> None:
 
 
 def _is_galera(connection: MySQLConnection) -> bool:
-    if "MariaDB" not in connection.get_server_info():
+    if "MariaDB" not in cast(Any, connection).server_version:
         return False
     with connection.cursor() as cursor:
         try:

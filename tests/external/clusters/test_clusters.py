@@ -1,7 +1,7 @@
 """The private clusters keep what they were given while a node is away, and take it back.
 
-`make test` kills one Galera node; with DRILLS=long in the environment nodes are cut off, all are killed, and RabbitMQ's are
-started as well, which cost half a minute of a processor.
+`make test` kills one Galera node; with DRILLS=long in the environment nodes are cut off, all are killed, and RabbitMQ's
+are started as well, which cost half a minute of a processor.
 """
 
 import os

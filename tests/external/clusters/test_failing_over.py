@@ -131,13 +131,13 @@ def test_what_one_node_has_committed_is_read_on_the_next_one_at_once(galera: Gal
     one, other = (Database(node.url("causal"), "main") for node in galera.nodes[:2])
     read: list[object] = []
     changed: list[int] = []
+    change = text("UPDATE counts SET value = value + 1000 WHERE value = :n")
 
     for number in range(100):
         one.write(lambda connection, n=number: connection.execute(text("UPDATE counts SET value = :n"), {"n": n}))
         read.append(other.read(lambda connection: connection.scalar(text("SELECT value FROM counts"))))
         # An update that changes no row is a refusal too.
-        statement = text("UPDATE counts SET value = value + 1000 WHERE value = :n")
-        changed.append(other.write(lambda connection, n=number: connection.execute(statement, {"n": n}).rowcount))
+        changed.append(other.write(lambda connection, n=number: connection.execute(change, {"n": n}).rowcount))
     one.close()
     other.close()
 
