@@ -12,7 +12,8 @@ from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
 
 if TYPE_CHECKING:  # they need an extra
-    from harness.clusters import GaleraCluster, RabbitMQCluster
+    from harness.galera import GaleraCluster
+    from harness.rabbitmq_cluster import RabbitMQCluster
     from harness.servers import MariaDBServer, RabbitMQServer
 
 #: The scheme of the bus inside a process.
@@ -93,7 +94,7 @@ def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
     :raises ConfigurationError: the extra that it needs is not installed.
     """
     if kind == CLUSTER:
-        cluster: GaleraCluster = _programs("harness.clusters").GaleraCluster()
+        cluster: GaleraCluster = _programs("harness.galera").GaleraCluster()
         return cluster
     server: MariaDBServer = _programs("harness.servers").MariaDBServer()
     return server
@@ -105,7 +106,7 @@ def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
     :raises ConfigurationError: the extra that it needs is not installed.
     """
     if kind == CLUSTER:
-        cluster: RabbitMQCluster = _programs("harness.clusters").RabbitMQCluster()
+        cluster: RabbitMQCluster = _programs("harness.rabbitmq_cluster").RabbitMQCluster()
         return cluster
     server: RabbitMQServer = _programs("harness.servers").RabbitMQServer()
     return server

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import pytest
 
-from harness.clusters import GaleraCluster, RabbitMQCluster
+from harness.galera import GaleraCluster
+from harness.rabbitmq_cluster import RabbitMQCluster
 from harness.servers import ServersMissing
 
 C = TypeVar("C", GaleraCluster, RabbitMQCluster)

@@ -11,7 +11,8 @@ import kombu
 import pymysql
 import pytest
 
-from harness.clusters import GaleraCluster, GaleraNode, RabbitMQCluster
+from harness.galera import GaleraCluster, GaleraNode
+from harness.rabbitmq_cluster import RabbitMQCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 

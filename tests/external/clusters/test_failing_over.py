@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 from support.databases.tcp_proxy import TcpProxy
 
-from harness.clusters import GaleraCluster
+from harness.galera import GaleraCluster
 from moorage import errors
 from moorage.db.database import Database
 

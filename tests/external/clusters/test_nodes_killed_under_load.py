@@ -14,7 +14,8 @@ import pytest
 from support.processes.clustered_cloud import BusyClients, ClusteredCloud
 from support.processes.fault_servers import check
 
-from harness.clusters import GaleraCluster, RabbitMQCluster
+from harness.galera import GaleraCluster
+from harness.rabbitmq_cluster import RabbitMQCluster
 
 pytestmark = [
     pytest.mark.servers,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.cloud import CloudSpec, RunningCloud
-from harness.clusters import RabbitMQCluster
+from harness.rabbitmq_cluster import RabbitMQCluster
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.messages.wire import Message, R

@@ -14,7 +14,7 @@ import pytest
 from support.placement_store.builders import Store
 from support.placement_store.races import ONE, ROOM, Write, hosts, race
 
-from harness.clusters import GaleraCluster
+from harness.galera import GaleraCluster
 from moorage import ids
 from moorage.db.database import Database
 from placement_store.schema import MAIN
