@@ -6,13 +6,20 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moorage import errors
-from moorage.cli.command import Configured
+from moorage.cli.command import Argument, Configured, argument
+
+if TYPE_CHECKING:  # they need an extra
+    from harness.galera import GaleraCluster
+    from harness.rabbitmq_cluster import RabbitMQCluster
+    from harness.servers import MariaDBServer, RabbitMQServer
 
 #: The scheme of the bus inside a process.
 INPROC = "inproc:"
+#: The kinds of private servers: one of each, or three nodes of each.
+SINGLE, CLUSTER = "single", "cluster"
 
 
 def count(least: int = 1) -> Any:
@@ -37,12 +44,12 @@ def rate(text: str) -> float:
 
 
 class ServerProgram(Protocol):
-    """A private server, or a cluster of them, that can be killed and started again."""
+    """A private server, or a node of a private cluster, that can be killed and started again."""
 
     package: str
 
     def kill(self) -> None:
-        """Kill it, or one node of it."""
+        """Kill it, as a crash would."""
 
     def start(self) -> None:
         """Start again what was killed, and wait until it takes connections."""
@@ -80,12 +87,46 @@ def extra(module: str, user: str, name: str) -> ModuleType:
         raise errors.ConfigurationError(reason=reason) from fault
 
 
-def server_programs() -> ModuleType:
-    """Return the module that starts private servers.
+def servers_argument(what: str) -> Argument:
+    """Declare the option for private servers.
+
+    :param what: the servers, as the help names them.
+    """
+    return argument(
+        "--servers",
+        nargs="?",
+        const=SINGLE,
+        choices=(SINGLE, CLUSTER),
+        help=f"start {what} from Debian's packages for the run, or a cluster of three nodes of each; default: {SINGLE}",
+    )
+
+
+def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
+    """Return a private MariaDB of a kind of ``--servers``, not yet started.
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
-    return extra("harness.servers", "--servers", "servers")
+    if kind == CLUSTER:
+        cluster: GaleraCluster = _programs("harness.galera").GaleraCluster()
+        return cluster
+    server: MariaDBServer = _programs("harness.servers").MariaDBServer()
+    return server
+
+
+def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
+    """Return a private RabbitMQ of a kind of ``--servers``, not yet started.
+
+    :raises ConfigurationError: the extra that it needs is not installed.
+    """
+    if kind == CLUSTER:
+        cluster: RabbitMQCluster = _programs("harness.rabbitmq_cluster").RabbitMQCluster()
+        return cluster
+    server: RabbitMQServer = _programs("harness.servers").RabbitMQServer()
+    return server
+
+
+def _programs(module: str) -> ModuleType:
+    return extra(module, "--servers", "servers")
 
 
 def require_broker(transport_url: str) -> None:
@@ -111,11 +152,7 @@ class OnServers(Configured):
             "--database-url",
             help="an empty MySQL or MariaDB database, left empty again; default: a temporary SQLite file",
         )
-        parser.add_argument(
-            "--servers",
-            action="store_true",
-            help="start a private MariaDB and RabbitMQ from Debian's packages for the run",
-        )
+        servers_argument("a private MariaDB and RabbitMQ")(parser)
         return parser
 
     @contextlib.contextmanager
@@ -129,7 +166,6 @@ class OnServers(Configured):
             return
         if arguments.transport_url or arguments.database_url:
             raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
-        programs = server_programs()
-        with programs.MariaDBServer() as mariadb, programs.RabbitMQServer() as rabbitmq:
-            pids = {"mariadb": mariadb.pid, "rabbitmq": rabbitmq.pid}
-            yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids, (mariadb, rabbitmq))
+        with private_mariadb(arguments.servers) as mariadb, private_rabbitmq(arguments.servers) as rabbitmq:
+            pids = {**mariadb.pids_by_name("mariadb"), **rabbitmq.pids_by_name("rabbitmq")}
+            yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids, (*mariadb.members, *rabbitmq.members))

@@ -30,6 +30,10 @@ PORTS = range(15000, 32000)
 # An ordinary user's PATH has no sbin, and Debian's own wrapper in it lets only root start a RabbitMQ.
 PLACES = ["/usr/lib/rabbitmq/bin", "/usr/sbin", "/usr/libexec", "/usr/local/sbin"]
 
+#: Erlang's port mapper in the foreground, and what it prints when it answers.
+MAPPER = ("epmd", "-d", "-d")
+MAPPER_READY = "entering the main select"
+
 
 class ServersMissing(Exception):
     """A server's program is not on this machine; the message names the Debian package to install."""
@@ -48,11 +52,13 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
+class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
     """A server process that can be started again on its data directory, which is removed by ``close``."""
 
     programs: ClassVar[tuple[str, ...]]
     package: ClassVar[str]
+    #: Folders with programs that are found before those of the machine.
+    places: Sequence[str] = ()
     _prepared = False
     _main: psutil.Popen | None = None
 
@@ -77,6 +83,15 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
     def pid(self) -> int:
         """The id of the server's process; 0 while it does not run."""
         return 0 if self._main is None else int(self._main.pid)
+
+    @property
+    def members(self) -> "Sequence[ServerProcess]":
+        """What can be killed and started again by itself."""
+        return (self,)
+
+    def pids_by_name(self, name: str) -> dict[str, int]:
+        """Return the ids of all processes of the server, by names that begin with this one."""
+        return {name: self.pid}
 
     def stop(self) -> None:
         """Stop the server in order; its data stay."""
@@ -124,7 +139,7 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
     def _end(self, how: signal.Signals) -> None:
         process, self._main = self._main, None
         if process is not None:
-            _finish(process, how)
+            finish(process, how)
 
     def _run(self, *command: str, wait_for_line: str | None = None) -> psutil.Popen:
         # A child of the main thread dies with this process, also where there is no time to clean up. (The kernel means
@@ -132,20 +147,23 @@ class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no typ
         net = []
         if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
             net = ["setpriv", "--pdeathsig", "KILL", "--"]
-        process, _ = self._exec([*net, *command], path=PLACES, env=self.env, wait_for_line=wait_for_line)
+        process, _ = self._exec(
+            [*net, *command], path=[*self.places, *PLACES], env=self.env, wait_for_line=wait_for_line
+        )
         return process
 
     def _kill(self, parent: psutil.Popen) -> None:
         # pifpaf would look for a process group by number, which may belong to another process by now.
         if parent.returncode is None:
-            _finish(parent, signal.SIGKILL)
+            finish(parent, signal.SIGKILL)
 
 
-def _finish(process: psutil.Popen, how: signal.Signals) -> None:
-    """Send a signal and wait for the end of the server, its helpers, and the thread that reads their output."""
+def finish(process: psutil.Popen, how: signal.Signals | None) -> None:
+    """Send a signal, if any, and wait for the end of the server, its helpers, and the reader of their output."""
     with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
         helpers = process.children(recursive=True)
-        process.send_signal(how)
+        if how is not None:
+            process.send_signal(how)
         # Erlang's helpers notice by themselves that they are alone, but take a second or two.
         for helper in psutil.wait_procs(helpers, timeout=3 if how is signal.SIGTERM else 0)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -159,7 +177,7 @@ def _finish(process: psutil.Popen, how: signal.Signals) -> None:
         reader.join(STOP_SECONDS)
 
 
-class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
+class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
     """A private MariaDB, with a user who may do anything.
 
     Options are mariadbd's, as an option file has them, and win over those given here:
@@ -199,12 +217,12 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
     def execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
         """Execute one statement as the user who may do anything, and commit."""
         # It offers no TLS, and PyMySQL would read all certificates of the machine to be ready for it.
+        # A node that has left its cluster admits SET and SHOW, and no COMMIT.
         connection = pymysql.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=self.password, ssl_disabled=True
+            host="127.0.0.1", port=self.port, user=USER, password=self.password, ssl_disabled=True, autocommit=True
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
-            connection.commit()
             return cursor.fetchall()
 
     def _prepare(self, directory: pathlib.Path) -> None:
@@ -226,11 +244,15 @@ class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
             "--max-connections=500", "--max-connect-errors=1000000",  # drills break off many connections
             # All other settings are the server's defaults; these only save disk space and time.
             "--innodb-log-file-size=32M", "--innodb-buffer-pool-dump-at-shutdown=0",
-            *self.options, wait_for_line="ready for connections",
+            *self._options(), wait_for_line="ready for connections",
         )  # fmt: skip
 
+    def _options(self) -> list[str]:
+        """Return the options that win over those given here."""
+        return self.options
 
-class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
+
+class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     """A private RabbitMQ; any number run side by side, as each has its own port mapper (epmd)."""
 
     programs = ("rabbitmq-server", "epmd")
@@ -240,7 +262,11 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     def __init__(self) -> None:
         port, self._node_port, self._mapper_port = free_ports(3)
         super().__init__(port=port, nodename=f"moorage-{port}@localhost", username=USER, password=secrets.token_hex(8))
-        self.url = self._url("moorage")
+
+    @property
+    def url(self) -> str:
+        """The URL of the virtual host that is there from the beginning."""
+        return self._url("moorage")
 
     def add_vhost(self, name: str) -> str:
         """Create a virtual host that the user may do anything in; returns its URL."""
@@ -255,7 +281,7 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         for vhost in (f'<<"{name}">>' for name in names):
             steps.append(f"ok = rabbit_vhost:add({vhost}, {user})")
             steps.append(f"ok = rabbit_auth_backend_internal:set_permissions({user}, {vhost}, {everything}, {user})")
-        self.rabbitmqctl(self.nodename, ["eval", ", ".join(steps) + "."])
+        self.evaluate(", ".join(steps))
         return [self._url(name) for name in names]
 
     def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
@@ -266,7 +292,14 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
             f'rabbit_auth_backend_internal:set_permissions({user}, <<"{vhost}">>, {everything}, {user})'
             for vhost in vhosts
         ]
-        self.rabbitmqctl(self.nodename, ["eval", ", ".join(steps) + "."])
+        self.evaluate(", ".join(steps))
+
+    def evaluate(self, expressions: str) -> None:
+        """Evaluate Erlang expressions in the server.
+
+        :raises RuntimeError: the last one failed, or the server does not run.
+        """
+        self.rabbitmqctl(self.nodename, ["eval", expressions + "."])
 
     def url_of(self, vhost: str) -> str:
         """Return the URL of a virtual host, for the user who may do anything."""
@@ -303,12 +336,15 @@ class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         }
 
     def _launch(self) -> psutil.Popen:
-        # Erlang would start a port mapper that is never stopped; a running one is used instead.
-        self._mapper = self._run("epmd", "-d", "-d", wait_for_line="entering the main select")
+        self._start_mapper()
         return self._run("rabbitmq-server", wait_for_line="completed with .* plugins")
+
+    def _start_mapper(self) -> None:
+        # Erlang would start a port mapper that is never stopped; a running one is used instead.
+        self._mapper = self._run(*MAPPER, wait_for_line=MAPPER_READY)
 
     def _end(self, how: signal.Signals) -> None:
         super()._end(how)
         mapper, self._mapper = self._mapper, None
         if mapper is not None:
-            _finish(mapper, signal.SIGKILL)
+            finish(mapper, signal.SIGKILL)

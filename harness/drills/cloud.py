@@ -1,17 +1,17 @@
 """The cloud of a drill: each service a process of its own, which can be killed, paused and cut off."""
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
-
-import sqlalchemy
 
 from compute.fake.guest_file import GuestFile
 from harness.arguments import Servers
 from harness.cloud import CloudSpec, RunningCloud, Settings, created_schemas
 from harness.processes import ProcessCloud
 from harness.tcp_proxy import TcpProxy
+from moorage import errors
 from moorage.db.database import Database
 from moorage.model import Guest
 
@@ -30,6 +30,10 @@ _CELLS = 2
 _HOSTS, _ROOM = 4, 16
 #: The fake driver's options for such hosts. Nested, their processors and memory are those of two NUMA nodes.
 _ROOMY = {"vcpus": _ROOM, "memory_mb": 512 * _ROOM, "disk_gb": _ROOM, "numa_nodes": 2, "layout": "flat"}
+
+
+#: The hosts of a URL with their ports.
+_ADDRESS = re.compile(r"([\w.-]+):(\d+)(?=[,/?]|$)")
 
 
 class Role(NamedTuple):
@@ -57,14 +61,16 @@ class DrillCloud(ProcessCloud):
             name: Role(words, settings) for name, words, settings in _roles(self._spec.cell_names, seed, fail_rate)
         }
         self._proxied = proxied
-        #: The proxies of each process, by ``database`` and ``broker``.
-        self.proxies: dict[str, dict[str, TcpProxy]] = {}
+        #: The proxies of each process, one for each host, by ``database`` and ``broker``.
+        self.proxies: dict[str, dict[str, list[TcpProxy]]] = {}
 
     def __enter__(self) -> Self:
         """Create the schemas, start all processes, and wait until all hosts are up.
 
-        :raises ConfigurationError: the database is not empty.
+        :raises ConfigurationError: the database is not empty, or a URL does not name a port that a proxy needs.
         """
+        if self._proxied and not all(map(_ADDRESS.search, self._urls.values())):
+            raise errors.ConfigurationError(reason="the URLs of database and broker must name the ports of their hosts")
         with contextlib.ExitStack() as opened:
             opened.callback(self.database.close)
             opened.enter_context(created_schemas(self.database, self._spec))
@@ -84,10 +90,9 @@ class DrillCloud(ProcessCloud):
             self.kill(role)
         self._opened_by.close()
 
-    def _opened(self, opened: contextlib.ExitStack) -> Iterator[tuple[str, TcpProxy]]:
+    def _opened(self, opened: contextlib.ExitStack) -> Iterator[tuple[str, list[TcpProxy]]]:
         for kind, url in self._urls.items():
-            address = sqlalchemy.make_url(url)
-            yield kind, opened.enter_context(TcpProxy(str(address.host), int(address.port or 0)))
+            yield kind, [opened.enter_context(TcpProxy(host, int(port))) for host, port in _ADDRESS.findall(url)]
 
     def start_role(self, role: str, **fake_driver: object) -> None:
         """Start a process of the cloud.
@@ -100,9 +105,9 @@ class DrillCloud(ProcessCloud):
             settings["fake_driver"] = {**settings["fake_driver"], **fake_driver}
             self.roles[role] = Role(words, settings)
         urls = dict(self._urls)
-        for kind, proxy in self.proxies.get(role, {}).items():
-            url = sqlalchemy.make_url(urls[kind]).set(host="127.0.0.1", port=proxy.port)
-            urls[kind] = url.render_as_string(hide_password=False)
+        for kind, proxies in self.proxies.get(role, {}).items():
+            ports = iter([proxy.port for proxy in proxies])
+            urls[kind] = _ADDRESS.sub(lambda _, ports=ports: f"127.0.0.1:{next(ports)}", urls[kind])  # type: ignore[misc]
         settings["DEFAULT"] = {"transport_url": urls["broker"]}
         settings["database"] = {**QUICK["database"], "connection": urls["database"]}
         self.start(role, *words, settings=settings)

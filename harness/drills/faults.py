@@ -34,9 +34,9 @@ def delay_messages(cloud: DrillCloud, workload: Workload, chance: random.Random,
     say(f"{paused} is paused for {seconds:.1f} s, and {cut} loses its connections to the broker")
     cloud.pause(paused)
     try:
-        proxy = cloud.proxies[cut]["broker"]
-        proxy.refuse()
-        proxy.resume()
+        for proxy in cloud.proxies[cut]["broker"]:
+            proxy.refuse()
+            proxy.resume()
         workload.wait(seconds)
     finally:
         cloud.resume(paused)
@@ -46,7 +46,8 @@ def silence_connections(cloud: DrillCloud, workload: Workload, chance: random.Ra
     """Lose all that a process sends and is sent on the connections that it has; new ones work."""
     role, kind = chance.choice(sorted(cloud.roles)), chance.choice(sorted(_KINDS))
     say(f"the connections of {role} to {_KINDS[kind]} say nothing any more")
-    cloud.proxies[role][kind].go_silent()
+    for proxy in cloud.proxies[role][kind]:
+        proxy.go_silent()
     workload.wait(chance.uniform(1.0, 10.0))
 
 
@@ -57,7 +58,7 @@ def partition(cloud: DrillCloud, workload: Workload, chance: random.Random, say:
     )
     seconds = chance.uniform(3.0, 20.0)
     say(f"{' and '.join(cut)} are cut off for {seconds:.1f} s")
-    proxies = [proxy for role in cut for proxy in cloud.proxies[role].values()]
+    proxies = [proxy for role in cut for each in cloud.proxies[role].values() for proxy in each]
     for proxy in proxies:
         proxy.go_silent(new_too=True)
     try:

@@ -70,19 +70,19 @@ def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, time
         return inproc.takers(url, exchange, queue)
     if url.transport not in {"rabbit", "kombu"} or _has_tls(url):
         return None
-    try:
-        host = url.hosts[0] if url.hosts else oslo_messaging.TransportHost("localhost")
-        with _opened(url, host, timeout) as connection:
-            connection.ensure_connection(max_retries=0)
-            return int(connection.default_channel.queue_declare(queue, passive=True).consumer_count)
-    except amqp.exceptions.NotFound:
-        return 0
-    except amqp.exceptions.AccessRefused:
-        return None
-    except CONNECTION_FAULTS:
-        # Another host of the URL may answer.
-        probe(url, timeout)
-        return None
+    for host in url.hosts or [oslo_messaging.TransportHost("localhost")]:
+        try:
+            with _opened(url, host, timeout) as connection:
+                connection.ensure_connection(max_retries=0)
+                return int(connection.default_channel.queue_declare(queue, passive=True).consumer_count)
+        except amqp.exceptions.NotFound:
+            return 0
+        except amqp.exceptions.AccessRefused:
+            return None
+        except CONNECTION_FAULTS:
+            continue  # another host of the URL may answer
+    probe(url, timeout)
+    return None
 
 
 def _has_tls(url: oslo_messaging.TransportURL) -> bool:

@@ -20,8 +20,9 @@ _DATABASE = [
         "connection",
         secret=True,
         help="The main schema: resource providers, allocations, hosts, cells. An SQLAlchemy URL such as "
-        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:////path for small set-ups. Every "
-        "service that uses a database needs it.",
+        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:////path for small set-ups. For a "
+        "cluster it has several hosts, as in user:password@db1:3306,db2:3306,db3:3306/moorage, in the same order for "
+        "all processes: the first that serves is used. Every service that uses a database needs it.",
     ),
     cfg.IntOpt(
         "pool_size",

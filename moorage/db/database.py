@@ -16,11 +16,11 @@ from weakref import WeakValueDictionary
 import tenacity
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from moorage import context, errors, failpoints
 from moorage.config.options import main_database
-from moorage.db import engine, faults
+from moorage.db import engine, faults, hosts
 from moorage.db.engine import ConnectionLimits
 from moorage.messages import wire
 
@@ -31,6 +31,8 @@ T = TypeVar("T")
 #: Lock wait time-outs of one write, each of `lock_wait` seconds, before it fails. By then the lock's holder is no
 #: passing collision, and the waiting thread serves nothing else. Arbitrary.
 _LOCK_WAITS = 5
+
+_WITH_SEVERAL_HOSTS = "mysql+pymysql"
 
 #: Seconds that a thread waits for a lock, as long as for a connection of a pool. A thread that waits for a silent
 #: database holds its lock for longer. Arbitrary.
@@ -264,13 +266,17 @@ def _parsed(url: str, schema: str) -> URL:
     :raises ConfigurationError: the URL is not valid, or its driver is not installed.
     """
     try:
-        parsed = make_url(url)
+        parsed = hosts.parse(url)
         parsed.get_dialect().import_dbapi()
-    except (exc.ArgumentError, ImportError) as fault:
+    except (exc.ArgumentError, ImportError, ValueError) as fault:
         raise errors.ConfigurationError(
             reason=f"the URL of the {schema} database cannot be understood, or its driver is not installed: it has to "
-            "look like mysql+pymysql://user:password@host/name?charset=utf8mb4"
+            "look like mysql+pymysql://user:password@host/name?charset=utf8mb4, with commas between several hosts"
         ) from fault
+    if len(hosts.hosts_of(parsed)) > 1 and parsed.drivername != _WITH_SEVERAL_HOSTS:
+        raise errors.ConfigurationError(
+            reason=f"the URL of the {schema} database has several hosts, which only {_WITH_SEVERAL_HOSTS}:// takes"
+        )
     return parsed
 
 

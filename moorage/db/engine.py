@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL, Compiled, ExceptionContext
 from sqlalchemy.util import LRUCache
 
-from moorage.db import faults
+from moorage.db import faults, hosts
 
 #: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
 #: made a table and joined: then rows are locked in any order, and others with them (ADR 4).
@@ -109,7 +109,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
     engine = sqlalchemy.create_engine(
-        url,
+        hosts.without_hosts(url),
         isolation_level="READ COMMITTED",
         pool_size=limits.pool_size,
         max_overflow=0,
@@ -130,9 +130,11 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
     )
     event.listen(engine, "handle_error", _drop_what_is_away)
     if engine.dialect.driver == "pymysql":
-        from moorage.db import mysql_connection  # here, because SQLite does not need the driver
+        from moorage.db.cluster_connections import ClusterConnector  # here, because SQLite does not need the driver
 
-        event.listen(engine, "do_connect", mysql_connection.connect)
+        connector = ClusterConnector(hosts.hosts_of(url))
+        event.listen(engine, "do_connect", connector.connect)
+        event.listen(engine, "checkout", connector.check_out)
     return engine
 
 

@@ -35,6 +35,13 @@ class MySQLConnection(_Connection):
     connection: 40 ms of a processor each, and a service whose database was away opens all its connections at once.
     """
 
+    #: The number of its host in the URL's list, and when the connection was made, by the monotonic clock.
+    host_number = 0
+    made_at = 0.0
+    #: The node of a Galera cluster, by the id that it has until it ends, and whether it gives its data to another one.
+    node: str | None = None
+    is_donor = False
+
     _read_timeout: float | None
     _write_timeout: float | None
     _sock: socket.socket
@@ -56,8 +63,3 @@ class MySQLConnection(_Connection):
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         # TLS settings of the database's URL are left to PyMySQL.
         return super()._create_ssl_ctx(sslp) if sslp else _any_server()  # type: ignore[misc]
-
-
-def connect(_dialect: Any, _record: Any, words: Any, named: Any) -> MySQLConnection:
-    """Connect; a handler of SQLAlchemy's event ``do_connect``."""
-    return MySQLConnection(*words, **named)

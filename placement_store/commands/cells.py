@@ -10,7 +10,6 @@ from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from moorage import errors, ids
@@ -18,6 +17,7 @@ from moorage.bus.bus import mask_url
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, Record, Table, argument, shown
 from moorage.config.options import main_database
+from moorage.db import hosts
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Cell
@@ -57,8 +57,8 @@ def _name(text: str) -> str:
 
 def _database_url(text: str) -> str:
     try:
-        make_url(text)
-    except ArgumentError:
+        hosts.parse(text)
+    except (ArgumentError, ValueError):
         # Without the text itself: it may hold a password.
         raise argparse.ArgumentTypeError("not a URL of a database") from None
     return text

@@ -34,14 +34,15 @@ GENERATION = argument("--generation", type=int, metavar="N", help="only if the p
 
 
 def _database_url(text: str) -> str:
-    from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
+
+    from moorage.db import hosts
 
     if text == CONFIGURED:
         return text
     try:
-        make_url(text).get_dialect().import_dbapi()
-    except (ArgumentError, ImportError):
+        hosts.parse(text).get_dialect().import_dbapi()
+    except (ArgumentError, ImportError, ValueError):
         # Without the text itself: it may contain a password.
         raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
     return text

@@ -8,7 +8,7 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count, rate, require_broker, server_programs
+from harness.arguments import OnServers, count, private_rabbitmq, rate, require_broker, servers_argument
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
@@ -188,7 +188,7 @@ class BenchEcho(Configured, ShowOne):
     arguments = (
         one_of(
             argument("--transport-url", help="a RabbitMQ virtual host of its own"),
-            argument("--servers", action="store_true", help="start a private RabbitMQ for the run"),
+            servers_argument("a private RabbitMQ"),
         ),
         *LOAD,
         PER_REQUEST,
@@ -217,8 +217,8 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]
     :raises ConfigurationError: there is none, or only a bus inside this process.
     """
     if arguments.servers:
-        with server_programs().RabbitMQServer() as rabbitmq:
-            yield rabbitmq.url, {"rabbitmq": rabbitmq.pid}
+        with private_rabbitmq(arguments.servers) as rabbitmq:
+            yield rabbitmq.url, rabbitmq.pids_by_name("rabbitmq")
     elif arguments.transport_url:
         require_broker(arguments.transport_url)
         yield arguments.transport_url, {}

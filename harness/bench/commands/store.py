@@ -10,7 +10,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import Servers, count, server_programs
+from harness.arguments import Servers, count, private_mariadb, servers_argument
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
@@ -20,7 +20,7 @@ from moorage.cli.command import Argument, Configured, argument, one_of, shown
 def _database_options(url_help: str) -> Argument:
     return one_of(
         argument("--database-url", help=f"{url_help}; default: a temporary SQLite file"),
-        argument("--servers", action="store_true", help="start a private MariaDB for the run"),
+        servers_argument("a private MariaDB"),
     )
 
 
@@ -88,8 +88,8 @@ class BenchHttp(Configured, Lister):
 def _database(arguments: argparse.Namespace) -> Iterator[Servers]:
     """Yield the database of a run."""
     if arguments.servers:
-        with server_programs().MariaDBServer() as mariadb:
-            yield Servers(None, mariadb.create_database("moorage"), {"mariadb": mariadb.pid})
+        with private_mariadb(arguments.servers) as mariadb:
+            yield Servers(None, mariadb.create_database("moorage"), mariadb.pids_by_name("mariadb"))
     elif arguments.database_url:
         yield Servers(None, arguments.database_url)
     else:

@@ -100,6 +100,9 @@ class FaultyCloud(ForkedCloud):
         "second cell conductor": (["conductor", "--cell", "cell1", "--name", "second"], {}),
     }
     HOSTS = 7
+    CELLS: Sequence[str] = ("cell1",)
+    #: Each keeps its guests in a file of its name.
+    AGENTS: Sequence[str] = ("failing", "working", "hanging", "leaving")
 
     def __init__(self, transport_url: str, database_connection: str, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(transport_url, database_connection, {**QUICK, **(settings or {})})
@@ -111,11 +114,12 @@ class FaultyCloud(ForkedCloud):
         self._starting = threading.RLock()
 
     def begin(self, specification: str = "") -> None:
-        """Create the schemas and the cell, and start all roles with these failpoints; return when all hosts are up."""
+        """Create the schemas and the cells, and start all roles with these failpoints; return when all hosts are up."""
         with _MIGRATING:
             for schema in (MAIN, CONDUCTOR, CELL):
                 schema.upgrade(self.database)
-        cells.create(self.database, name="cell1", uuid=ids.fresh())
+        for name in self.CELLS:
+            cells.create(self.database, name=name, uuid=ids.fresh())
         self.start_roles(specification)
 
     def start_roles(self, specification: str = "") -> None:
@@ -185,7 +189,7 @@ class FaultyCloud(ForkedCloud):
         found: list[Guest] = []
         query = """SELECT host, instance_uuid, claim_id, CASE WHEN NOT running THEN 'half made'
                      WHEN stopped THEN 'stopped' ELSE 'running' END FROM guests"""
-        for agent in ("failing", "working", "hanging", "leaving"):
+        for agent in self.AGENTS:
             with contextlib.closing(sqlite3.connect(self.folder / f"{agent}.sqlite", timeout=10.0)) as connection:
                 found += map(Guest._make, connection.execute(query))
         return found

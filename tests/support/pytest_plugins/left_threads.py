@@ -17,7 +17,10 @@ _OURS = ("hung-tests", "execnet", "pytest_timeout", "MainThread")
 _SERVER_READER = "(_read_in_bg)"
 
 #: Fixtures of the session that run no thread of ours.
-_NO_CLOUDS = ("mariadb", "rabbitmq", "fresh_vhosts", "migrated_mariadb", "tmp_path_factory", "pytestconfig")
+_NO_CLOUDS = (
+    "mariadb", "rabbitmq", "fresh_vhosts", "migrated_mariadb", "session_galera", "session_rabbitmq_cluster",
+    "tmp_path_factory", "pytestconfig",
+)  # fmt: skip
 
 
 def _alive() -> set[threading.Thread]:

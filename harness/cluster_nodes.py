@@ -1,0 +1,129 @@
+"""The base of private clusters on one machine: three nodes, each of which can be killed and brought back."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
+
+from harness.servers import ServerProcess
+
+#: The least number of which a majority is left when one is away.
+NODES = 3
+#: Seconds for a node to come back. One that has been away for long copies all data of another one.
+_JOIN_SECONDS = 120.0
+
+N = TypeVar("N", bound=ServerProcess)
+
+
+@dataclass(frozen=True)
+class Member(Generic[N]):
+    """A node of a cluster, killed and started again as a single server is."""
+
+    cluster: "Cluster[N]"
+    number: int
+
+    @property
+    def package(self) -> str:
+        """The Debian package of its server."""
+        return self.cluster.nodes[self.number].package
+
+    def kill(self) -> None:
+        """End the node by SIGKILL, as a crash would."""
+        self.cluster.kill(self.number)
+
+    def start(self) -> None:
+        """Start the node again and wait until it takes part."""
+        self.cluster.start_node(self.number)
+
+
+class Cluster(Generic[N]):
+    """Nodes of one kind, known by their numbers from 0 on."""
+
+    nodes: list[N]
+
+    @property
+    def members(self) -> Sequence[Member[N]]:
+        """What can be killed and started again by itself."""
+        return [Member(self, number) for number in range(len(self.nodes))]
+
+    def start(self) -> None:
+        """Start all nodes and wait until each takes part: the first one alone, because the others join it."""
+        first, *others = self.nodes
+        self._begin(first)
+        for node in others:  # in turn: a node that gives its data to another one takes no orders meanwhile
+            self._rejoin(node)
+
+    def close(self) -> None:
+        """End all nodes and remove their data."""
+        for node in self.nodes:
+            node.close()
+
+    def kill(self, number: int) -> None:
+        """End a node by SIGKILL, as a crash would."""
+        self.nodes[number].kill()
+
+    def stop(self, number: int) -> None:
+        """Stop a node in order; the others know at once that it has left."""
+        self.nodes[number].stop()
+
+    def start_node(self, number: int) -> None:
+        """Start a node again and wait until it takes part."""
+        self._rejoin(self.nodes[number])
+
+    def repair(self) -> None:
+        """Start the nodes that were stopped or killed, end every cut, and wait until all take part."""
+        for node in self.nodes:
+            if not node.pid:
+                self._rejoin(node)
+            self._reconnect(node)
+        self._wait_whole()
+
+    def running(self) -> list[N]:
+        """Return the nodes that have been started and neither stopped nor killed."""
+        return [node for node in self.nodes if node.pid]
+
+    def pids_by_name(self, name: str) -> dict[str, int]:
+        """Return the ids of the nodes' processes, by this name and the node's number."""
+        return {f"{name}-{number}": node.pid for number, node in enumerate(self.nodes)}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reconnect(self, node: N) -> None:
+        """Let a running node exchange messages with the others."""
+        raise NotImplementedError
+
+    def _wait_whole(self) -> None:
+        """Wait until all running nodes take part.
+
+        :raises TimeoutError: they do not, within two minutes.
+        """
+        raise NotImplementedError
+
+    def _begin(self, node: N) -> None:
+        """Start the first node of a new cluster."""
+        node.start()
+
+    def _rejoin(self, node: N) -> None:
+        """Start a node that joins the others, and wait until it takes part."""
+        node.start()
+
+
+def wait_until_true(true: Callable[[], bool], what: str, seconds: float = _JOIN_SECONDS) -> None:
+    """Wait until ``true`` returns true.
+
+    :raises TimeoutError: it does not, within ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(0.1)

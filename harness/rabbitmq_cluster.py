@@ -1,0 +1,124 @@
+"""A private RabbitMQ cluster: three nodes, which offer what a single server of :mod:`harness.servers` does.
+
+A node can be killed, started again, and cut off from the other nodes while its clients still reach it.
+"""
+
+import secrets
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from harness.cluster_nodes import NODES, Cluster, wait_until_true
+from harness.servers import MAPPER, MAPPER_READY, USER, RabbitMQServer, finish
+
+
+class RabbitMQNode(RabbitMQServer):
+    """A node of a RabbitMQ cluster: all share a port mapper, through which they find each other, and a cookie."""
+
+    has_mapper = False
+
+    def join(self, members: Sequence["RabbitMQNode"], password: str, cookie: str) -> None:
+        """Name the nodes of the cluster, the first of which starts the port mapper; before the first start."""
+        self._members, self.password, self._cookie = members, password, cookie
+        self._mapper_port = members[0]._mapper_port  # noqa: SLF001  # of this class
+
+    def is_member(self) -> bool:
+        """Return whether the node runs together with a majority of the nodes."""
+        needed = len(self._members) // 2 + 1
+        try:
+            self.evaluate(f"true = length(rabbit_nodes:all_running()) >= {needed}")
+        except RuntimeError:
+            return False
+        return True
+
+    def set_cut_off(self, is_cut_off: bool) -> None:
+        """End the connections to the other nodes and refuse new ones, or admit them again; clients still get through.
+
+        A node admits whoever has its cookie: for the others it expects another one meanwhile.
+        """
+        others = ", ".join(f"'{node.nodename}'" for node in self._members if node is not self)
+        cookie = "cut_off" if is_cut_off else self._cookie
+        disconnect = ", erlang:disconnect_node(N)" if is_cut_off else ""
+        self.evaluate(f"[begin erlang:set_cookie(N, '{cookie}'){disconnect} end || N <- [{others}]], ok")
+
+    def _prepare(self, directory: Path) -> None:
+        super()._prepare(directory)
+        cookie = directory / ".erlang.cookie"
+        cookie.write_text(self._cookie)
+        cookie.chmod(0o400)
+        # Three on one machine: a scheduler of Erlang that waits is not to keep a processor busy meanwhile.
+        self.env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += " +sbwt none +sbwtdcpu none +sbwtdio none"
+        members = "".join(
+            f"cluster_formation.classic_config.nodes.{number} = {node.nodename}\n"
+            for number, node in enumerate(self._members, 1)
+        )
+        with (directory / "rabbitmq.conf").open("a") as file:
+            # A node that is in a minority ends its clients' connections: they go to another one.
+            file.write(
+                "cluster_formation.peer_discovery_backend = classic_config\n"
+                f"{members}cluster_partition_handling = pause_minority\n"
+            )
+
+    def _start_mapper(self) -> None:
+        """Start the cluster's port mapper, which outlives the node that starts it."""
+        if not any(node.has_mapper for node in self._members):
+            self._shared_mapper = self._run(*MAPPER, wait_for_line=MAPPER_READY)
+            self.has_mapper = True
+
+    def close(self) -> None:
+        """End the node and, if this one has started it, the port mapper, and remove the node's data."""
+        if self.has_mapper:
+            finish(self._shared_mapper, signal.SIGKILL)
+            self.has_mapper = False
+        super().close()
+
+
+class RabbitMQCluster(Cluster[RabbitMQNode]):
+    """Three private RabbitMQ nodes; its URLs name all of them, and have each queue on a majority of them."""
+
+    package: ClassVar[str] = RabbitMQNode.package
+
+    def __init__(self) -> None:
+        self.nodes = [RabbitMQNode() for _ in range(NODES)]
+        self.password = secrets.token_hex(8)
+        self._cookie = secrets.token_hex(10).upper()
+        for node in self.nodes:
+            node.join(self.nodes, self.password, self._cookie)
+
+    @property
+    def url(self) -> str:
+        """The URL of the virtual host that is there from the beginning."""
+        return self.url_of("moorage")
+
+    def url_of(self, vhost: str) -> str:
+        """Return the URL of a virtual host, with all nodes as hosts, and with quorum queues."""
+        hosts = ",".join(f"{USER}:{self.password}@127.0.0.1:{node.port}" for node in self.nodes)
+        return f"rabbit://{hosts}/{vhost}?rabbit_quorum_queue=true"
+
+    def add_vhost(self, name: str) -> str:
+        """Create a virtual host that the user may do anything in; returns its URL."""
+        [url] = self.add_vhosts([name])
+        return url
+
+    def add_vhosts(self, names: Sequence[str]) -> list[str]:
+        """Create virtual hosts that the user may do anything in; returns their URLs."""
+        self.running()[0].add_vhosts(names)
+        return [self.url_of(name) for name in names]
+
+    def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
+        """Create a user who may do anything in these virtual hosts, and nothing in others."""
+        self.running()[0].add_user(name, password, vhosts)
+
+    def wait_joined(self) -> None:
+        """Wait until each running node is with a majority.
+
+        :raises TimeoutError: they are not, within two minutes.
+        """
+        wait_until_true(lambda: all(node.is_member() for node in self.running()), "all nodes to be with a majority")
+
+    def _reconnect(self, node: RabbitMQNode) -> None:
+        node.set_cut_off(False)
+
+    def _wait_whole(self) -> None:
+        self.wait_joined()

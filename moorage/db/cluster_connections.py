@@ -1,0 +1,209 @@
+"""Connections to a cluster: to the first host that serves, and all of a process to the same one.
+
+Rows that are locked on one node of a Galera cluster are not locked on the others; a node certifies at COMMIT only what
+has been written (ADR 28). So all processes write to one node, the first one of the list that serves. Those that have
+gone on to another one return when the first serves again.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pymysql.err import MySQLError, OperationalError
+from sqlalchemy import exc
+
+from moorage import errors
+from moorage.db.hosts import Host
+from moorage.db.mysql_connection import MySQLConnection
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which a host that did not serve is tried again before those that do. Arbitrary.
+_RETRY_SECONDS = 10.0
+#: Seconds for a host that did not serve to answer, while another one serves: a thread waits for it. Arbitrary.
+_RETRY_TIMEOUT = 1.0
+#: Seconds for which a new connection is not replaced. Arbitrary.
+_FRESH_SECONDS = 1.0
+#: How often, after how many seconds, and with how many further connections the nodes behind one address are counted.
+_SAMPLES, _SAMPLE_SECONDS, _CONNECTIONS = 3, 0.5, 3
+
+#: Galera's and MySQL's error codes: a node that has left its cluster; a variable that there is none of.
+_NOT_PREPARED, _NO_SUCH_VARIABLE = 1047, 1193
+_SYNCED, _DONOR = "4", "2"
+#: A transaction begins once the node has applied all that the cluster had committed by then, whether its first
+#: statement reads, updates or inserts: without that a node that has just become the writer refuses by old rows.
+_CAUSAL = "SET SESSION wsrep_sync_wait = 7"
+_STATUS = (
+    "SHOW GLOBAL STATUS WHERE Variable_name IN "
+    "('wsrep_ready', 'wsrep_local_state', 'wsrep_cluster_status', 'wsrep_gcomm_uuid')"
+)
+
+
+class ClusterConnector:
+    """Opens the connections of one pool, all to the same host.
+
+    :param hosts: the hosts, in the order in which they are to be used.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        #: The host of the newest connection; pooled connections to others are replaced when they are next used.
+        self._current = 0
+        #: By host that did not serve, the time until which others are tried before it.
+        self._avoided: dict[int, float] = {}
+        #: When an earlier host than the current one is to be tried again.
+        self._retry_at = 0.0
+        self._is_one_writer = False
+
+    def connect(self, _dialect: Any, _record: Any, words: Any, named: Any) -> MySQLConnection:
+        """Connect to the first host that serves; a handler of SQLAlchemy's event ``do_connect``.
+
+        :raises MySQLError: none of them does; that of the last one tried.
+        :raises ConfigurationError: behind an address there are several nodes of a Galera cluster that are written.
+        """
+        connection = self._connected(words, named)
+        number = connection.host_number
+        if connection.node and not self._is_one_writer:
+            self._require_one_writer(connection, words, named)
+        if number != self._current:
+            LOG.warning("From now on the database is used at %s", self._hosts[number])
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            self._current = number
+        return connection
+
+    def check_out(self, connection: MySQLConnection, _record: Any, _proxy: Any) -> None:
+        """Replace a pooled connection to another host than the newest, or where an earlier host may serve again.
+
+        A handler of SQLAlchemy's event ``checkout``.
+
+        :raises DisconnectionError: the pool is to make a new one.
+        """
+        now = time.monotonic()
+        if now - connection.made_at < _FRESH_SECONDS:
+            return  # the pool makes a new one twice at most
+        if connection.host_number != self._current:
+            raise exc.DisconnectionError
+        if self._current > 0 and now > self._retry_at:
+            # This thread alone tries it; the others go on with the host that serves.
+            self._retry_at = now + _RETRY_SECONDS
+            raise exc.DisconnectionError
+
+    def _connected(self, words: Any, named: Any) -> MySQLConnection:
+        """Return a connection to the first host that serves; a donor is the last choice.
+
+        :raises MySQLError: none of them does.
+        """
+        last_fault: MySQLError | None = None
+        donor: MySQLConnection | None = None
+        for number in self._in_order():
+            try:
+                connection = self._open(number, words, dict(named))
+            except MySQLError as fault:
+                self._avoid(number, fault)
+                last_fault = fault
+                continue
+            if not connection.is_donor or len(self._hosts) == 1:
+                self._avoided.pop(number, None)
+                _close(donor)
+                return connection
+            # It answers, but may keep writes waiting for as long as it gives its data to another node.
+            self._avoid(number, "it gives its data to another node")
+            _close(donor)
+            donor = connection
+        if donor is not None:
+            return donor
+        raise cast(MySQLError, last_fault)
+
+    def _in_order(self) -> list[int]:
+        """Return the numbers of the hosts, those last that did not serve a short time ago."""
+        now = time.monotonic()
+        return sorted(range(len(self._hosts)), key=lambda number: (self._avoided.get(number, 0.0) > now, number))
+
+    def _avoid(self, number: int, reason: object) -> None:
+        if len(self._hosts) == 1:
+            return
+        now = time.monotonic()
+        if self._avoided.get(number, 0.0) < now:  # each thread whose connection is lost comes here
+            LOG.warning("The database is not used at %s: %s", self._hosts[number], reason)
+        self._avoided[number] = now + _RETRY_SECONDS
+
+    def _open(self, number: int, words: Any, named: dict[str, Any]) -> MySQLConnection:
+        """Connect to one host, and verify that it serves.
+
+        :raises MySQLError: it does not.
+        """
+        host = self._hosts[number]
+        if number < self._current:
+            named["connect_timeout"] = min(named["connect_timeout"], _RETRY_TIMEOUT)
+        given = {"host": host.name, "port": host.port}
+        named.update({name: value for name, value in given.items() if value is not None})
+        connection = MySQLConnection(*words, **named)
+        connection.host_number, connection.made_at = number, time.monotonic()
+        try:
+            _join(connection)
+        except BaseException:
+            _close(connection)
+            raise
+        return connection
+
+    def _require_one_writer(self, connection: MySQLConnection, words: Any, named: Any) -> None:
+        """Verify that a host is one node, and not a proxy that gives each connection to another one.
+
+        A proxy that is just changing from one node to another is given time to do so.
+
+        :raises ConfigurationError: connections of the same time reach several nodes, again and again.
+        """
+        for _ in range(_SAMPLES):
+            others = [self._open(connection.host_number, words, dict(named)) for _ in range(_CONNECTIONS)]
+            nodes = {connection.node, *(other.node for other in others)}
+            for other in others:
+                _close(other)
+            if len(nodes) == 1:
+                self._is_one_writer = True
+                return
+            time.sleep(_SAMPLE_SECONDS)
+        host = self._hosts[connection.host_number]
+        _close(connection)
+        raise errors.ConfigurationError(
+            reason=f"behind the database's address {host} connections reach {len(nodes)} nodes of a Galera cluster: "
+            "let the proxy use one of them, with the others as its backup, or list the nodes as hosts of the URL"
+        )
+
+
+def _join(connection: MySQLConnection) -> None:
+    """Prepare a connection to a node of a Galera cluster; one to any other server is left as it is.
+
+    :raises MySQLError: the node does not serve.
+    """
+    if not _is_galera(connection):
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_STATUS)
+        status = dict(cursor.fetchall())
+        state = status.get("wsrep_local_state")
+        is_member = status.get("wsrep_ready") == "ON" and status.get("wsrep_cluster_status") == "Primary"
+        if not is_member or state not in (_SYNCED, _DONOR):
+            raise OperationalError(_NOT_PREPARED, f"the node is not synced with its cluster: {status}")
+        cursor.execute(_CAUSAL)
+    connection.node = status.get("wsrep_gcomm_uuid")
+    connection.is_donor = state == _DONOR
+
+
+def _is_galera(connection: MySQLConnection) -> bool:
+    if "MariaDB" not in cast(Any, connection).server_version:
+        return False
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute("SELECT @@GLOBAL.wsrep_on")
+        except OperationalError as fault:
+            if fault.args[0] != _NO_SUCH_VARIABLE:  # a server that was built without
+                raise
+            return False
+        return bool(cursor.fetchone()[0])
+
+
+def _close(connection: MySQLConnection | None) -> None:
+    if connection is not None:
+        # Without a farewell, which a silent server would not read.
+        cast(Any, connection)._force_close()  # noqa: SLF001

@@ -1,0 +1,65 @@
+"""The hosts in a database's URL: one, or several nodes of a cluster in the order in which they are used.
+
+SQLAlchemy parses a list of hosts with ports only as repeated parameters (``…@/name?host=db1:3306&host=db2:3306``). The
+form that RabbitMQ's URLs have as well, ``…@db1:3306,db2:3306/name``, is brought into that one here.
+"""
+
+import re
+from typing import NamedTuple
+
+from sqlalchemy.engine import URL, make_url
+
+_SEVERAL = re.compile(r"(?P<head>[^:/]+://(?:[^@]*@)?)(?P<hosts>[^@/?,]*(?:,[^@/?,]*)+)(?P<tail>(?:[/?].*)?)")
+_HOST = re.compile(r"\[?(?P<name>(?<=\[)[^\]]+(?=\])|[^:\[\]]+)\]?(?::(?P<port>\d+))?")
+_PARAMETER = "host"
+
+
+class Host(NamedTuple):
+    """A host, and its port if that is not the default one."""
+
+    name: str | None
+    port: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name or 'localhost'}:{self.port or 'default port'}"
+
+
+def parse(text: str) -> URL:
+    """Parse the URL of a database with one host or several.
+
+    :raises ArgumentError: it cannot be parsed.
+    :raises ValueError: a host or a port in a list cannot be parsed.
+    """
+    several = _SEVERAL.fullmatch(text)
+    if several is None:
+        return _checked(make_url(text))
+    url = make_url(several["head"] + several["tail"])
+    return _checked(url.update_query_dict({_PARAMETER: several["hosts"].split(",")}))
+
+
+def hosts_of(url: URL) -> tuple[Host, ...]:
+    """Return the hosts of a URL, in the order in which they are to be used.
+
+    :raises ValueError: a host or a port cannot be parsed.
+    """
+    named = url.query.get(_PARAMETER)
+    if named is None:
+        return (Host(url.host, url.port),)
+    return tuple(_host(one) for one in ((named,) if isinstance(named, str) else named))
+
+
+def without_hosts(url: URL) -> URL:
+    """Return a URL without its list of hosts, as the driver takes it."""
+    return url.difference_update_query([_PARAMETER])
+
+
+def _checked(url: URL) -> URL:
+    hosts_of(url)
+    return url
+
+
+def _host(text: str) -> Host:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a host with or without a port")
+    return Host(match["name"], int(match["port"]) if match["port"] else None)

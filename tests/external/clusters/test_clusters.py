@@ -1,0 +1,110 @@
+"""The private clusters keep what they were given while a node is away, and take it back.
+
+`make test` kills one Galera node; with DRILLS=long in the environment nodes are cut off, all are killed, and RabbitMQ's
+are started as well, which cost half a minute of a processor.
+"""
+
+import os
+import time
+
+import kombu
+import pymysql
+import pytest
+
+from harness.galera import GaleraCluster, GaleraNode
+from harness.rabbitmq_cluster import RabbitMQCluster
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+LONG = os.environ.get("DRILLS") == "long"
+WITHOUT_A_MAJORITY = 1047
+
+
+def test_a_node_that_was_killed_comes_back_with_what_was_written_meanwhile(galera: GaleraCluster) -> None:
+    galera.create_database("killed")
+    galera.execute("CREATE TABLE killed.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
+
+    galera.kill(0)
+    galera.nodes[1].execute("INSERT INTO killed.boats VALUES ('launched')")
+    assert not galera.nodes[0].is_synced()
+    galera.start_node(0)
+
+    assert galera.nodes[0].execute("SELECT name FROM killed.boats") == (("launched",),)
+    assert [node.status("wsrep_cluster_size") for node in galera.nodes] == ["3"] * 3
+
+
+@pytest.mark.skipif(not LONG, reason="DRILLS=long cuts nodes off and kills all of them")
+def test_a_node_that_is_cut_off_from_the_others_refuses_to_read_and_catches_up_afterwards(
+    galera: GaleraCluster,
+) -> None:
+    galera.create_database("cut_off")
+    galera.execute("CREATE TABLE cut_off.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
+    node = galera.nodes[2]
+
+    node.set_cut_off(True)
+    end = time.monotonic() + 60
+    while (code := error_code(node)) is None:  # it takes some seconds to miss the others
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    galera.nodes[0].execute("INSERT INTO cut_off.boats VALUES ('launched')")
+    node.set_cut_off(False)
+    galera.wait_synced()
+
+    assert code == WITHOUT_A_MAJORITY
+    assert node.execute("SELECT name FROM cut_off.boats") == (("launched",),)
+
+
+def error_code(node: GaleraNode) -> object:
+    try:
+        node.execute("SELECT name FROM cut_off.boats")
+    except pymysql.err.OperationalError as fault:
+        return fault.args[0]
+    return None
+
+
+@pytest.mark.skipif(not LONG, reason="DRILLS=long cuts nodes off and kills all of them")
+def test_a_cluster_all_of_whose_nodes_have_died_goes_on_from_the_node_that_came_furthest(galera: GaleraCluster) -> None:
+    galera.create_database("dead")
+    galera.execute("CREATE TABLE dead.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
+    for number in range(3):
+        galera.kill(number)
+
+    galera.restart_all()
+
+    assert [node.execute("SELECT name FROM dead.boats") for node in galera.nodes] == [()] * 3
+
+
+@pytest.mark.skipif(not LONG, reason="DRILLS=long starts a RabbitMQ cluster")
+def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster: RabbitMQCluster) -> None:
+    rabbitmq_cluster.add_vhost("killed")
+    queue = kombu.Queue("letters", durable=True, queue_arguments={"x-queue-type": "quorum"})
+    with broker(rabbitmq_cluster, 0) as connection:
+        connection.Producer(confirm_publish=True).publish("kept", routing_key="letters", declare=[queue])
+
+    rabbitmq_cluster.kill(0)
+    with broker(rabbitmq_cluster, 1) as connection, connection.SimpleQueue(queue) as letters:
+        message = letters.get(timeout=30)
+        message.ack()
+
+    assert message.payload == "kept"
+    rabbitmq_cluster.start_node(0)
+    assert rabbitmq_cluster.nodes[0].is_member()
+
+
+@pytest.mark.skipif(not LONG, reason="DRILLS=long starts a RabbitMQ cluster")
+def test_a_broker_that_is_cut_off_from_the_others_waits_for_them(rabbitmq_cluster: RabbitMQCluster) -> None:
+    node = rabbitmq_cluster.nodes[1]
+
+    node.set_cut_off(True)
+    end = time.monotonic() + 60
+    while node.is_member():
+        assert time.monotonic() < end
+    assert rabbitmq_cluster.nodes[0].is_member()
+    node.set_cut_off(False)
+
+    rabbitmq_cluster.wait_joined()
+
+
+def broker(cluster: RabbitMQCluster, number: int) -> kombu.Connection:
+    url = f"pyamqp://moorage:{cluster.password}@127.0.0.1:{cluster.nodes[number].port}/killed"
+    return kombu.Connection(url)

@@ -1,0 +1,124 @@
+"""Writes to all nodes of a Galera cluster at once: what certification decides, and what it does not.
+
+Processes write to all nodes while they go from one to the next, some seconds at most. Capacity holds then as well.
+`make test` has forty rounds for the last slots; with DRILLS=long in the environment it is five hundred.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+import pymysql
+import pytest
+from support.placement_store.builders import Store
+from support.placement_store.races import ONE, ROOM, Write, hosts, race
+
+from harness.galera import GaleraCluster
+from moorage import ids
+from moorage.db.database import Database
+from placement_store.schema import MAIN
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+
+ROUNDS = 500 if os.environ.get("DRILLS") == "long" else 40
+THREADS, WRITES = 9, 2
+DEADLOCK = 1213
+
+
+@pytest.fixture
+def stores(galera: GaleraCluster) -> Iterator[list[Store]]:
+    """The same store through each node, whatever the order of the hosts."""
+    galera.create_database("all_nodes")
+    databases = [Database(node.url("all_nodes"), "main", pool_size=THREADS + 1) for node in galera.nodes]
+    MAIN.upgrade(databases[0])
+    yield [Store(database) for database in databases]
+    for database in databases:
+        database.close()
+
+
+def test_of_eighteen_writers_on_three_nodes_exactly_five_get_the_last_five_slots_in_every_round(
+    stores: Sequence[Store], record_property: Callable[[str, object], None]
+) -> None:
+    providers = hosts(stores[0], ROUNDS)
+
+    def put(store: Store, host: str) -> Write:
+        return lambda: store.put(ids.fresh(), {host: ONE})
+
+    outcomes = race([[[put(stores[n % 3], host)] * WRITES for n in range(THREADS)] for host in providers])
+
+    expected = Counter(succeeded=ROOM, CapacityExceeded=THREADS * WRITES - ROOM)
+    assert [outcome for outcome in outcomes if outcome != expected] == []
+    full = {name: amount * ROOM for name, amount in ONE.items()}
+    assert [host for host in providers if stores[0].used(host) != full] == []
+    assert all(store.is_sound() for store in stores)
+    record_property(
+        "measured", f"{ROUNDS} rounds of {THREADS * WRITES} writers on three nodes: {dict(expected)} in each"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        pytest.param(
+            ["UPDATE one SET value = value + 1 WHERE id = 1"],
+            ["UPDATE one SET value = value + 1 WHERE id = 1"],
+            [None, DEADLOCK],
+            id="two updates of a row",
+        ),
+        pytest.param(
+            ["INSERT INTO other (value) VALUES (1)"],
+            ["INSERT INTO other (value) VALUES (1)"],
+            [None, DEADLOCK],
+            id="two rows of one unique key",
+        ),
+        pytest.param(
+            ["SELECT * FROM one WHERE id = 1 FOR UPDATE", "INSERT INTO other (value) VALUES (1)"],
+            ["UPDATE one SET value = value + 1 WHERE id = 1"],
+            [None, None],
+            id="a locked row and its update",
+        ),
+        pytest.param(
+            ["INSERT INTO other (value) VALUES (1)", "SELECT * FROM one WHERE id = 2 LOCK IN SHARE MODE"],
+            ["UPDATE one SET value = 9 WHERE id = 2", "SELECT * FROM other WHERE value = 1 LOCK IN SHARE MODE"],
+            [None, None],
+            id="two that each read what the other writes",
+        ),
+    ],
+)
+def test_a_node_certifies_what_was_written_and_not_what_was_locked(
+    galera: GaleraCluster, first: Sequence[str], second: Sequence[str], outcome: Sequence[int | None]
+) -> None:
+    """The reason why one node alone is written: on one server the last two would wait for each other."""
+    galera.create_database("certified")
+    galera.execute("CREATE TABLE certified.one (id INT PRIMARY KEY, value INT) ENGINE=InnoDB")
+    galera.execute("CREATE TABLE certified.other (value INT PRIMARY KEY) ENGINE=InnoDB")
+    galera.execute("INSERT INTO certified.one VALUES (1, 1), (2, 2)")
+
+    with closing(connect(galera, 0)) as one, closing(connect(galera, 1)) as other:
+        for connection, statements in ((one, first), (other, second)):
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        found = [code_of_commit(one), code_of_commit(other)]
+
+    assert found == outcome
+
+
+def connect(galera: GaleraCluster, number: int) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+    return pymysql.connect(
+        host="127.0.0.1",
+        port=galera.nodes[number].port,
+        user="moorage",
+        password=galera.password,
+        database="certified",
+        init_command="SET SESSION wsrep_sync_wait = 7, SESSION tx_isolation = 'READ-COMMITTED'",
+    )
+
+
+def code_of_commit(connection: "pymysql.Connection[pymysql.cursors.Cursor]") -> int | None:
+    try:
+        connection.commit()
+    except pymysql.err.MySQLError as fault:
+        return int(fault.args[0])
+    return None

@@ -1,0 +1,148 @@
+"""A cloud of processes on clusters, two of each service and two cells, and clients that build, move and delete."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage import ids
+from moorage.messages import BuildInstances, LiveMigrateInstance
+from moorage.model import Instance, RequestSpec
+from support.processes.fault_servers import Server, delete, flavor
+from support.processes.faulty_cloud import FaultyCloud
+
+#: A node that dies is missed after five seconds by its peers, and until then no write is committed: nothing may take
+#: that for the end of a process.
+PATIENT: Mapping[str, Mapping[str, Any]] = {
+    "rpc": {"call_timeout": 10.0},
+    "conductor": {"report_interval": 2.0, "lease_seconds": 10.0, "retry_backoff": 0.5, "build_timeout": 30.0},
+    "placement": {"reconcile_interval": 2.0, "reconcile_after": 15.0},
+    "compute": {"report_interval": 2.0},
+    "scheduler": {"host_down_after": 300, "enabled_weighers": "ram,cpu,disk"},
+    "database": {"idle_transaction_timeout": 8.0},
+}
+_HOSTS_OF_AN_AGENT = 20
+
+
+def _agent(cell: str) -> tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]:
+    words = ["compute", "--cell", cell, "--agent", cell, "--fake-hosts", str(_HOSTS_OF_AN_AGENT)]
+    return words, {"fake_driver": {"vcpus": 32, "memory_mb": 65536, "state_file": f"{cell}.sqlite"}}
+
+
+class ClusteredCloud(FaultyCloud):
+    """Two schedulers, which serve placement, two super conductors, and two cells with a conductor and an agent each."""
+
+    ROLES: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {
+        "scheduler": (["scheduler", "--name", "one"], {}),
+        "second scheduler": (["scheduler", "--name", "two"], {}),
+        "conductor": (["conductor", "--name", "one"], {}),
+        "second conductor": (["conductor", "--name", "two"], {}),
+        "conductor of cell1": (["conductor", "--cell", "cell1", "--name", "one"], {}),
+        "conductor of cell2": (["conductor", "--cell", "cell2", "--name", "one"], {}),
+        "agent of cell1": _agent("cell1"),
+        "agent of cell2": _agent("cell2"),
+    }
+    SECONDS: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {}
+    CELLS = ("cell1", "cell2")
+    AGENTS = ("cell1", "cell2")
+    HOSTS = 2 * _HOSTS_OF_AN_AGENT
+
+    def __init__(self, transport_url: str, database_connection: str) -> None:
+        super().__init__(transport_url, database_connection, PATIENT)
+
+
+@dataclass
+class BusyClients:
+    """Clients that build some instances, move a part of them, delete all, and begin again; each order is timed."""
+
+    cloud: ClusteredCloud
+    clients: int
+    #: Instances of each order, and how many of them are moved.
+    together: int = 4
+    moved: int = 2
+    #: Seconds after which an order counts as stuck.
+    patience: float = 120.0
+    #: By kind of order, in seconds.
+    durations: dict[str, list[float]] = field(default_factory=lambda: {"build": [], "move": [], "delete": []})
+    ends: Counter[str] = field(default_factory=Counter)
+    faults: list[BaseException] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def busy(self) -> Iterator["BusyClients"]:
+        """Let them work until the block ends; then they finish what they have begun."""
+        threads = [threading.Thread(target=self._work, name=f"client {number}") for number in range(self.clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self.ended.set()
+            for thread in threads:
+                thread.join()
+
+    @property
+    def slowest(self) -> float:
+        """The seconds of the slowest order of all."""
+        return max(max(durations, default=0.0) for durations in self.durations.values())
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(seconds)} {kind}s, p50 {sorted(seconds)[len(seconds) // 2]:.1f} s, slowest {max(seconds):.1f} s"
+            for kind, seconds in self.durations.items()
+            if seconds
+        ]
+        return f"{'; '.join(parts)}; {dict(self.ends)}"
+
+    def _work(self) -> None:
+        try:
+            while not self.ended.is_set() and not self.faults:
+                servers = [Server(self.cloud, 1, patience=self.patience) for _ in range(self.together)]
+                self._build(servers)
+                for server in servers[: self.moved]:
+                    self._move(server)
+                with self._timed("delete"):
+                    delete(servers)
+                self.ends["deleted"] += len(servers)
+        except BaseException as fault:  # noqa: BLE001 - shown by the test's own thread
+            self.faults.append(fault)
+
+    def _build(self, servers: Sequence[Server]) -> None:
+        began = time.monotonic()
+        order = BuildInstances(
+            request_spec=RequestSpec(project_id="p", user_id="u", flavor=flavor(1)),
+            instance_uuids=tuple(server.uuid for server in servers),
+            request_id=ids.fresh(),
+        )
+        servers[0].order(order)
+        for server in servers:
+            instance = server.built()
+            self.durations["build"].append(time.monotonic() - began)
+            self.ends[f"build: {instance.state}"] += 1
+            self._require_one_guest(instance)
+
+    def _move(self, server: Server) -> None:
+        if server.show().state != "active":
+            return
+        with self._timed("move"):
+            order = LiveMigrateInstance(request_id=server.request_id("move"), instance_uuid=server.uuid)
+            migration = server.comes_to(server.order(order).migration_uuid, {"confirmed", "failed"})
+            assert migration.reason or migration.state == "confirmed", migration
+            instance = server.becomes("active", "error")
+        self.ends[f"move: {migration.state}"] += 1
+        if migration.state == "confirmed":
+            assert instance.host == migration.destination_host, (instance, migration)
+
+    def _require_one_guest(self, instance: Instance) -> None:
+        if instance.state == "active":
+            hosts = [guest.host for guest in self.cloud.guests() if guest.instance_uuid == instance.uuid]
+            assert hosts.count(str(instance.host)) == 1, (hosts, instance)
+
+    @contextmanager
+    def _timed(self, kind: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.durations[kind].append(time.monotonic() - began)

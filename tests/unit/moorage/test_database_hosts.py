@@ -1,0 +1,48 @@
+"""The hosts in a database's URL, in the form of RabbitMQ's URLs and in SQLAlchemy's."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moorage import errors
+from moorage.db.database import Database
+from moorage.db.hosts import Host, hosts_of, parse, without_hosts
+
+NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True), st.just("fe80::1"))
+HOSTS = st.builds(Host, NAMES, st.one_of(st.none(), st.integers(1, 65535)))
+
+
+def written(host: Host) -> str:
+    name = f"[{host.name}]" if ":" in str(host.name) else str(host.name)
+    return name if host.port is None else f"{name}:{host.port}"
+
+
+@settings(deadline=None)
+@given(st.lists(HOSTS, min_size=2, max_size=4))
+def test_hosts_are_read_in_their_order_and_again_from_the_url_as_sqlalchemy_writes_it(hosts: list[Host]) -> None:
+    url = parse(f"mysql+pymysql://u:p%2C@{','.join(map(written, hosts))}/moorage?charset=utf8mb4")
+
+    assert list(hosts_of(url)) == hosts
+    assert parse(url.render_as_string(hide_password=False)) == url
+    assert (url.username, url.password, url.database) == ("u", "p,", "moorage")
+    assert without_hosts(url).query == {"charset": "utf8mb4"}
+
+
+def test_a_url_of_one_host_is_read_as_ever() -> None:
+    url = parse("mysql+pymysql://u:p@db1:3307/moorage")
+
+    assert hosts_of(url) == (Host("db1", 3307),)
+    assert without_hosts(url) == url
+    assert hosts_of(parse("sqlite:////var/lib/a,b.sqlite")) == (Host(None, None),)
+
+
+@pytest.mark.parametrize("hosts", ["db1:x,db2", "db1,,db2", "db1,db2:", "[::1,db2"])
+def test_a_list_that_cannot_be_read_is_refused_without_its_password(hosts: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="commas between several hosts") as refused:
+        Database(f"mysql+pymysql://u:secret@{hosts}/moorage", "main")
+    assert "secret" not in str(refused.value)
+
+
+def test_several_hosts_are_refused_for_a_driver_that_would_take_one() -> None:
+    with pytest.raises(errors.ConfigurationError, match="several hosts, which only mysql"):
+        Database("sqlite:///x.sqlite?host=a&host=b", "main")
