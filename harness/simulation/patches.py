@@ -70,8 +70,8 @@ def _adopt_main_thread(threads: Any) -> None:
     threads._shutdown_locks_lock = primitives.Lock()
 
 
-def seed(of: object) -> None:
+def begin(seed: object) -> None:
     """Let all random numbers follow from a seed, and the clocks begin anew."""
-    _random.seed(f"{of}/urandom")
-    random.seed(f"{of}/random")
+    _random.seed(f"{seed}/urandom")
+    random.seed(f"{seed}/random")
     wall_offsets.clear()

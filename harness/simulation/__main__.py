@@ -1,0 +1,23 @@
+"""``python -m harness.simulation``: live through many histories, and tell the shortest form of each that goes wrong."""
+
+import os
+import sys
+
+if os.environ.get("PYTHONHASHSEED") != "0":
+    # The order of sets is part of a history.
+    os.execve(sys.executable, [sys.executable, "-m", "harness.simulation", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+
+from harness.simulation import patches
+
+patches.install()
+
+# isort: split
+# What takes references to threads and clocks is imported after they are replaced.
+from harness.simulation import network, store
+
+store.install()
+network.install()
+
+from harness.simulation import command
+
+sys.exit(command.main(sys.argv[1:]))
