@@ -92,7 +92,8 @@ class Callers:
         self.broken: list[str] = []
         #: How often each kind of wish has had which answer.
         self.answers: Counter[str] = Counter()
-        self._asked: list[Mutation[Any]] = []
+        #: What may be asked for again.
+        self._asked: list[Callable[[], object]] = []
         self._answers: dict[str, Any] = {}
         self._busy = 0
         self._licences = self._id("licences")
@@ -150,7 +151,7 @@ class Callers:
             self.told[uuid].group = group and group.uuid
         self.servers[wish.server] = uuids[0]
         message = BuildInstances(request_id=self._request(wish), request_spec=spec, instance_uuids=uuids)
-        self._ordered(wish.kind, uuids, message)
+        self._again(lambda: self._ordered(wish.kind, uuids, message))
 
     def _order(self, wish: Wish) -> None:
         uuid = self.servers[wish.server]
@@ -177,7 +178,7 @@ class Callers:
         if wish.kind == "resize":
             self.told[uuid].flavors.append(flavor)
             self.sizes[ids.derived(message.request_id, "migration")] = flavor
-        self._ordered(wish.kind, (uuid,), message)
+        self._again(lambda: self._ordered(wish.kind, (uuid,), message))
 
     def _ordered(self, kind: str, uuids: Iterable[str], message: Mutation[Any]) -> None:
         outcome = UNKNOWN
@@ -200,7 +201,7 @@ class Callers:
         down = wish.kind == "force down"
         self.forced_down = self.forced_down or down
         message = SetHost(request_id=self._request(wish), service_host=self._host(wish), forced_down=down)
-        self._send("scheduler", message)
+        self._again(lambda: self._send("scheduler", message))
 
     def _claim(self, wish: Wish) -> None:
         """Claim a host directly, look at the answer, and let go of it after a while."""
@@ -211,12 +212,15 @@ class Callers:
             request_id=self._request(wish), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
         )
         try:
-            [selections] = self._send("scheduler", message)
-            self.broken += _faults_of(selections)
+            self._again(lambda: self._select(message))
             KERNEL.sleep(wish.choice % 30 / 10)
         finally:
             # Whoever has got no answer may have a claim.
             self._call("placement", DeleteAllocations(request_id=self._request(wish, "release"), consumer_uuid=uuid))
+
+    def _select(self, message: SelectDestinations) -> None:
+        [selections] = self._send("scheduler", message)
+        self.broken += _faults_of(selections)
 
     def _write(self, wish: Wish) -> None:
         """Have two callers write to one consumer, both naming the generation that they have read: one of them wins."""
@@ -255,8 +259,7 @@ class Callers:
     def _repeat(self, wish: Wish) -> None:
         """Send an earlier request again, whether or not it has been answered yet."""
         if self._asked:
-            message = self._asked[wish.choice % len(self._asked)]
-            self._send("scheduler" if isinstance(message, SelectDestinations | SetHost) else "conductor", message)
+            self._asked[wish.choice % len(self._asked)]()
 
     _DEEDS: Mapping[str, Callable[["Callers", Wish], None]] = {
         "build": _build,
@@ -267,12 +270,15 @@ class Callers:
         "repeat": _repeat,
     }
 
+    def _again(self, ask: Callable[[], object]) -> None:
+        """Ask for something, perhaps not for the last time."""
+        self._asked.append(ask)
+        ask()
+
     # --- Calls --------------------------------------------------------------------------------------------------------
 
     def _send(self, topic: str, message: Mutation[Any]) -> Any:
         """Send a request until it is answered; an answer differs from no other answer to it."""
-        if message not in self._asked:
-            self._asked.append(message)
         answer = self._call(topic, message)
         essence = _essence(answer)
         first = self._answers.setdefault(message.request_id, essence)

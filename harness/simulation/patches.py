@@ -5,6 +5,7 @@ comes first, in a process of its own.
 """
 
 import _thread
+import itertools
 import os
 import queue
 import random
@@ -22,6 +23,7 @@ _EPOCH = 1_800_000_000.0
 _FIRST = ("concurrent.futures.thread", "moorage", "oslo_messaging", "sqlalchemy")
 
 _random = random.Random()
+_hashes = itertools.count()
 #: By process, by how many seconds its wall clock is wrong.
 wall_offsets: dict[str, float] = {}
 #: The process whose wall clock is the database's.
@@ -57,6 +59,8 @@ def install() -> None:
     clocks.sleep = primitives.sleep
     queues.SimpleQueue = queues._PySimpleQueue
     system.urandom = chance._urandom = _random.randbytes
+    # An executor joins its threads in the order of a set, which would be that of their addresses.
+    threads.Thread.__hash__ = lambda thread: thread.__dict__.setdefault("_simulated_hash", next(_hashes))
     _adopt_main_thread(threads)
 
 
