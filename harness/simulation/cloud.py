@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
@@ -10,7 +9,6 @@ from harness.cloud import CloudSpec, RunningCloud
 from harness.simulation import network, store
 from harness.simulation.kernel import KERNEL
 from moorage import errors
-from moorage.db import database
 from moorage.service.process import Service
 from scheduler.service import SchedulerService
 
@@ -42,15 +40,9 @@ class SimulatedCloud(RunningCloud):
     def crash(self, name: str) -> None:
         """End a process where it stands: its transactions are rolled back, and its servers leave the bus."""
         with KERNEL.atomic():
-            ended = KERNEL.kill(name)
+            KERNEL.kill(name)
             store.drop_connections(name)
             network.drop_listeners(name)
-            for lock in [one for one in database._WRITER_LOCKS.values()]:  # noqa: SLF001
-                shared: Any = lock._lock  # noqa: SLF001
-                shared.abandon(ended)
-            for broker in network.NETWORK.brokers:
-                guard: Any = broker._lock  # noqa: SLF001
-                guard.abandon(ended)
         self.services.pop(name, None)
 
     def restart(self, name: str) -> None:

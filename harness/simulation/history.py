@@ -11,6 +11,7 @@ from harness.simulation.cloud import SimulatedCloud, specification
 from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
 from harness.simulation.story import STORE, Fault, Story
+from moorage import errors
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def live(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Out
         life.run()
     except (Broken, Deadlock) as fault:
         broken = str(fault)
-    except TimeoutError as fault:
+    except (TimeoutError, errors.Unavailable) as fault:
         broken = f"promise 10: {fault}"
     for line in life.mishaps.happened:
         watch(line)

@@ -28,7 +28,7 @@ class Deadlock(BaseException):
 class Task:
     """A thread of a simulated process."""
 
-    __slots__ = ("due", "green", "local_values", "name", "number", "process", "sentinel", "was_woken")
+    __slots__ = ("due", "green", "local_values", "name", "number", "process", "sentinel", "shared", "was_woken")
 
     def __init__(self, number: int, process: str, name: str) -> None:
         self.number = number
@@ -40,6 +40,8 @@ class Task:
         self.was_woken = False
         #: The lock that :class:`threading.Thread` waits for at a join.
         self.sentinel: Any = None
+        #: The locks it holds that other processes made.
+        self.shared: dict[Any, None] = {}
         self.local_values: dict[int, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
@@ -103,17 +105,19 @@ class Kernel:
             self._ready.append(task)
         return task
 
-    def kill(self, process: str) -> set[Task]:
-        """End all tasks of a process where they stand, and return them; the calling one ends at its next switch."""
+    def kill(self, process: str) -> None:
+        """End all tasks of a process where they stand; the calling one ends at its next switch."""
         self.dead.add(process)
-        ended = {task for task in self._all() if task.process == process}
+        ended = [task for task in self._all() if task.process == process]
         self._graveyard += ended
-        self._ready = [task for task in self._ready if task not in ended]
+        self._ready = [task for task in self._ready if task.process != process]
         for task in ended:
             self._waiting.pop(task.number, None)
             task.due = 0
         self.crash_points.pop(process, None)
-        return ended
+        for task in ended:
+            for lock in list(task.shared):
+                lock.release()
 
     def revive(self, process: str) -> None:
         """Let tasks of this process run again: of those that are started from now on."""

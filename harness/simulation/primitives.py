@@ -10,11 +10,16 @@ _LOCALS = itertools.count(1)
 
 
 class Lock:
-    """A lock of tasks, in place of ``_thread.lock``. Who waits for it and gets it is drawn."""
+    """A lock of tasks, in place of ``_thread.lock``. Who waits for it and gets it is drawn.
 
-    __slots__ = ("__weakref__", "_holder", "_waiting")
+    Real processes share no locks. These do, since they share the modules: what a process holds of the others' when it
+    crashes is released.
+    """
+
+    __slots__ = ("__weakref__", "_holder", "_made_by", "_waiting")
 
     def __init__(self) -> None:
+        self._made_by = KERNEL.current.process
         self._holder: Task | None = None
         self._waiting: list[Task] = []
 
@@ -22,7 +27,7 @@ class Lock:
         """Take the lock; return False if it did not come free in time."""
         _maybe_pause()
         if self._holder is None:
-            self._holder = KERNEL.current
+            self._hold(KERNEL.current)
             return True
         if not blocking:
             return False
@@ -33,7 +38,7 @@ class Lock:
             is_woken = KERNEL.block(until)
             if self._holder is None:
                 self._forget(task)
-                self._holder = task
+                self._hold(task)
                 return True
             if not is_woken:
                 self._forget(task)
@@ -43,6 +48,8 @@ class Lock:
         """Let go of the lock: any task may."""
         if self._holder is None:
             raise RuntimeError("release unlocked lock")
+        if self._holder.shared:
+            self._holder.shared.pop(self, None)
         self._holder = None
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -53,11 +60,10 @@ class Lock:
         """Return whether somebody has it."""
         return self._holder is not None
 
-    def abandon(self, tasks: set[Task]) -> None:
-        """Let go of the lock if one of these tasks has it, which have crashed; wake whoever waits for it."""
-        if self._holder is None or self._holder in tasks:
-            self._holder = self._holder or KERNEL.current
-            self.release()
+    def _hold(self, task: Task) -> None:
+        self._holder = task
+        if self._made_by != task.process:
+            task.shared[self] = None
 
     def _forget(self, task: Task) -> None:
         if task in self._waiting:
@@ -83,8 +89,11 @@ class RLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; return False if it did not come free in time."""
-        if self._lock._holder is KERNEL.current or self._lock.acquire(blocking, timeout):  # noqa: SLF001
+        if self._lock._holder is KERNEL.current:  # noqa: SLF001
             self._depth += 1
+            return True
+        if self._lock.acquire(blocking, timeout):
+            self._depth = 1
             return True
         return False
 
@@ -95,12 +104,6 @@ class RLock:
         self._depth -= 1
         if not self._depth:
             self._lock.release()
-
-    def abandon(self, tasks: set[Task]) -> None:
-        """Let go of the lock if one of these tasks has it, which have crashed; wake whoever waits for it."""
-        if self._lock._holder in tasks:  # noqa: SLF001
-            self._depth = 0
-        self._lock.abandon(tasks)
 
     def __enter__(self) -> Self:
         self.acquire()
