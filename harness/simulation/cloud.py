@@ -85,6 +85,6 @@ def specification(hosts: int = 6, cells: int = 2, schedulers: int = 2) -> CloudS
             "compute": {"report_interval": 5.0, "workers": 4},
             "scheduler": {"view_compare_interval": 60.0},
             "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
-            "fake_driver": {"vcpus": 8, "memory_mb": 16384, "disk_gb": 200},
+            "fake_driver": {"vcpus": 8, "memory_mb": 16384, "disk_gb": 200, "fail_rate": 0.1, "spawn_seconds": 0.3},
         },
     )

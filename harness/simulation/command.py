@@ -3,28 +3,30 @@
 import argparse
 import datetime
 import importlib
-import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from harness.simulation import forks
-from harness.simulation.history import Outcome
-from harness.simulation.shrink import shrunk
 from harness.simulation.story import Story, draw
+
+if TYPE_CHECKING:
+    from harness.simulation.history import Outcome
+
 
 
 def main(arguments: Sequence[str]) -> int:
     """Live through histories; return 0 if all promises are kept, and 1 if one is broken."""
     asked = _parsed(arguments)
     if asked.load:
-        # A break that is made on purpose, or a plug-in: it is part of the process before the first history.
+        # It may change what is imported next.
         module, _, function = asked.load.partition(":")
         loaded = importlib.import_module(module)
         getattr(loaded, function)()
     print(f"seed {asked.seed}: {asked.histories} histories of {asked.operations} operations", flush=True)
+    from harness.simulation import forks
+
     forks.prepare()
-    begun, spent = time.process_time(), 0
-    broken = 0
+    spent = broken = 0
     counts: Counter[str] = Counter()
     stories = (draw(name, asked.operations) for name in _names(asked.seed, asked.histories))
     for story, outcome in forks.outcomes(stories, asked.jobs):
@@ -48,10 +50,13 @@ def _names(seed: str, histories: int) -> list[str]:
     return [seed] if histories == 1 else [f"{seed}/{number}" for number in range(histories)]
 
 
-def _tell(story: Story, outcome: Outcome, tries: int) -> None:
+def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     """Print a history that breaks a promise, as short as it can be made."""
     print(f"\n{story.seed} breaks a promise: {outcome.broken}", flush=True)
     if tries:
+        from harness.simulation import forks
+        from harness.simulation.shrink import shrunk
+
         story, outcome = shrunk(story, outcome, forks.outcome_of, tries)
         print(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
     print("\n".join(story.told()))
