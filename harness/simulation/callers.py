@@ -148,7 +148,7 @@ class Callers:
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor, server_group=group)
         for uuid in uuids:
             self.told[uuid].flavors.append(flavor)
-            self.told[uuid].group = group and group.uuid
+            self.told[uuid].group = None if group is None else group.uuid
         self.servers[wish.server] = uuids[0]
         message = BuildInstances(request_id=self._request(wish), request_spec=spec, instance_uuids=uuids)
         self._again(lambda: self._ordered(wish.kind, uuids, message))
@@ -248,7 +248,9 @@ class Callers:
                     self._call("placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted))
                     won.append(amount)
                     if len(won) > 1:
-                        self.broken.append(f"promise 7: two writers have both replaced generation {generation} of {uuid}")
+                        self.broken.append(
+                            f"promise 7: two writers have both replaced generation {generation} of {uuid}"
+                        )
                 except errors.MoorageError as refusal:
                     KERNEL.note(f"{wish}: {refusal}")
                 finally:

@@ -57,7 +57,9 @@ class SimulatedCloud(RunningCloud):
         """Return a service of this name, not yet started."""
         kind, _, cell = name.partition("-")
         made: dict[str, Callable[[], Service]] = {
-            "compute": lambda: self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells))),
+            "compute": lambda: self.compute(
+                cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells))
+            ),
             "conductor": lambda: (
                 CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
             ),
@@ -80,8 +82,15 @@ def specification(hosts: int = 6, cells: int = 2, schedulers: int = 2) -> CloudS
         settings={
             "rpc": {"call_timeout": 20.0, "threads": 8},
             "service": {"report_interval": 60.0},
-            "conductor": {"report_interval": 5.0, "workers": 8, "delete_patience": 30.0, "lease_seconds": 30.0,
-                          "build_timeout": 60.0, "retry_backoff": 0.5, "housekeeping_interval": 30.0},
+            "conductor": {
+                "report_interval": 5.0,
+                "workers": 8,
+                "delete_patience": 30.0,
+                "lease_seconds": 30.0,
+                "build_timeout": 60.0,
+                "retry_backoff": 0.5,
+                "housekeeping_interval": 30.0,
+            },
             "compute": {"report_interval": 5.0, "workers": 4},
             "scheduler": {"view_compare_interval": 60.0},
             "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},

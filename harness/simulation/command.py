@@ -5,13 +5,15 @@ import datetime
 import importlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.simulation.story import Story, draw
 
+_say = partial(print, flush=True)
+
 if TYPE_CHECKING:
     from harness.simulation.history import Outcome
-
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         module, _, function = asked.load.partition(":")
         loaded = importlib.import_module(module)
         getattr(loaded, function)()
-    print(f"seed {asked.seed}: {asked.histories} histories of {asked.operations} operations", flush=True)
+    _say(f"seed {asked.seed}: {asked.histories} histories of {asked.operations} operations")
     from harness.simulation import forks
 
     forks.prepare()
@@ -33,15 +35,18 @@ def main(arguments: Sequence[str]) -> int:
         spent += 1
         counts.update(outcome.counts)
         if asked.verbose:
-            print(f"{story.seed}: trace {outcome.trace}, {outcome.switches} switches, {outcome.commits} commits, "
-                  f"{outcome.virtual_seconds:.0f} s: {outcome.broken or 'kept'}", flush=True)
+            _say(
+                f"{story.seed}: trace {outcome.trace}, {outcome.switches} switches, {outcome.commits} commits, "
+                f"{outcome.virtual_seconds:.0f} s: {outcome.broken or 'kept'}",
+                flush=True,
+            )
         if outcome.broken:
             broken += 1
             _tell(story, outcome, 0 if asked.as_it_is else asked.shrink)
             if broken >= asked.most:
                 break
-    print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    print(f"{spent} histories, {broken} with a broken promise", flush=True)
+    _say(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    _say(f"{spent} histories, {broken} with a broken promise")
     return 1 if broken else 0
 
 
@@ -52,16 +57,18 @@ def _names(seed: str, histories: int) -> list[str]:
 
 def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     """Print a history that breaks a promise, as short as it can be made."""
-    print(f"\n{story.seed} breaks a promise: {outcome.broken}", flush=True)
+    _say(f"\n{story.seed} breaks a promise: {outcome.broken}")
     if tries:
         from harness.simulation import forks
         from harness.simulation.shrink import shrunk
 
         story, outcome = shrunk(story, outcome, forks.outcome_of, tries)
-        print(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
-    print("\n".join(story.told()))
-    print("what happened:", *outcome.happened, sep="\n")
-    print(f"trace {outcome.trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n", flush=True)
+        _say(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
+    _say("\n".join(story.told()))
+    _say("what happened:", *outcome.happened, sep="\n")
+    _say(
+        f"trace {outcome.trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n", flush=True
+    )
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -22,7 +22,7 @@ from harness.simulation.story import Story, draw
 #: Seconds of the machine after which a history is given up: it goes round in circles.
 _LONGEST = 300
 #: Where the files of a cloud are in memory, if the machine has that.
-_IN_MEMORY = "/dev/shm"
+_IN_MEMORY = "/dev/shm"  # noqa: S108
 
 
 def prepare() -> None:
@@ -34,7 +34,7 @@ def prepare() -> None:
     outcome = lived(draw("to warm up", 25))
     if outcome.broken:
         # It is found again by the seeds, and told there.
-        print(f"while warming up: {outcome.broken}", file=sys.stderr)
+        sys.stderr.write(f"while warming up: {outcome.broken}\n")
 
 
 def lived(story: Story) -> Outcome:

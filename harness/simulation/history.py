@@ -40,6 +40,7 @@ class Mishaps:
         self.happened: list[str] = []
 
     def arm(self, fault: Fault) -> None:
+        """Let a fault strike the message that it counts to."""
         self._armed.append((fault, [fault.count]))
 
     def __call__(self, sender: str, topic: str, method: str, answer: bool) -> Sequence[float]:
@@ -93,6 +94,10 @@ class _Life:
         self._is_calm = False
 
     def run(self) -> None:
+        """Live through it.
+
+        :raises Broken: a promise is.
+        """
         cloud, story = self._cloud, self._story
         cloud.start()
         callers = self.callers = Callers(cloud, story)

@@ -7,7 +7,7 @@ from typing import Any
 
 from compute.fake.guest_file import GuestFile
 from harness.simulation import store
-from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, until_answered
+from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, Told, until_answered
 from harness.simulation.cloud import SimulatedCloud
 from harness.simulation.kernel import KERNEL
 from moorage import errors, ids
@@ -136,42 +136,25 @@ class Judge:
         self._callers.answers.update(f"ended {one.state}" for one in instances)
         self._check_states({one.uuid: one for one in instances})
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
-        migrations: dict[str, Migration] = {
-            one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))
-        }
+        migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
         wanted, guests = self._wanted(instances, hosts, migrations)
         _compare("promise 3: allocations", self._held(), wanted)
         _compare("promise 3: guests", self._guests(), guests)
-        self._probe(hosts)
+        self._probe()
         self.check()
 
     def _check_states(self, found: Mapping[str, Instance]) -> None:
         for uuid, told in self._callers.told.items():
-            instance = found.get(uuid)
-            if instance is None:
-                if told.was(["build"], ACCEPTED):
-                    raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
-                continue
-            state = instance.state
-            if state not in _AT_REST:
-                raise Broken(f"promise 10: {uuid} is {state} for ever")
-            if told.was(["delete"], ACCEPTED) and state != "deleted":
-                raise Broken(f"promise 4: the order to delete {uuid} was accepted, and it is {state}")
-            if state == "deleted" and not told.was(["delete"], ACCEPTED, UNKNOWN):
-                raise Broken(f"promise 4: {uuid} is deleted, and nobody wanted that")
-            if state == "moved" and not told.was(["migrate", "resize"], ACCEPTED, UNKNOWN):
-                raise Broken(f"promise 11: {uuid} is moved, and nobody wanted that")
-            if state == "shelved" and not told.was(["shelve"], ACCEPTED, UNKNOWN):
-                raise Broken(f"promise 11: {uuid} is shelved, and nobody wanted that")
-            if state == "error" and not instance.reason:
-                raise Broken(f"promise 9: {uuid} is in error without a reason")
-            if instance.flavor not in told.flavors:
-                raise Broken(f"promise 11: {uuid} has flavor {instance.flavor}, which nobody wanted")
+            if (instance := found.get(uuid)) is not None:
+                for promise, wrong in _faults_of(instance, told):
+                    raise Broken(f"promise {promise}: {uuid} is {instance.state}, {wrong}")
+            elif told.was(["build"], ACCEPTED):
+                raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
 
     def _wanted(
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
     ) -> tuple[dict[object, object], dict[object, object]]:
-        """Return what each consumer is to hold of which host, and how many guests of each server each host is to have."""
+        """Return what each consumer is to hold of which host, and how many guests of each server a host is to have."""
         held: dict[object, object] = {}
         guests: Counter[object] = Counter()
         for instance in instances:
@@ -210,9 +193,11 @@ class Judge:
                 file.close()
         return dict(found)
 
-    def _probe(self, hosts: Mapping[str, HostState]) -> None:
+    def _probe(self) -> None:
         """Ask for the most that any host has left, and for more than that: the answers are known."""
-        free = [row[0] for row in self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")]
+        free = [
+            row[0] for row in self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")
+        ]
         most = max(free, default=0)
         for vcpus, fits in ((most, True), (most + 1, False)):
             if not vcpus:
@@ -237,6 +222,25 @@ class Judge:
 
     def _ask(self, topic: str, message: Message[Any]) -> Any:
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
+
+
+def _faults_of(instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
+    """Yield in words what is wrong with how an instance stands at last, each with the promise that it breaks."""
+    state, possible = instance.state, (ACCEPTED, UNKNOWN)
+    if state not in _AT_REST:
+        yield 10, "and remains so"
+    if state != "deleted" and told.was(["delete"], ACCEPTED):
+        yield 4, "though the order to delete it was accepted"
+    if state == "deleted" and not told.was(["delete"], *possible):
+        yield 4, "and nobody wanted that"
+    if state == "moved" and not told.was(["migrate", "resize"], *possible):
+        yield 11, "and nobody wanted that"
+    if state == "shelved" and not told.was(["shelve"], *possible):
+        yield 11, "and nobody wanted that"
+    if state == "error" and not instance.reason:
+        yield 9, "and has no reason"
+    if instance.flavor not in told.flavors:
+        yield 11, f"and has flavor {instance.flavor}, which nobody wanted"
 
 
 def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, object]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import greenlet
+import greenlet  # type: ignore[import-untyped]
 
 #: The process of what is no part of the cloud: the callers and the judge.
 OUTSIDE = "outside"

@@ -4,6 +4,7 @@ After this the process has one thread for good. Modules that have taken a refere
 comes first, in a process of its own.
 """
 
+# ruff: noqa: SLF001  # what is replaced here is private
 import _thread
 import itertools
 import os

@@ -36,7 +36,7 @@ class Lock:
             task = KERNEL.current
             self._waiting.append(task)
             is_woken = KERNEL.block(until)
-            if self._holder is None:
+            if not self.locked():
                 self._forget(task)
                 self._hold(task)
                 return True
@@ -180,10 +180,12 @@ def _maybe_pause() -> None:
 # --- In place of functions of `_thread` and `time` --------------------------------------------------------------------
 
 
-def start_new_thread(function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> int:
+def start_new_thread(
+    function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> int:
     """Start a task in the process of the calling one; return its number."""
     thread = getattr(function, "__self__", None)
-    name = getattr(thread, "_name", None) or getattr(function, "__name__", "thread")
+    name = str(getattr(thread, "_name", None) or getattr(function, "__name__", "thread"))
     return KERNEL.start(lambda: function(*args, **(kwargs or {})), name=name).number
 
 

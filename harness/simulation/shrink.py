@@ -14,9 +14,7 @@ def kind(broken: str | None) -> str:
     return (broken or "")[:10]
 
 
-def shrunk(
-    story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tries: int = 200
-) -> tuple[Story, Outcome]:
+def shrunk(story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tries: int = 200) -> tuple[Story, Outcome]:
     """Return the shortest story found with the same kind of finding, and its outcome.
 
     :param tries: how many stories are lived through at most.

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from harness.simulation import patches
 from harness.simulation.kernel import KERNEL
@@ -28,7 +28,7 @@ class StoreFaults:
         #: By process, how many commits from now on: its outcome is unknown to it.
         self.lost_commits: dict[str, int] = {}
         self.committed: Committed | None = None
-        self.connections: list["Connection"] = []
+        self.connections: list[Connection] = []
 
 
 FAULTS = StoreFaults()
@@ -56,7 +56,9 @@ class Connection(sqlite3.Connection):
         super().__init__(database, *args, **{**named, "timeout": 0.0})
         self.process = KERNEL.current.process
         self.file = str(database)
-        super().create_function("julianday", -1, lambda *_now: patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH)
+        super().create_function(
+            "julianday", -1, lambda *_now: patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
+        )
         FAULTS.connections.append(self)
 
     def cursor(self, factory: Any = Cursor) -> Any:
@@ -108,9 +110,7 @@ def drop_connections(process: str) -> None:
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
-    connection = cursor.connection
-    assert isinstance(connection, Connection)
-    _point(connection, sql)
+    _point(cast(Connection, cursor.connection), sql)
 
 
 def _point(connection: Connection, sql: str) -> None:

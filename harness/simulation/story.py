@@ -32,7 +32,16 @@ _WISHES = {
     "repeat": 6,
 }
 #: What goes wrong, and how often.
-_FAULTS = {"crash": 6, "cut": 4, "lose": 4, "double": 4, "delay": 4, "lose answer": 4, "lose commit": 3, "step clock": 1}
+_FAULTS = {
+    "crash": 6,
+    "cut": 4,
+    "lose": 4,
+    "double": 4,
+    "delay": 4,
+    "lose answer": 4,
+    "lose commit": 3,
+    "step clock": 1,
+}
 
 PROCESSES = (
     "scheduler1",

@@ -38,7 +38,6 @@ def traces(said: str) -> dict[str, str]:
 
 def test_the_histories_of_today_keep_all_promises() -> None:
     ended = simulate("--histories", str(HISTORIES))
-    print(ended.stdout)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"{HISTORIES} histories, 0 with a broken promise" in ended.stdout
     # They are no idle ones: callers get most of what they ask for.

@@ -11,7 +11,8 @@ def _break(module: str, line: str, broken: str) -> None:
     """Import a module of the product with one line of it changed, before anything else imports it."""
     assert module not in sys.modules, f"{module} is imported already"
     spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
     assert source.count(line) == 1, f"{line!r} is {source.count(line)} times in {module}"
     made = importlib.util.module_from_spec(spec)
