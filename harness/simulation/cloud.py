@@ -1,13 +1,14 @@
 """The cloud of a simulation: each service is a process that can crash at any point, and be started again."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud
 from harness.simulation import network, store
 from harness.simulation.kernel import KERNEL
+from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
 from moorage import errors
 from moorage.service.process import Service
 from scheduler.service import SchedulerService
@@ -54,17 +55,17 @@ class SimulatedCloud(RunningCloud):
         KERNEL.start(lambda: self._begin(name, service, threading.Event()), name, f"start of {name}")
 
     def anew(self, name: str) -> Service:
-        """Return a service of this name, not yet started."""
+        """Return the service of a process, not yet started; its kind is that of its name before the number."""
         kind, _, cell = name.partition("-")
-        made: dict[str, Callable[[], Service]] = {
-            "compute": lambda: self.compute(
-                cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells))
-            ),
-            "conductor": lambda: (
-                CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
-            ),
-        }
-        return made[kind]() if kind in made else SchedulerService(self.configuration(), name)
+        if kind == "compute":
+            return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
+        if not kind.startswith("conductor"):
+            return SchedulerService(self.configuration(), name)
+        return CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
+
+    def _services(self) -> Iterator[tuple[str, Service]]:
+        for name in PROCESSES:
+            yield name, self.anew(name)
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
@@ -73,12 +74,11 @@ class SimulatedCloud(RunningCloud):
         return ComputeService(self.configuration(compute={"agent": name}, fake_driver=layout), cell)
 
 
-def specification(hosts: int = 6, cells: int = 2, schedulers: int = 2) -> CloudSpec:
+def specification() -> CloudSpec:
     """Return the cloud of a simulation: few threads, and intervals as in production."""
     return CloudSpec(
-        hosts=hosts,
-        cells=cells,
-        schedulers=schedulers,
+        hosts=HOSTS_OF_A_CELL * len(CELLS),
+        cells=len(CELLS),
         settings={
             "rpc": {"call_timeout": 20.0, "threads": 8},
             "service": {"report_interval": 60.0},

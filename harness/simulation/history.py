@@ -121,7 +121,9 @@ class _Life:
     def _strike(self, fault: Fault) -> None:
         """Let something go wrong, now or when it is due."""
         if fault.kind == "crash":
-            KERNEL.crash_at(fault.who, fault.count, lambda: self._crash(fault))
+            KERNEL.at_point(fault.who, fault.count, lambda: self._crash(fault))
+        elif fault.kind == "stand still":
+            KERNEL.at_point(fault.who, fault.count, lambda: self._freeze(fault))
         elif fault.kind == "cut":
             self._cut(fault.who, fault.other, 1)
             self._later(fault.seconds, lambda: self._cut(fault.who, fault.other, -1))
@@ -139,6 +141,15 @@ class _Life:
         self._log(f"{fault.who} crashes in {KERNEL.current.name}")
         self._cloud.crash(fault.who)
         self._later(fault.seconds, lambda: self._restart(fault.who))
+
+    def _freeze(self, fault: Fault) -> None:
+        self._log(f"{fault.who} stands still in {KERNEL.current.name}")
+        KERNEL.freeze(fault.who)
+        self._later(fault.seconds, lambda: self._thaw(fault.who))
+
+    def _thaw(self, name: str) -> None:
+        self._log(f"{name} goes on")
+        KERNEL.thaw(name)
 
     def _restart(self, name: str) -> None:
         if name not in self._cloud.services:
@@ -158,7 +169,9 @@ class _Life:
     def _calm(self) -> None:
         """Let nothing more go wrong, and all processes run."""
         self._is_calm = True
-        KERNEL.crash_points.clear()
+        KERNEL.forget_points()
+        for process in KERNEL.frozen:
+            KERNEL.thaw(process)
         network.NETWORK.mishap = lambda *_what: (0.0,)
         network.NETWORK.cuts.clear()
         store.FAULTS.cut_off.clear()

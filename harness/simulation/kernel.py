@@ -69,6 +69,8 @@ class Kernel:
         #: What a crash has left: never run, and never released, for that would run their ``finally`` blocks.
         self._graveyard: list[Task] = []
         self.dead: set[str] = set()
+        #: By process that stands still, its tasks that could run.
+        self._frozen: dict[str, list[Task]] = {}
         self.main = self.current = self._new(OUTSIDE, "main")
         self.main.green = greenlet.getcurrent()
         #: How likely a switch is where a lock is taken that is free.
@@ -76,7 +78,7 @@ class Kernel:
         self._trace = 0
         self.switches = 0
         self.is_atomic = 0
-        self.crash_points: dict[str, tuple[int, Run]] = {}
+        self._points: dict[str, tuple[int, Run]] = {}
 
     # --- Tasks --------------------------------------------------------------------------------------------------------
 
@@ -102,19 +104,19 @@ class Kernel:
         if process in self.dead:
             self._graveyard.append(task)
         else:
-            self._ready.append(task)
+            self._make_ready(task)
         return task
 
     def kill(self, process: str) -> None:
         """End all tasks of a process where they stand; the calling one ends at its next switch."""
         self.dead.add(process)
         ended = [task for task in self._all() if task.process == process]
-        self._graveyard += ended
+        self._graveyard += [*ended, *self._frozen.pop(process, ())]
         self._ready = [task for task in self._ready if task.process != process]
         for task in ended:
             self._waiting.pop(task.number, None)
             task.due = 0
-        self.crash_points.pop(process, None)
+        self._points.pop(process, None)
         for task in ended:
             for lock in list(task.shared):
                 lock.release()
@@ -123,9 +125,28 @@ class Kernel:
         """Let tasks of this process run again: of those that are started from now on."""
         self.dead.discard(process)
 
-    def crash_at(self, process: str, points: int, crash: Run) -> None:
-        """Call ``crash`` outside of all processes when this one has passed so many more switching points."""
-        self.crash_points[process] = (points, crash)
+    def freeze(self, process: str) -> None:
+        """Let no task of a process run until :meth:`thaw`; what it waits for comes meanwhile."""
+        still = self._frozen.setdefault(process, [])
+        still += [task for task in self._ready if task.process == process]
+        self._ready = [task for task in self._ready if task.process != process]
+
+    def thaw(self, process: str) -> None:
+        """Let a process run again that stands still."""
+        self._ready += self._frozen.pop(process, ())
+
+    @property
+    def frozen(self) -> list[str]:
+        """The processes that stand still."""
+        return list(self._frozen)
+
+    def at_point(self, process: str, points: int, do: Run) -> None:
+        """Call ``do`` when this process has passed so many more switching points; what was to come before is not."""
+        self._points[process] = (points, do)
+
+    def forget_points(self) -> None:
+        """Do nothing more at any switching point."""
+        self._points.clear()
 
     # --- Switching ----------------------------------------------------------------------------------------------------
 
@@ -135,9 +156,9 @@ class Kernel:
             return
         self._count_down()
         if self.current.process not in self.dead:
-            if not self._ready and not self.crash_points:
+            if not self._ready and not self._points and not self._frozen:
                 return
-            self._ready.append(self.current)
+            self._make_ready(self.current)
         self._switch()
 
     def sleep(self, seconds: float) -> None:
@@ -169,7 +190,7 @@ class Kernel:
         """Let a waiting task run again."""
         if self._waiting.pop(task.number, None) is not None:
             task.was_woken, task.due = True, 0
-            self._ready.append(task)
+            self._make_ready(task)
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -197,13 +218,19 @@ class Kernel:
         return [*self._ready, *self._waiting.values(), self.current]
 
     def _count_down(self) -> None:
-        if self.crash_points and (armed := self.crash_points.get(self.current.process)) is not None:
-            left, crash = armed
+        if self._points and (armed := self._points.get(self.current.process)) is not None:
+            left, do = armed
             if left <= 1:
-                del self.crash_points[self.current.process]
-                crash()
+                del self._points[self.current.process]
+                do()
             else:
-                self.crash_points[self.current.process] = (left - 1, crash)
+                self._points[self.current.process] = (left - 1, do)
+
+    def _make_ready(self, task: Task) -> None:
+        if self._frozen and (still := self._frozen.get(task.process)) is not None:
+            still.append(task)
+        else:
+            self._ready.append(task)
 
     def _switch(self) -> None:
         """Run the next task; return when the calling one has its turn again."""
@@ -226,7 +253,7 @@ class Kernel:
             task.due = 0
             del self._waiting[task.number]
             self.now = max(self.now, at)
-            ready.append(task)
+            self._make_ready(task)
         if len(ready) == 1:
             following = ready.pop()
         else:

@@ -34,6 +34,7 @@ _WISHES = {
 #: What goes wrong, and how often.
 _FAULTS = {
     "crash": 6,
+    "stand still": 3,
     "cut": 4,
     "lose": 4,
     "double": 4,
@@ -43,20 +44,19 @@ _FAULTS = {
     "step clock": 1,
 }
 
-PROCESSES = (
-    "scheduler1",
-    "scheduler2",
-    "conductor",
-    *(f"conductor-{cell}" for cell in CELLS),
-    *(f"compute-{cell}" for cell in CELLS),
-)
+_SCHEDULERS = ("scheduler1", "scheduler2")
+_SUPER_CONDUCTORS = ("conductor1", "conductor2")
+#: Of the first cell two, so that they take over from each other; of the second one, whose work waits for it.
+_CELL_CONDUCTORS = ("conductor1-cell1", "conductor2-cell1", "conductor1-cell2")
+_WITH_STORE = (*_SCHEDULERS, *_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
+#: In the order in which they are started.
+PROCESSES = (*_WITH_STORE, *(f"compute-{cell}" for cell in CELLS))
 STORE = "store"
 _TALKING = (
-    *(("conductor", f"scheduler{number}") for number in (1, 2)),
-    *(("conductor", f"conductor-{cell}") for cell in CELLS),
-    *((f"conductor-{cell}", f"compute-{cell}") for cell in CELLS),
-    *((f"conductor-{cell}", f"scheduler{number}") for cell in CELLS for number in (1, 2)),
-    *((process, STORE) for process in PROCESSES[:5]),
+    *((one, other) for one in _SUPER_CONDUCTORS for other in (*_SCHEDULERS, *_CELL_CONDUCTORS)),
+    *((one, f"compute-{one.partition('-')[2]}") for one in _CELL_CONDUCTORS),
+    *((one, other) for one in _CELL_CONDUCTORS for other in _SCHEDULERS),
+    *((one, STORE) for one in _WITH_STORE),
 )
 
 
@@ -87,7 +87,7 @@ class Fault:
     :param after: the number of the wish with which it begins.
     :param who: the process; of a cut, one of the two.
     :param other: of a cut, the other one.
-    :param count: of a crash, after how many of the process's switching points; of a message, which one from then on;
+    :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one from then on;
         of a commit, which of the process.
     :param seconds: how long it lasts; how late a message is; by how much the clock is wrong.
     """
@@ -102,6 +102,7 @@ class Fault:
     def __str__(self) -> str:
         words = {
             "crash": f"{self.who} crashes after {self.count} more steps, for {self.seconds:.1f} s",
+            "stand still": f"{self.who} stands still after {self.count} more steps, for {self.seconds:.1f} s",
             "cut": f"{self.who} and {self.other} cannot reach each other for {self.seconds:.1f} s",
             "lose": f"the {_nth(self.count)} call from then on is lost",
             "double": f"the {_nth(self.count)} call from then on arrives twice, {self.seconds:.1f} s apart",
@@ -161,16 +162,18 @@ def draw(seed: str, operations: int = 50) -> Story:
 def _fault(chance: random.Random, operations: int) -> Fault:
     [kind] = chance.choices([*_FAULTS], [*_FAULTS.values()])
     after = chance.randrange(operations)
-    if kind == "crash":
+    if kind in ("crash", "stand still"):
         # Most come in the middle of something that has just begun.
         points = int(2 ** chance.uniform(0.0, 11.0))
-        return Fault(after, kind, chance.choice(PROCESSES), "", points, chance.uniform(0.0, 10.0))
+        # Who stands still for long finds its leases taken.
+        longest = 10.0 if kind == "crash" else 90.0
+        return Fault(after, kind, chance.choice(PROCESSES), "", points, chance.uniform(0.0, longest))
     if kind == "cut":
         return Fault(after, kind, *chance.choice(_TALKING), 0, chance.uniform(0.5, 40.0))
     if kind == "step clock":
         return Fault(after, kind, seconds=float(chance.choice((-600, -40, -5, 5, 40, 600))))
     if kind == "lose commit":
-        return Fault(after, kind, chance.choice(PROCESSES[:5]), "", chance.randrange(1, 20))
+        return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
     return Fault(after, kind, "", "", int(2 ** chance.uniform(0.0, 7.0)), 2 ** chance.uniform(-5.0, 6.0))
 
 

@@ -166,9 +166,36 @@ def test_a_crash_comes_at_the_very_switching_point_that_was_asked_for(points: in
             KERNEL.pause()
 
     KERNEL.start(work, "victim")
-    KERNEL.crash_at("victim", points, lambda: KERNEL.kill("victim"))
+    KERNEL.at_point("victim", points, lambda: KERNEL.kill("victim"))
     KERNEL.sleep(1.0)
     assert passed == list(range(points))
+
+
+def test_a_process_that_stands_still_goes_on_where_it_was_and_finds_what_came_meanwhile() -> None:
+    done: list[tuple[str, float]] = []
+    lock = Lock()
+    lock.acquire()
+
+    def work(name: str) -> None:
+        KERNEL.sleep(1.0)
+        done.append((name, KERNEL.now))
+
+    def wait() -> None:
+        assert lock.acquire(timeout=60.0)
+        done.append(("woken", KERNEL.now))
+
+    KERNEL.start(lambda: work("frozen"), "frozen")
+    KERNEL.start(wait, "frozen")
+    KERNEL.start(lambda: work("other"), "other")
+    KERNEL.sleep(0.5)
+    KERNEL.freeze("frozen")
+    lock.release()
+    KERNEL.start(lambda: done.append(("arrived", KERNEL.now)), "frozen")
+    KERNEL.sleep(9.5)
+    assert done == [("other", 1.0)]
+    KERNEL.thaw("frozen")
+    KERNEL.sleep(1.0)
+    assert sorted(done[1:]) == [("arrived", 10.0), ("frozen", 10.0), ("woken", 10.0)]
 
 
 def test_what_a_crashed_process_holds_of_others_locks_is_released() -> None:
