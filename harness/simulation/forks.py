@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO
+from typing import IO, NamedTuple
 
 from harness import cloud
 from harness.simulation.history import Outcome, live
@@ -51,21 +51,42 @@ def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story
     """Live through stories in processes of their own, so many at once; yield each with its outcome as it ends."""
     gc.collect()
     gc.freeze()
-    running: dict[int, tuple[Story, int, IO[bytes], str]] = {}
+    running: dict[int, _Running] = {}
     waiting = iter(stories)
-    while True:
-        while len(running) < at_once and (story := next(waiting, None)) is not None:
-            process, answer, folder = _fork(story)
-            running[answer.fileno()] = story, process, answer, folder
-        if not running:
-            return
-        for number in select.select(list(running), [], [])[0]:
-            story, process, answer, folder = running.pop(number)
-            text = answer.read()
-            answer.close()
-            _, status = os.waitpid(process, 0)
-            shutil.rmtree(folder, ignore_errors=True)
-            yield story, _outcome(text, status)
+    try:
+        while True:
+            while len(running) < at_once and (story := next(waiting, None)) is not None:
+                forked = _fork(story)
+                running[forked.answer.fileno()] = forked
+            if not running:
+                return
+            for number in select.select(list(running), [], [])[0]:
+                forked = running.pop(number)
+                yield forked.story, forked.end()
+    finally:
+        # Nobody asks for more: those that are under way are of no use.
+        for forked in running.values():
+            os.kill(forked.process, signal.SIGKILL)
+            forked.end()
+
+
+class _Running(NamedTuple):
+    """A history under way."""
+
+    story: Story
+    process: int
+    answer: IO[bytes]
+    folder: str
+
+    def end(self) -> Outcome:
+        """Wait for its end, remove its files, and return what has come of it."""
+        text = self.answer.read()
+        self.answer.close()
+        _, status = os.waitpid(self.process, 0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if not text:
+            return Outcome(f"the process of the history has ended with status {status}", "", 0, 0, 0.0)
+        return Outcome(**json.loads(text))
 
 
 def outcome_of(story: Story) -> Outcome:
@@ -74,13 +95,7 @@ def outcome_of(story: Story) -> Outcome:
     return outcome
 
 
-def _outcome(text: bytes, status: int) -> Outcome:
-    if not text:
-        return Outcome(f"the process of the history has ended with status {status}", "", 0, 0, 0.0, [])
-    return Outcome(**json.loads(text))
-
-
-def _fork(story: Story) -> tuple[int, IO[bytes], str]:
+def _fork(story: Story) -> _Running:
     sys.stdout.flush()
     sys.stderr.flush()
     folder = tempfile.mkdtemp(prefix="moorage-simulation-")
@@ -88,7 +103,7 @@ def _fork(story: Story) -> tuple[int, IO[bytes], str]:
     process = os.fork()
     if process:
         os.close(write)
-        return process, os.fdopen(read, "rb"), folder
+        return _Running(story, process, os.fdopen(read, "rb"), folder)
     # From here on this is the history's process, which ends without cleaning up: crashed tasks are left in it.
     status = 1
     with suppress(BaseException):
@@ -100,7 +115,7 @@ def _fork(story: Story) -> tuple[int, IO[bytes], str]:
             outcome = live(story)
         except BaseException as fault:  # noqa: BLE001 - whatever it is, it is told
             words = "".join(traceback.format_exception(fault))
-            outcome = Outcome(f"the simulation itself fails: {words}", "", 0, 0, 0.0, [])
+            outcome = Outcome(f"the simulation itself fails: {words}", "", 0, 0, 0.0)
         with os.fdopen(write, "wb") as answer:
             answer.write(json.dumps(asdict(outcome)).encode())
         status = 0

@@ -44,6 +44,7 @@ class Mishaps:
         self._armed.append((fault, [fault.count]))
 
     def __call__(self, sender: str, topic: str, method: str, answer: bool) -> Sequence[float]:
+        """Return after how many seconds each copy of a message arrives."""
         copies: tuple[float, ...] = (0.0,)
         for fault, left in list(self._armed):
             if (fault.kind == "lose answer") != answer:

@@ -52,6 +52,12 @@ class Kernel:
     """Runs tasks. The main greenlet of the machine's thread is the first one, of process ``outside``."""
 
     def __init__(self) -> None:
+        #: Tasks of former histories. To release one would run its ``finally`` blocks in the midst of the next history.
+        self._former: list[list[Task]] = []
+        self._ready: list[Task] = []
+        self._waiting: dict[int, Task] = {}
+        self._graveyard: list[Task] = []
+        self._frozen: dict[str, list[Task]] = {}
         self.reset(0)
 
     def reset(self, seed: object) -> None:
@@ -63,14 +69,15 @@ class Kernel:
         self.now = 0.0
         self._tasks = 0
         self._timers_set = 0
-        self._ready: list[Task] = []
+        self._former += [self._ready, list(self._waiting.values()), self._graveyard, *self._frozen.values()]
+        self._ready = []
         self._timers: list[tuple[float, int, Task]] = []
-        self._waiting: dict[int, Task] = {}
+        self._waiting = {}
         #: What a crash has left: never run, and never released, for that would run their ``finally`` blocks.
-        self._graveyard: list[Task] = []
+        self._graveyard = []
         self.dead: set[str] = set()
         #: By process that stands still, its tasks that could run.
-        self._frozen: dict[str, list[Task]] = {}
+        self._frozen = {}
         self.main = self.current = self._new(OUTSIDE, "main")
         self.main.green = greenlet.getcurrent()
         #: How likely a switch is where a lock is taken that is free.

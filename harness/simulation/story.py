@@ -87,8 +87,8 @@ class Fault:
     :param after: the number of the wish with which it begins.
     :param who: the process; of a cut, one of the two.
     :param other: of a cut, the other one.
-    :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one from then on;
-        of a commit, which of the process.
+    :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one
+        from then on; of a commit, which of the process.
     :param seconds: how long it lasts; how late a message is; by how much the clock is wrong.
     """
 

@@ -40,14 +40,3 @@ hoped_for_groups: Callable[[], None] = partial(
 ignored_generations: Callable[[], None] = partial(
     _break, "placement_store.claims.put", "    if found != wanted.generation:", "    if False:"
 )
-#: A conductor whose operation was taken over goes on with it.
-unguarded_steps: Callable[[], None] = partial(
-    _break,
-    "conductor.engine.operations",
-    "            if moved.rowcount != len(operations):",
-    "            if moved.rowcount > len(operations):",
-)
-#: What a failed attempt has left on its host is forgotten.
-forgotten_guests: Callable[[], None] = partial(
-    _break, "conductor.cell.steps.fall_back", 'guest_gone=payload.fate == "gone",', "guest_gone=True,"
-)
