@@ -124,10 +124,11 @@ class Story:
 
     def without(self, wishes: Sequence[Wish] = (), faults: Sequence[Fault] = ()) -> "Story":
         """Return the story without these."""
+        left_out: set[Wish | Fault] = {*wishes, *faults}
         return replace(
             self,
-            wishes=[one for one in self.wishes if one not in wishes],
-            faults=[one for one in self.faults if one not in faults],
+            wishes=[one for one in self.wishes if one not in left_out],
+            faults=[one for one in self.faults if one not in left_out],
         )
 
     def told(self) -> list[str]:

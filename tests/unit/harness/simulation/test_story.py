@@ -45,7 +45,7 @@ def broken_if(condition: Callable[[Story], bool]) -> Callable[[Story], Outcome]:
 
 
 @given(SEEDS, st.sets(st.integers(0, 49), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 def test_a_story_is_shrunk_to_what_breaks_the_promise(seed: str, needed: set[int]) -> None:
     story = draw(seed, 50)
     live = broken_if(lambda tried: needed <= {wish.number for wish in tried.wishes})
