@@ -59,7 +59,7 @@ class Broken(Exception):
 
 @dataclass
 class Told:
-    """What callers were told about one server.
+    """The answers of a cloud to orders about one server.
 
     :param orders: each kind of order with what became of it: accepted, refused, or nobody answered.
     """

@@ -16,7 +16,7 @@ from moorage import errors
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has come of a history.
+    """The outcome of a history.
 
     :param broken: the first promise that was found broken, in words; null if all are kept.
     :param trace: the check sum of all that happened.
@@ -33,7 +33,7 @@ class Outcome:
 
 
 class Mishaps:
-    """What befalls messages: each fault of the story strikes one call or one answer."""
+    """Decides what befalls messages: each fault of the story strikes one call or one answer."""
 
     def __init__(self) -> None:
         self._armed: list[tuple[Fault, list[int]]] = []

@@ -20,7 +20,7 @@ _publish = inproc.Broker.publish
 
 
 class Network:
-    """What befalls messages, and which pairs of processes are cut off from each other."""
+    """Holds what befalls messages, and which pairs of processes are cut off from each other."""
 
     def __init__(self) -> None:
         self.reset()

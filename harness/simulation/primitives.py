@@ -1,4 +1,4 @@
-"""What the standard library builds threads on, in terms of the kernel's tasks: locks, thread-local values, clocks."""
+"""Locks, thread-local values and clocks of the kernel's tasks: what the standard library builds threads on."""
 
 import itertools
 from collections.abc import Callable

@@ -17,7 +17,7 @@ Committed = Callable[[str, str], None]
 
 
 class StoreFaults:
-    """Which process cannot reach the store, or loses the answer to its next COMMIT; and who watches commits."""
+    """Holds which process cannot reach the store or loses the answer to a COMMIT, and who watches commits."""
 
     def __init__(self) -> None:
         self.reset()
