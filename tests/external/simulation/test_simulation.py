@@ -50,10 +50,10 @@ def test_the_histories_of_today_keep_all_promises_and_are_the_same_in_every_proc
     assert traces(one.stdout) == {last: found[last]}, one.stdout + one.stderr
 
 
-#: By break: the promise that is found broken.
-BREAKS = {"unguarded_claims": "promise 1", "hoped_for_groups": "promise 6", "ignored_generations": "promise 7"}
+#: By break: the promise that is found broken. The first one is found soonest.
+BREAKS = {"ignored_generations": "promise 7", "unguarded_claims": "promise 1", "hoped_for_groups": "promise 6"}
 #: In so many histories each of them is found. Of one seed, so that this does not depend on the date.
-WITHIN = 12
+WITHIN = 40
 
 
 @pytest.mark.parametrize("name", [*BREAKS] if LONG else [*BREAKS][:1])
