@@ -7,17 +7,20 @@ SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
 # Each worker has servers of its own.
 WORKERS ?= 3
+# Of the simulation, in `make drills`.
+HISTORIES ?= 10000
 # Where nothing compiled is kept, each of some hundred processes would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
 
-.PHONY: help demo test grid drills check style types layers docstrings packaging notes site sample clean $(SAMPLE)
+.PHONY: help demo test grid drills simulation check style types layers docstrings packaging notes site sample clean $(SAMPLE)
 
 help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
 	@echo "make grid     kill every process at every failpoint, and the servers under load (an hour)"
-	@echo "make drills   the long forms of what make test tries in short (an hour)"
+	@echo "make drills   the long forms of what make test tries in short (an hour), then make simulation"
+	@echo "make simulation   10,000 histories of a simulated cloud (hours of a processor; HISTORIES=1000 for fewer)"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"
 	@echo "make site     the documentation as a site, into build/site"
 	@echo "make $(SAMPLE)    write the sample configuration anew"
@@ -47,6 +50,10 @@ drills: $(VENV)/.test
 	.ci/install-servers
 	DRILLS=long MACHINE=long FUZZ=long $(PYTEST) $(WORKERS) --timeout 3600 \
 		$(shell grep -lrE --include='test_*.py' '"(DRILLS|MACHINE|FUZZ)"' tests) $(ARGS)
+	$(MAKE) simulation
+
+simulation: $(VENV)/.test
+	$(BIN)/python -m harness.simulation --histories $(HISTORIES) --jobs $(WORKERS) --most 3
 
 check: style types layers docstrings packaging notes site sample
 

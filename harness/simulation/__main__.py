@@ -1,0 +1,24 @@
+"""``python -m harness.simulation``: live through many histories, and tell the shortest form of each that goes wrong."""
+
+# ruff: noqa: E402  # what takes references to threads and clocks is imported after they are replaced
+import os
+import sys
+
+if os.environ.get("PYTHONHASHSEED") != "0":
+    # The order of sets is part of a history.
+    again = [sys.executable, "-m", "harness.simulation", *sys.argv[1:]]
+    os.execve(again[0], again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+
+from harness.simulation import patches
+
+patches.install()
+
+# isort: split
+from harness.simulation import network, store
+
+store.install()
+network.install()
+
+from harness.simulation import command
+
+sys.exit(command.main(sys.argv[1:]))

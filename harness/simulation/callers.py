@@ -1,0 +1,337 @@
+"""The callers of a simulated cloud: they ask for what the story says, and note what they are told."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.cloud import RunningCloud
+from harness.simulation.kernel import KERNEL, OUTSIDE
+from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Story, Wish
+from moorage import errors, ids
+from moorage.messages import (
+    AbortMigration,
+    BuildInstances,
+    ConfirmMigration,
+    CreateResourceProvider,
+    DeleteAllocations,
+    DeleteInstance,
+    EnsureResourceClass,
+    EvacuateInstance,
+    GetAllocations,
+    LiveMigrateInstance,
+    MigrateInstance,
+    PutAllocations,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    SelectDestinations,
+    SetHost,
+    SetInventories,
+    ShelveInstance,
+    UnshelveInstance,
+)
+from moorage.messages.wire import Message, Mutation
+from moorage.model import (
+    ConsumerAllocations,
+    Flavor,
+    Image,
+    Inventory,
+    ProviderAmounts,
+    RequestSpec,
+    Selection,
+    ServerGroup,
+)
+
+#: Of virtual seconds: how long an unanswered caller goes on repeating its request, and how often.
+_PATIENCE, _PAUSE = 240.0, 1.0
+LICENCE = "CUSTOM_LICENCE"
+FLAVORS = tuple(Flavor(name=f"of {n}", vcpus=n, memory_mb=1024 * n, root_gb=10 * n) for n in (1, 2, 3))
+#: Answers that say that something is broken, and not that a request is refused.
+_BROKEN = (errors.InternalError, errors.ConfigurationError)
+
+ACCEPTED, REFUSED, UNKNOWN = "accepted", "refused", "unknown"
+
+
+class Broken(Exception):
+    """A promise is broken: which one, and how that shows."""
+
+
+@dataclass
+class Told:
+    """The answers of a cloud to orders about one server.
+
+    :param orders: each kind of order with what became of it: accepted, refused, or nobody answered.
+    """
+
+    orders: list[tuple[str, str]] = field(default_factory=list)
+    flavors: list[Flavor] = field(default_factory=list)
+    group: str | None = None
+
+    def was(self, kinds: Iterable[str], *outcomes: str) -> bool:
+        """Return whether one of these orders had one of these outcomes."""
+        return any(kind in kinds and outcome in outcomes for kind, outcome in self.orders)
+
+
+class Callers:
+    """All callers of a cloud.
+
+    :param story: what they ask for.
+    """
+
+    def __init__(self, cloud: RunningCloud, story: Story) -> None:
+        self._cloud = cloud
+        self._story = story
+        self.servers: list[str | None] = [None] * SERVERS
+        self.told: dict[str, Told] = defaultdict(Told)
+        #: The flavor that each resize was ordered with, by its migration.
+        self.sizes: dict[str, Flavor] = {}
+        #: Consumers that are no servers.
+        self.others: set[str] = set()
+        self.forced_down = False
+        self.broken: list[str] = []
+        #: How often each kind of wish has had which answer.
+        self.answers: Counter[str] = Counter()
+        #: What may be asked for again.
+        self._asked: list[Callable[[], object]] = []
+        self._answers: dict[str, Any] = {}
+        self._busy = 0
+        self._licences = self._id("licences")
+        self.groups = {
+            self._id("group", policy): ServerGroup(uuid=self._id("group", policy), policy=policy)
+            for policy in ("anti-affinity", "affinity")
+        }
+
+    def furnish(self) -> None:
+        """Have a provider that is no host's, whose units callers write to consumers of their own."""
+        self._call("placement", EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
+        made = self._call(
+            "placement", CreateResourceProvider(request_id=ids.fresh(), uuid=self._licences, name="licences")
+        )
+        amounts = {LICENCE: Inventory(total=1000)}
+        self._call(
+            "placement",
+            SetInventories(
+                request_id=ids.fresh(), uuid=self._licences, generation=made.generation, inventories=amounts
+            ),
+        )
+
+    def ask(self, wish: Wish) -> None:
+        """Begin to ask for something; nobody waits for the answer."""
+        self._busy += 1
+        KERNEL.start(lambda: self._asking(wish), OUTSIDE, str(wish))
+
+    @property
+    def are_answered(self) -> bool:
+        """True if nobody waits for an answer."""
+        return not self._busy
+
+    def _asking(self, wish: Wish) -> None:
+        try:
+            self._DEEDS.get(wish.kind, Callers._order)(self, wish)
+            self.answers[f"{wish.kind}: done"] += 1
+        except _BROKEN as fault:
+            self.broken.append(f"{wish} is answered with {fault}")
+        except errors.MoorageError as refusal:
+            self.answers[f"{wish.kind}: {type(refusal).__name__}"] += 1
+            KERNEL.note(f"{wish}: {refusal}")
+        finally:
+            self._busy -= 1
+
+    # --- What they ask for --------------------------------------------------------------------------------------------
+
+    def _build(self, wish: Wish) -> None:
+        count = 2 if wish.choice % 5 == 0 else 1
+        uuids = tuple(self._id("server", wish.number, number) for number in range(count))
+        flavor = FLAVORS[wish.choice % len(FLAVORS)]
+        group = [*self.groups.values(), None, None][wish.choice // 8 % 4]
+        spec = RequestSpec(project_id="p", user_id="u", flavor=flavor, server_group=group)
+        for uuid in uuids:
+            self.told[uuid].flavors.append(flavor)
+            self.told[uuid].group = None if group is None else group.uuid
+        self.servers[wish.server] = uuids[0]
+        message = BuildInstances(request_id=self._request(wish), request_spec=spec, instance_uuids=uuids)
+        self._again(lambda: self._ordered(wish.kind, uuids, message))
+
+    def _order(self, wish: Wish) -> None:
+        uuid = self.servers[wish.server]
+        if uuid is None:
+            return
+        plain: dict[str, Any] = {"request_id": self._request(wish), "instance_uuid": uuid}
+        # Every other one leaves the choice to the scheduler.
+        moving = {**plain, "host": self._host(wish) if wish.choice % 2 else None}
+        flavor = FLAVORS[wish.choice // 2 % len(FLAVORS)]
+        orders: dict[str, Callable[[], Mutation[Any]]] = {
+            "delete": lambda: DeleteInstance(**plain),
+            "migrate": lambda: MigrateInstance(**moving),
+            "resize": lambda: ResizeInstance(**moving, flavor=flavor),
+            "confirm": lambda: ConfirmMigration(**plain),
+            "revert": lambda: RevertMigration(**plain),
+            "live-migrate": lambda: LiveMigrateInstance(**moving),
+            "abort": lambda: AbortMigration(**plain),
+            "evacuate": lambda: EvacuateInstance(**moving),
+            "shelve": lambda: ShelveInstance(**plain),
+            "unshelve": lambda: UnshelveInstance(**moving),
+            "rebuild": lambda: RebuildInstance(**plain, image=Image(id=f"image {wish.choice % 3}")),
+        }
+        message = orders[wish.kind]()
+        if wish.kind == "resize":
+            self.told[uuid].flavors.append(flavor)
+            self.sizes[ids.derived(message.request_id, "migration")] = flavor
+        self._again(lambda: self._ordered(wish.kind, (uuid,), message))
+
+    def _ordered(self, kind: str, uuids: Iterable[str], message: Mutation[Any]) -> None:
+        outcome = UNKNOWN
+        places = [(self.told[uuid].orders, len(self.told[uuid].orders)) for uuid in uuids]
+        for orders, _place in places:
+            orders.append((kind, outcome))
+        try:
+            self._send("conductor", message)
+            outcome = ACCEPTED
+        except errors.Unavailable:
+            raise
+        except errors.MoorageError:
+            outcome = REFUSED
+            raise
+        finally:
+            for orders, place in places:
+                orders[place] = (kind, outcome)
+
+    def _force(self, wish: Wish) -> None:
+        down = wish.kind == "force down"
+        self.forced_down = self.forced_down or down
+        message = SetHost(request_id=self._request(wish), service_host=self._host(wish), forced_down=down)
+        self._again(lambda: self._send("scheduler", message))
+
+    def _claim(self, wish: Wish) -> None:
+        """Claim a host directly, look at the answer, and let go of it after a while."""
+        uuid, flavor = self._id("claimer", wish.number), FLAVORS[wish.choice % len(FLAVORS)]
+        self.others.add(uuid)
+        spec = RequestSpec(project_id="p", user_id="u", flavor=flavor)
+        message = SelectDestinations(
+            request_id=self._request(wish), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
+        )
+        try:
+            self._again(lambda: self._select(message))
+            KERNEL.sleep(wish.choice % 30 / 10)
+        finally:
+            # Whoever has got no answer may have a claim.
+            self._call("placement", DeleteAllocations(request_id=self._request(wish, "release"), consumer_uuid=uuid))
+
+    def _select(self, message: SelectDestinations) -> None:
+        [selections] = self._send("scheduler", message)
+        self.broken += _faults_of(selections)
+
+    def _write(self, wish: Wish) -> None:
+        """Have two callers write to one consumer, both naming the generation that they have read: one of them wins."""
+        uuid = self._id("writer", wish.server % 2)
+        self.others.add(uuid)
+        try:
+            generation = self._call("placement", GetAllocations(consumer_uuid=uuid)).generation
+        except errors.ConsumerNotFound:
+            generation = None
+        won: list[int] = []
+        self._busy += 2
+        for amount in (1 + wish.choice % 7, 11 + wish.choice % 7):
+
+            def put(amount: int = amount) -> None:
+                held = {self._licences: ProviderAmounts(resources={LICENCE: amount})}
+                wanted = ConsumerAllocations(
+                    allocations=held,
+                    project_id="p",
+                    user_id="u",
+                    consumer_type="OTHER",
+                    consumer_generation=generation,
+                )
+                request_id = self._request(wish, amount)
+                try:
+                    self._call("placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted))
+                    won.append(amount)
+                    if len(won) > 1:
+                        self.broken.append(
+                            f"promise 7: two writers have both replaced generation {generation} of {uuid}"
+                        )
+                except errors.MoorageError as refusal:
+                    KERNEL.note(f"{wish}: {refusal}")
+                finally:
+                    self._busy -= 1
+
+            KERNEL.start(put, OUTSIDE, str(wish))
+
+    def _repeat(self, wish: Wish) -> None:
+        """Send an earlier request again, whether or not it has been answered yet."""
+        if self._asked:
+            self._asked[wish.choice % len(self._asked)]()
+
+    _DEEDS: Mapping[str, Callable[["Callers", Wish], None]] = {
+        "build": _build,
+        "force down": _force,
+        "force up": _force,
+        "claim": _claim,
+        "write": _write,
+        "repeat": _repeat,
+    }
+
+    def _again(self, ask: Callable[[], object]) -> None:
+        """Ask for something, perhaps not for the last time."""
+        self._asked.append(ask)
+        ask()
+
+    # --- Calls --------------------------------------------------------------------------------------------------------
+
+    def _send(self, topic: str, message: Mutation[Any]) -> Any:
+        """Send a request until it is answered; an answer differs from no other answer to it."""
+        answer = self._call(topic, message)
+        essence = _essence(answer)
+        first = self._answers.setdefault(message.request_id, essence)
+        if first != essence:
+            self.broken.append(f"promise 4: {message.method} is answered with {first}, and then with {essence}")
+        return answer
+
+    def _call(self, topic: str, message: Message[Any]) -> Any:
+        return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
+
+    def _host(self, wish: Wish) -> str:
+        return f"{CELLS[wish.choice // 2 % 2]}-host-{wish.choice // 4 % HOSTS_OF_A_CELL + 1:04d}"
+
+    def _request(self, wish: Wish, *more: object) -> str:
+        return self._id("request", wish.number, *more)
+
+    def _id(self, *words: object) -> str:
+        return ids.derived("simulation", self._story.seed, *words)
+
+
+def until_answered(call: Callable[[], Any]) -> Any:
+    """Repeat a call while nobody answers, as whoever is not answered does."""
+    end = KERNEL.now + _PATIENCE
+    while True:
+        try:
+            return call()
+        except (errors.Unavailable, errors.RequestInProgress):
+            if KERNEL.now > end:
+                raise
+            KERNEL.sleep(_PAUSE)
+
+
+def _essence(answer: Any) -> object:
+    """Return what is the same in every answer to one request: a claim may be released in between."""
+    if isinstance(answer, list) and answer and isinstance(answer[0], list):
+        return [[(one.service_host, one.claim_id) for one in selections] for selections in answer]
+    if hasattr(answer, "forced_down"):
+        return answer.service_host
+    return answer
+
+
+def _faults_of(selections: list[Selection]) -> list[str]:
+    """Return in words what is wrong with the hosts of an answer."""
+    first, *alternates = selections
+    faults = []
+    if first.claim_id is None and not first.released:
+        faults.append(f"promise 5: the first of {selections} is not claimed")
+    if any(one.claim_id is not None for one in alternates):
+        faults.append(f"promise 5: an alternate of {selections} is claimed")
+    if len({one.cell_uuid for one in selections}) > 1:
+        faults.append(f"promise 5: an alternate of {selections} is in another cell")
+    if len({one.service_host for one in selections}) < len(selections):
+        faults.append(f"promise 5: a host is twice in {selections}")
+    return faults

@@ -1,0 +1,99 @@
+"""The cloud of a simulation: each service is a process that can crash at any point, and be started again."""
+
+import threading
+from collections.abc import Iterator
+
+from compute.service import ComputeService
+from conductor.service import CellConductor, SuperConductor
+from harness.cloud import CloudSpec, RunningCloud
+from harness.simulation import network, store
+from harness.simulation.kernel import KERNEL
+from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
+from moorage import errors
+from moorage.service.process import Service
+from scheduler.service import SchedulerService
+
+#: Seconds between two tries to start a service that misses something.
+_START_INTERVAL = 1.0
+
+
+class SimulatedCloud(RunningCloud):
+    """A cloud in the kernel. Its services do not stop: they crash, or the simulation ends."""
+
+    def add(self, name: str, service: Service) -> None:
+        """Start one more service, in a process of its own."""
+        self.services[name] = service
+        done = threading.Event()
+        KERNEL.start(lambda: self._begin(name, service, done), name, f"start of {name}")
+        done.wait()
+
+    def _begin(self, name: str, service: Service, done: threading.Event) -> None:
+        while True:
+            try:
+                service.start()
+                break
+            except errors.MoorageError as fault:
+                KERNEL.note(f"start of {name}: {fault}")
+                KERNEL.sleep(_START_INTERVAL)
+                service = self.services[name] = self.anew(name)
+        done.set()
+
+    def crash(self, name: str) -> None:
+        """End a process where it stands: its transactions are rolled back, and its servers leave the bus."""
+        with KERNEL.atomic():
+            KERNEL.kill(name)
+            store.drop_connections(name)
+            network.drop_listeners(name)
+        self.services.pop(name, None)
+
+    def restart(self, name: str) -> None:
+        """Start a crashed process again; returns before it serves."""
+        if name in self.services:
+            return
+        KERNEL.revive(name)
+        service = self.services[name] = self.anew(name)
+        KERNEL.start(lambda: self._begin(name, service, threading.Event()), name, f"start of {name}")
+
+    def anew(self, name: str) -> Service:
+        """Return the service of a process, not yet started; its kind is that of its name before the number."""
+        kind, _, cell = name.partition("-")
+        if kind == "compute":
+            return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
+        if not kind.startswith("conductor"):
+            return SchedulerService(self.configuration(), name)
+        return CellConductor(self.configuration(), name, cell) if cell else SuperConductor(self.configuration(), name)
+
+    def _services(self) -> Iterator[tuple[str, Service]]:
+        for name in PROCESSES:
+            yield name, self.anew(name)
+
+    def compute(self, cell: str, hosts: int) -> ComputeService:
+        """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
+        name = f"agent-{cell}"
+        layout = {"hosts": hosts, "host_prefix": f"{cell}-host", "state_file": str(self.folder / f"{name}.guests")}
+        return ComputeService(self.configuration(compute={"agent": name}, fake_driver=layout), cell)
+
+
+def specification() -> CloudSpec:
+    """Return the cloud of a simulation: few threads, and intervals as in production."""
+    return CloudSpec(
+        hosts=HOSTS_OF_A_CELL * len(CELLS),
+        cells=len(CELLS),
+        settings={
+            "rpc": {"call_timeout": 20.0, "threads": 8},
+            "service": {"report_interval": 60.0},
+            "conductor": {
+                "report_interval": 5.0,
+                "workers": 8,
+                "delete_patience": 30.0,
+                "lease_seconds": 30.0,
+                "build_timeout": 60.0,
+                "retry_backoff": 0.5,
+                "housekeeping_interval": 30.0,
+            },
+            "compute": {"report_interval": 5.0, "workers": 4},
+            "scheduler": {"view_compare_interval": 60.0},
+            "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
+            "fake_driver": {"vcpus": 8, "memory_mb": 16384, "disk_gb": 200, "fail_rate": 0.1, "spawn_seconds": 0.3},
+        },
+    )

@@ -1,0 +1,85 @@
+"""The command of the simulation: many histories, and for each that goes wrong a short story in words."""
+
+import argparse
+import datetime
+import importlib
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.simulation.story import Story, draw
+
+_say = partial(print, flush=True)
+
+if TYPE_CHECKING:
+    from harness.simulation.history import Outcome
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Live through histories; return 0 if all promises are kept, and 1 if one is broken."""
+    asked = _parsed(arguments)
+    if asked.load:
+        # It may change what is imported next.
+        module, _, function = asked.load.partition(":")
+        loaded = importlib.import_module(module)
+        getattr(loaded, function)()
+    _say(f"seed {asked.seed}: {asked.histories} histories of {asked.operations} operations")
+    from harness.simulation import forks
+
+    forks.prepare()
+    spent = broken = 0
+    counts: Counter[str] = Counter()
+    stories = (draw(name, asked.operations) for name in _names(asked.seed, asked.histories))
+    for story, outcome in forks.outcomes(stories, asked.jobs):
+        spent += 1
+        counts.update(outcome.counts)
+        if asked.verbose:
+            _say(
+                f"{story.seed}: trace {outcome.trace}, {outcome.switches} switches, {outcome.commits} commits, "
+                f"{outcome.virtual_seconds:.0f} s: {outcome.broken or 'kept'}",
+                flush=True,
+            )
+        if outcome.broken:
+            broken += 1
+            _tell(story, outcome, 0 if asked.as_it_is else asked.shrink)
+            if broken >= asked.most:
+                break
+    _say(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    _say(f"{spent} histories, {broken} with a broken promise")
+    return 1 if broken else 0
+
+
+def _names(seed: str, histories: int) -> list[str]:
+    """Return the seed of each history: a single one is that of the whole, so that what was printed replays."""
+    return [seed] if histories == 1 else [f"{seed}/{number}" for number in range(histories)]
+
+
+def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
+    """Print a history that breaks a promise, as short as it can be made."""
+    _say(f"\n{story.seed} breaks a promise: {outcome.broken}")
+    if tries:
+        from harness.simulation import forks
+        from harness.simulation.shrink import shrunk
+
+        story, outcome = shrunk(story, outcome, forks.outcome_of, tries)
+        _say(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
+    _say("\n".join(story.told()))
+    _say("what happened:", *outcome.happened, sep="\n")
+    _say(
+        f"trace {outcome.trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n", flush=True
+    )
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
+    parser.add_argument("--seed", default=datetime.date.today().isoformat(), help="by default the date")
+    parser.add_argument("--histories", type=int, default=1)
+    parser.add_argument("--operations", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=1, help="histories at once, each in a process of its own")
+    parser.add_argument("--most", type=int, default=1, help="stop after so many that break a promise")
+    parser.add_argument("--shrink", type=int, default=150, help="stories tried at most to shorten one that fails")
+    parser.add_argument("--as-it-is", action="store_true", help="do not shorten it")
+    parser.add_argument("--verbose", action="store_true", help="a line for each history")
+    parser.add_argument("--load", help="module:function to call before the first history")
+    return parser.parse_args(arguments)

@@ -1,0 +1,192 @@
+"""One history: a cloud, what its story says, and the judgement; to be lived in a process of its own."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.simulation import network, patches, store
+from harness.simulation.callers import Broken, Callers
+from harness.simulation.cloud import SimulatedCloud, specification
+from harness.simulation.judge import Judge
+from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
+from harness.simulation.story import STORE, Fault, Story
+from moorage import errors
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a history.
+
+    :param broken: the first promise that was found broken, in words; null if all are kept.
+    :param trace: the check sum of all that happened.
+    """
+
+    broken: str | None
+    trace: str
+    switches: int
+    commits: int
+    virtual_seconds: float
+    happened: Sequence[str] = ()
+    #: How often each kind of wish has had which answer, and how many servers have ended in which state.
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Mishaps:
+    """Decides what befalls messages: each fault of the story strikes one call or one answer."""
+
+    def __init__(self) -> None:
+        self._armed: list[tuple[Fault, list[int]]] = []
+        self.happened: list[str] = []
+
+    def arm(self, fault: Fault) -> None:
+        """Let a fault strike the message that it counts to."""
+        self._armed.append((fault, [fault.count]))
+
+    def __call__(self, sender: str, topic: str, method: str, answer: bool) -> Sequence[float]:
+        """Return after how many seconds each copy of a message arrives."""
+        copies: tuple[float, ...] = (0.0,)
+        for fault, left in list(self._armed):
+            if (fault.kind == "lose answer") != answer:
+                continue
+            left[0] -= 1
+            if left[0] <= 0:
+                self._armed.remove((fault, left))
+                copies = {"double": (0.0, fault.seconds), "delay": (fault.seconds,)}.get(fault.kind, ())
+                kind = "answer to " if answer else ""
+                self.happened.append(f"{KERNEL.now:8.3f}  {fault.kind}: {kind}{method} on {topic}, sent by {sender}")
+        return copies
+
+
+def live(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Outcome:
+    """Live through a story, and judge it. The process is to end afterwards: crashed tasks are left in it.
+
+    :param watch: called with each line of the log of what happens.
+    """
+    KERNEL.reset(story.seed)
+    patches.begin(story.seed)
+    network.NETWORK.reset()
+    store.FAULTS.reset()
+    life = _Life(story)
+    broken: str | None = None
+    try:
+        life.run()
+    except (Broken, Deadlock) as fault:
+        broken = str(fault)
+    except (TimeoutError, errors.Unavailable) as fault:
+        broken = f"promise 10: {fault}"
+    for line in life.mishaps.happened:
+        watch(line)
+    commits = life.judge.commits if life.judge else 0
+    counts = dict(life.callers.answers) if life.callers else {}
+    return Outcome(broken, KERNEL.trace, KERNEL.switches, commits, KERNEL.now, life.mishaps.happened, counts)
+
+
+class _Life:
+    """A story that is being lived."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self.mishaps = Mishaps()
+        self.judge: Judge | None = None
+        self.callers: Callers | None = None
+        self._cloud = SimulatedCloud(specification())
+        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._is_calm = False
+
+    def run(self) -> None:
+        """Live through it.
+
+        :raises Broken: a promise is.
+        """
+        cloud, story = self._cloud, self._story
+        cloud.start()
+        callers = self.callers = Callers(cloud, story)
+        self.judge = Judge(cloud, callers)
+        callers.furnish()
+        network.NETWORK.mishap = self.mishaps
+        faults = list(story.faults)
+        for wish in story.wishes:
+            while faults and faults[0].after <= wish.number:
+                self._strike(faults.pop(0))
+            KERNEL.sleep(wish.gap)
+            callers.ask(wish)
+            self.judge.check()
+        for fault in faults:
+            self._strike(fault)
+        KERNEL.sleep(1.0)
+        self._calm()
+        self.judge.settle()
+        self.judge.verdict()
+
+    def _strike(self, fault: Fault) -> None:
+        """Let something go wrong, now or when it is due."""
+        if fault.kind == "crash":
+            KERNEL.at_point(fault.who, fault.count, lambda: self._crash(fault))
+        elif fault.kind == "stand still":
+            KERNEL.at_point(fault.who, fault.count, lambda: self._freeze(fault))
+        elif fault.kind == "cut":
+            self._cut(fault.who, fault.other, 1)
+            self._later(fault.seconds, lambda: self._cut(fault.who, fault.other, -1))
+        elif fault.kind == "lose commit":
+            store.FAULTS.lost_commits[fault.who] = fault.count
+        elif fault.kind == "step clock":
+            self._log(str(fault))
+            patches.wall_offsets[patches.STORE] = patches.wall_offsets.get(patches.STORE, 0.0) + fault.seconds
+        else:
+            self.mishaps.arm(fault)
+
+    def _crash(self, fault: Fault) -> None:
+        if fault.who not in self._cloud.services or self._is_calm:
+            return
+        self._log(f"{fault.who} crashes in {KERNEL.current.name}")
+        self._cloud.crash(fault.who)
+        self._later(fault.seconds, lambda: self._restart(fault.who))
+
+    def _freeze(self, fault: Fault) -> None:
+        self._log(f"{fault.who} stands still in {KERNEL.current.name}")
+        KERNEL.freeze(fault.who)
+        self._later(fault.seconds, lambda: self._thaw(fault.who))
+
+    def _thaw(self, name: str) -> None:
+        self._log(f"{name} goes on")
+        KERNEL.thaw(name)
+
+    def _restart(self, name: str) -> None:
+        if name not in self._cloud.services:
+            self._log(f"{name} is started again")
+            self._cloud.restart(name)
+
+    def _cut(self, one: str, other: str, change: int) -> None:
+        self._cuts[one, other] += change
+        is_cut = self._cuts[one, other] > 0
+        self._log(f"{one} and {other} {'are cut off from' if is_cut else 'can reach'} each other")
+        if other == STORE:
+            (store.FAULTS.cut_off.add if is_cut else store.FAULTS.cut_off.discard)(one)
+        else:
+            pair = frozenset((one, other))
+            (network.NETWORK.cuts.add if is_cut else network.NETWORK.cuts.discard)(pair)
+
+    def _calm(self) -> None:
+        """Let nothing more go wrong, and all processes run."""
+        self._is_calm = True
+        KERNEL.forget_points()
+        for process in KERNEL.frozen:
+            KERNEL.thaw(process)
+        network.NETWORK.mishap = lambda *_what: (0.0,)
+        network.NETWORK.cuts.clear()
+        store.FAULTS.cut_off.clear()
+        store.FAULTS.lost_commits.clear()
+        for process in sorted(KERNEL.dead):
+            self._restart(process)
+
+    def _later(self, seconds: float, do: Callable[[], Any]) -> None:
+        def wait() -> None:
+            KERNEL.sleep(seconds)
+            if not self._is_calm:
+                do()
+
+        KERNEL.start(wait, OUTSIDE, "later")
+
+    def _log(self, line: str) -> None:
+        self.mishaps.happened.append(f"{KERNEL.now:8.3f}  {line}")

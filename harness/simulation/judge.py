@@ -1,0 +1,253 @@
+"""The judge of a history: at each commit, and once all is quiet, what must hold by what callers were told."""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from compute.fake.guest_file import GuestFile
+from harness.simulation import store
+from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, Told, until_answered
+from harness.simulation.cloud import SimulatedCloud
+from harness.simulation.kernel import KERNEL
+from moorage import errors, ids
+from moorage.messages import (
+    AuditStore,
+    DeleteAllocations,
+    ListHosts,
+    ListInstances,
+    ListMigrations,
+    ListOperations,
+    SelectDestinations,
+    SetHost,
+)
+from moorage.messages.wire import Message
+from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, Resources
+
+#: Virtual seconds after which nothing may go on any more: more than all time-outs of a cloud, one after another.
+_QUIET_WITHIN = 1200.0
+_LOOK = 3.0
+_AT_REST = ("active", "moved", "shelved", "error", "deleted")
+
+# An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
+_WRONG_INVENTORIES = """
+SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
+  FROM inventories i
+  JOIN resource_providers p ON p.id = i.resource_provider_id
+  LEFT JOIN (SELECT resource_provider_id, resource_class_id, SUM(used) AS amount
+               FROM allocations GROUP BY resource_provider_id, resource_class_id) a
+    ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
+ WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
+"""
+_PLACEMENTS = """
+SELECT DISTINCT c.uuid, p.root_provider_id
+  FROM allocations a
+  JOIN consumers c ON c.id = a.consumer_id
+  JOIN resource_providers p ON p.id = a.resource_provider_id
+ WHERE c.consumer_type = 'INSTANCE'
+"""
+
+
+class Judge:
+    """Judges one history."""
+
+    def __init__(self, cloud: SimulatedCloud, callers: Callers) -> None:
+        self._cloud = cloud
+        self._callers = callers
+        self._file = sqlite3.Connection(f"file:{cloud.database.url.database}?mode=ro", uri=True)
+        self.commits = 0
+        store.FAULTS.committed = self._committed
+
+    # --- At each commit -----------------------------------------------------------------------------------------------
+
+    def _committed(self, process: str, file: str) -> None:
+        """Check what holds at every moment; called right after a commit, before anything else happens."""
+        if file != self._cloud.database.url.database:
+            return
+        self.commits += 1
+        wrong = [
+            f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
+            f"and {used} counted as used, of {capacity:g}"
+            for name, number, used, amount, capacity in self._file.execute(_WRONG_INVENTORIES)
+        ]
+        roots: dict[str, set[int]] = defaultdict(set)
+        for uuid, root in self._file.execute(_PLACEMENTS):
+            roots[uuid].add(root)
+        wrong += [f"promise 2: {uuid} is on {len(on)} hosts at once" for uuid, on in roots.items() if len(on) > 1]
+        wrong += self._broken_rules(roots)
+        if wrong:
+            self._callers.broken += wrong
+
+    def _broken_rules(self, roots: Mapping[str, set[int]]) -> Iterator[str]:
+        for group in self._callers.groups.values():
+            members = [uuid for uuid, told in self._callers.told.items() if told.group == group.uuid and uuid in roots]
+            places = Counter(root for uuid in members for root in roots[uuid])
+            if group.policy == "anti-affinity" and max(places.values(), default=0) > 1:
+                yield f"promise 6: two members of the anti-affinity group are on one host: {places}"
+            # Members on a host that is forced down do not count.
+            if group.policy == "affinity" and len(places) > 1 and not self._callers.forced_down:
+                yield f"promise 6: the members of the affinity group are on {len(places)} hosts"
+
+    def check(self) -> None:
+        """Raise what has been found so far.
+
+        :raises Broken: a promise is.
+        """
+        if self._callers.broken:
+            raise Broken(self._callers.broken[0])
+
+    # --- When all is quiet --------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let all hosts be up, and wait until nothing goes on.
+
+        :raises Broken: something goes on for ever.
+        """
+        for host in self._ask("scheduler", ListHosts()):
+            self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host.service_host, forced_down=False))
+        end = KERNEL.now + _QUIET_WITHIN
+        while not self._callers.are_answered or self._going_on() or self._going_on():
+            self.check()
+            if KERNEL.now > end:
+                raise Broken(f"promise 10: this goes on for ever: {self._going_on() or 'callers wait'}")
+            KERNEL.sleep(_LOOK)
+
+    def _going_on(self) -> list[str]:
+        pending = [
+            f"{one.kind} of {one.subject} at {one.step}, try {one.tries}: {one.reason}"
+            for one in self._ask("conductor", ListOperations())
+        ]
+        residues = [f"residue {one.uuid}" for one in self._holders() if one.consumer_type == "RESIDUE"]
+        down = [f"{host.service_host} is down" for host in self._ask("scheduler", ListHosts()) if not host.up]
+        unaccepted = [
+            f"{one.uuid} is held by an unaccepted claim"
+            for one in self._holders()
+            if one.accepted_by is None and one.uuid not in self._callers.others
+        ]
+        return pending + residues + down + unaccepted
+
+    def verdict(self) -> None:
+        """Compare what there is with what callers were told.
+
+        :raises Broken: a promise is.
+        """
+        self.check()
+        instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
+        self._callers.answers.update(f"ended {one.state}" for one in instances)
+        self._check_states({one.uuid: one for one in instances})
+        hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
+        migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
+        wanted, guests = self._wanted(instances, hosts, migrations)
+        _compare("promise 3: allocations", self._held(), wanted)
+        _compare("promise 3: guests", self._guests(), guests)
+        self._probe()
+        self.check()
+
+    def _check_states(self, found: Mapping[str, Instance]) -> None:
+        for uuid, told in self._callers.told.items():
+            if (instance := found.get(uuid)) is not None:
+                for promise, wrong in _faults_of(instance, told):
+                    raise Broken(f"promise {promise}: {uuid} is {instance.state}, {wrong}")
+            elif told.was(["build"], ACCEPTED):
+                raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
+
+    def _wanted(
+        self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
+    ) -> tuple[dict[object, object], dict[object, object]]:
+        """Return what each consumer is to hold of which host, and how many guests of each server a host is to have."""
+        held: dict[object, object] = {}
+        guests: Counter[object] = Counter()
+        for instance in instances:
+            if instance.host is None or instance.state in ("deleted", "shelved"):
+                continue
+            flavor = instance.flavor
+            if instance.state == "moved" and instance.migration_uuid is not None:
+                migration = migrations[instance.migration_uuid]
+                source = str(migration.source_host)
+                held[migration.uuid, hosts[source].compute_node_uuid] = _amounts(flavor)
+                guests[source, instance.uuid] += 1
+                flavor = self._callers.sizes.get(migration.uuid, flavor)
+            held[instance.uuid, hosts[instance.host].compute_node_uuid] = _amounts(flavor)
+            guests[instance.host, instance.uuid] += 1
+        return held, dict(guests)
+
+    def _held(self) -> dict[object, object]:
+        return {
+            (one.uuid, provider): dict(amounts)
+            for one in self._holders()
+            if one.uuid not in self._callers.others
+            for provider, amounts in one.held.items()
+        }
+
+    def _holders(self) -> Sequence[Any]:
+        return list(self._ask("placement", AuditStore(amounts=True)).holders)
+
+    def _guests(self) -> dict[object, object]:
+        found: Counter[object] = Counter()
+        for cell in self._cloud.cell_names:
+            file = GuestFile(self._cloud.folder / f"agent-{cell}.guests")
+            file.open()
+            try:
+                found.update((guest.host, guest.instance_uuid) for guest in file.guests())
+            finally:
+                file.close()
+        return dict(found)
+
+    def _probe(self) -> None:
+        """Ask for the most that any host has left, and for more than that: the answers are known."""
+        free = [
+            row[0] for row in self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")
+        ]
+        most = max(free, default=0)
+        for vcpus, fits in ((most, True), (most + 1, False)):
+            if not vcpus:
+                continue
+            uuid = ids.fresh()
+            self._callers.others.add(uuid)
+            spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=vcpus, memory_mb=1, root_gb=0))
+            message = SelectDestinations(
+                request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,), num_alternates=0
+            )
+            try:
+                self._ask("scheduler", message)
+            except errors.NoValidHost as refusal:
+                if fits:
+                    raise Broken(f"promise 8: a host has {vcpus} VCPU left, and yet: {refusal}") from None
+                if refusal.data.get("explanation") is None:
+                    raise Broken(f"promise 9: this is not explained: {refusal}") from None
+                continue
+            if not fits:
+                raise Broken(f"promise 1: no host has {vcpus} VCPU left, and yet they are claimed")
+            self._ask("placement", DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid))
+
+    def _ask(self, topic: str, message: Message[Any]) -> Any:
+        return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
+
+
+def _faults_of(instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
+    """Yield in words what is wrong with how an instance stands at last, each with the promise that it breaks."""
+    state, possible = instance.state, (ACCEPTED, UNKNOWN)
+    if state not in _AT_REST:
+        yield 10, "and remains so"
+    if state != "deleted" and told.was(["delete"], ACCEPTED):
+        yield 4, "though the order to delete it was accepted"
+    if state == "deleted" and not told.was(["delete"], *possible):
+        yield 4, "and nobody wanted that"
+    if state == "moved" and not told.was(["migrate", "resize"], *possible):
+        yield 11, "and nobody wanted that"
+    if state == "shelved" and not told.was(["shelve"], *possible):
+        yield 11, "and nobody wanted that"
+    if state == "error" and not instance.reason:
+        yield 9, "and has no reason"
+    if instance.flavor not in told.flavors:
+        yield 11, f"and has flavor {instance.flavor}, which nobody wanted"
+
+
+def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, object]) -> None:
+    for key in sorted(found.keys() | wanted.keys(), key=str):
+        if found.get(key) != wanted.get(key):
+            raise Broken(f"{what} of {key} are {found.get(key)}, and should be {wanted.get(key)}")
+
+
+def _amounts(flavor: Flavor) -> Resources:
+    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb}

@@ -1,0 +1,123 @@
+"""The message bus of a simulation: deliveries take their time, and may be late, doubled, lost or cut off."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.simulation.kernel import KERNEL, OUTSIDE
+from moorage.bus import inproc
+
+#: The process that has the messages in transit. It never crashes.
+BROKER = "broker"
+#: Seconds that a message is on its way, on average.
+_TRANSIT = 0.002
+
+#: Called with the sender, the topic and the method of a message (of an answer: its method, with ``answer`` set);
+#: returns after how many seconds each copy of it arrives: none if it is lost.
+Mishap = Callable[[str, str, str, bool], Sequence[float]]
+
+_publish = inproc.Broker.publish
+
+
+class Network:
+    """Holds what befalls messages, and which pairs of processes are cut off from each other."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Deliver all messages once, and soon."""
+        self.cuts: set[frozenset[str]] = set()
+        self.mishap: Mishap = lambda _sender, _topic, _method, _answer: (0.0,)
+        self.brokers: list[inproc.Broker] = []
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """Return whether messages between two processes are lost."""
+        return frozenset((one, other)) in self.cuts
+
+    def carry(self, sender: str, what: tuple[str, str, bool], deliver: Callable[[], object]) -> None:
+        """Deliver a message in a while, as often as befalls it."""
+        for late in self.mishap(sender, *what):
+            seconds = late + KERNEL.chance.expovariate(1 / _TRANSIT)
+
+            def arrive(seconds: float = seconds) -> None:
+                KERNEL.sleep(seconds)
+                deliver()
+
+            KERNEL.start(arrive, BROKER, f"message {what[1]}")
+
+
+NETWORK = Network()
+
+
+class _AnswerBox:
+    """Where the answer to a message is put: it travels back to the sender."""
+
+    def __init__(self, box: Any, sender: str, topic: str, method: str) -> None:
+        self._box, self._sender, self._what = box, sender, (topic, method, True)
+
+    def put(self, text: str) -> None:
+        """Send the answer."""
+        server = KERNEL.current.process
+
+        def deliver() -> None:
+            if not NETWORK.is_cut(server, self._sender) and self._sender not in KERNEL.dead:
+                self._box.put(text)
+
+        KERNEL.note(f"answer {self._what[1]} {text}")
+        NETWORK.carry(server, self._what, deliver)
+
+
+def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> bool:
+    """Send a message, in place of :meth:`inproc.Broker.publish`."""
+    sender, method = KERNEL.current.process, str(envelope.message["method"])
+    KERNEL.note(f"send {key} {envelope.message}")
+    if envelope.box is not None:
+        envelope = replace(envelope, box=_AnswerBox(envelope.box, sender, key[1], method))
+    wire = _Wire(sender, envelope)
+    NETWORK.carry(sender, (key[1], method, False), lambda: _publish(broker, key, wire))  # type: ignore[arg-type]
+    return key in broker._queues  # noqa: SLF001
+
+
+class _Wire:
+    """An envelope, with its sender for the listener."""
+
+    def __init__(self, sender: str, envelope: Any) -> None:
+        self.sender, self.envelope = sender, envelope
+
+    def expired(self) -> bool:
+        return bool(self.envelope.expired())
+
+
+def _take(listener: Any, wire: _Wire) -> None:
+    """Hand a message to a server in a task of its process, in place of :meth:`inproc.InprocListener.take`."""
+    process = listener.simulated_process
+    if NETWORK.is_cut(wire.sender, process):
+        return
+    KERNEL.start(lambda: listener.on_incoming_callback([inproc.InprocMessage(wire.envelope)]), process, "arrival")
+
+
+_listen = inproc.InprocListener.__init__
+
+
+def _made(listener: Any, home: inproc.Broker, keys: Sequence[inproc.Key]) -> None:
+    listener.simulated_process = KERNEL.current.process
+    if home not in NETWORK.brokers:
+        NETWORK.brokers.append(home)
+    _listen(listener, home, keys)
+
+
+def install() -> None:
+    """Have all messages of the in-process bus carried by the simulated network."""
+    broker: Any = inproc.Broker
+    listener: Any = inproc.InprocListener
+    broker.publish, listener.take, listener.__init__ = _send, _take, _made
+
+
+def drop_listeners(process: str) -> None:
+    """Take a crashed process's servers off the bus, as a broker does when its connections are lost."""
+    for broker in NETWORK.brokers:
+        for queue in broker._queues.values():  # noqa: SLF001
+            for listener in list(queue.takers):
+                if getattr(listener, "simulated_process", OUTSIDE) == process:
+                    queue.takers.remove(listener)

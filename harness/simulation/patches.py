@@ -1,0 +1,82 @@
+"""Replaces the threads, clocks and random numbers of the standard library, before anything else is imported.
+
+After this the process has one thread for good. Modules that have taken a reference before keep the original: so this
+comes first, in a process of its own.
+"""
+
+# ruff: noqa: SLF001  # what is replaced here is private
+import _thread
+import itertools
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+from harness.simulation import primitives
+from harness.simulation.kernel import KERNEL
+
+#: The wall clock at the beginning of each history.
+_EPOCH = 1_800_000_000.0
+#: What takes references to threads, clocks or random numbers when it is imported.
+_FIRST = ("concurrent.futures.thread", "moorage", "oslo_messaging", "sqlalchemy")
+
+_random = random.Random()
+_hashes = itertools.count()
+#: By process, by how many seconds its wall clock is wrong.
+wall_offsets: dict[str, float] = {}
+#: The process whose wall clock is the database's.
+STORE = "store"
+
+
+def wall_clock(process: str | None = None) -> float:
+    """Return the time of a process's wall clock, by default the calling task's, in seconds since 1970."""
+    return _EPOCH + KERNEL.now + wall_offsets.get(process or KERNEL.current.process, 0.0)
+
+
+def install() -> None:
+    """Replace them.
+
+    :raises RuntimeError: modules that use threads are imported already.
+    """
+    early = [name for name in _FIRST if name in sys.modules]
+    if early:
+        raise RuntimeError(f"the simulation has to be installed before {', '.join(early)} is imported")
+    # mypy takes modules for what they are declared to be.
+    modules: tuple[Any, ...] = (_thread, threading, time, queue, os, random)
+    thread, threads, clocks, queues, system, chance = modules
+    thread.allocate_lock = threads._allocate_lock = threads.Lock = primitives.Lock
+    thread.RLock = threads.RLock = threads._CRLock = threads._RLock = primitives.RLock
+    thread.start_new_thread = threads._start_new_thread = primitives.start_new_thread
+    thread.get_ident = threads.get_ident = primitives.get_ident
+    thread._set_sentinel = threads._set_sentinel = primitives.set_sentinel
+    thread._local = threads.local = primitives.Local
+    clocks.monotonic = threads._time = queues.time = primitives.monotonic
+    clocks.perf_counter = primitives.perf_counter
+    clocks.time = wall_clock
+    clocks.time_ns = lambda: int(wall_clock() * 1e9)
+    clocks.sleep = primitives.sleep
+    queues.SimpleQueue = queues._PySimpleQueue
+    system.urandom = chance._urandom = _random.randbytes
+    # An executor joins its threads in the order of a set, which would be that of their addresses.
+    threads.Thread.__hash__ = lambda thread: thread.__dict__.setdefault("_simulated_hash", next(_hashes))
+    _adopt_main_thread(threads)
+
+
+def _adopt_main_thread(threads: Any) -> None:
+    """Let the main thread be the kernel's first task."""
+    main = threads._main_thread
+    threads._active.pop(main._ident, None)
+    main._ident = primitives.get_ident()
+    threads._active[main._ident] = main
+    threads._active_limbo_lock = primitives.Lock()
+    threads._shutdown_locks_lock = primitives.Lock()
+
+
+def begin(seed: object) -> None:
+    """Let all random numbers follow from a seed, and the clocks begin anew."""
+    _random.seed(f"{seed}/urandom")
+    random.seed(f"{seed}/random")
+    wall_offsets.clear()

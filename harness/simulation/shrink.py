@@ -1,0 +1,51 @@
+"""Shrinks a story that breaks a promise: what can be left out while the same promise breaks is left out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from harness.simulation.history import Outcome
+from harness.simulation.story import Story
+
+T = TypeVar("T")
+
+
+def kind(broken: str | None) -> str:
+    """Return what two findings have in common that are the same: the promise, or the beginning of the words."""
+    return (broken or "")[:10]
+
+
+def shrunk(story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tries: int = 200) -> tuple[Story, Outcome]:
+    """Return the shortest story found with the same kind of finding, and its outcome.
+
+    :param tries: how many stories are lived through at most.
+    """
+    left = tries
+    found = True
+    while found and left > 0:
+        found = False
+        for smaller in _smaller(story):
+            if left <= 0:
+                break
+            left -= 1
+            tried = live(smaller)
+            if tried.broken and kind(tried.broken) == kind(outcome.broken):
+                story, outcome, found = smaller, tried, True
+                break
+    return story, outcome
+
+
+def _smaller(story: Story) -> Iterator[Story]:
+    """Yield stories with less in them, those with much less first."""
+    for part in _parts(story.wishes):
+        yield story.without(wishes=part)
+    for fault in _parts(story.faults):
+        yield story.without(faults=fault)
+
+
+def _parts(whole: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the whole, its halves, their halves, and so on down to single elements, the last ones first."""
+    size = len(whole)
+    while size:
+        for start in reversed(range(0, len(whole), size)):
+            yield whole[start : start + size]
+        size = size // 2

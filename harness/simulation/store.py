@@ -1,0 +1,131 @@
+"""SQLite in a simulation: each statement is a switching point, the clock is virtual, and crashes roll back."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, cast
+
+from harness.simulation import patches
+from harness.simulation.kernel import KERNEL
+
+#: The Julian day of the beginning of 1970.
+_JULIAN_EPOCH = 2440587.5
+#: How likely a statement takes some time, and how long on average, in seconds.
+_SLOW, _SECONDS = 0.1, 0.002
+
+#: Called with the process whose transaction was committed, and the file of its database.
+Committed = Callable[[str, str], None]
+
+
+class StoreFaults:
+    """Holds which process cannot reach the store or loses the answer to a COMMIT, and who watches commits."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Let all reach it."""
+        self.cut_off: set[str] = set()
+        #: By process, how many commits from now on: its outcome is unknown to it.
+        self.lost_commits: dict[str, int] = {}
+        self.committed: Committed | None = None
+        self.connections: list[Connection] = []
+
+
+FAULTS = StoreFaults()
+
+
+class Cursor(sqlite3.Cursor):
+    """A cursor whose statements are switching points."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        """Execute a statement, now or after others' have run."""
+        _statement(self, sql)
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> Any:
+        """Execute a statement several times, now or after others' have run."""
+        _statement(self, sql)
+        return super().executemany(sql, parameters)
+
+
+class Connection(sqlite3.Connection):
+    """A connection of a simulated process."""
+
+    def __init__(self, database: Any, *args: Any, **named: Any) -> None:
+        # Nobody waits in SQLite itself: the only thread of the machine would.
+        super().__init__(database, *args, **{**named, "timeout": 0.0})
+        self.process = KERNEL.current.process
+        self.file = str(database)
+        super().create_function(
+            "julianday", -1, lambda *_now: patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
+        )
+        FAULTS.connections.append(self)
+
+    def cursor(self, factory: Any = Cursor) -> Any:
+        """Return a cursor."""
+        return super().cursor(factory)
+
+    def commit(self) -> None:
+        """Commit, and tell who watches."""
+        if not self.in_transaction:
+            return
+        _point(self, "COMMIT")
+        changed = self.total_changes
+        super().commit()
+        if changed != getattr(self, "_changed", 0):
+            self._changed = changed
+            if FAULTS.committed is not None:
+                with KERNEL.atomic():
+                    FAULTS.committed(self.process, self.file)
+            if self._loses_answer():
+                raise _away("the answer to COMMIT is lost")
+        _point(self, "committed")
+
+    def _loses_answer(self) -> bool:
+        left = FAULTS.lost_commits.get(self.process, 0)
+        if left == 1:
+            del FAULTS.lost_commits[self.process]
+        elif left:
+            FAULTS.lost_commits[self.process] = left - 1
+        return left == 1
+
+
+def connect(database: Any, *args: Any, **named: Any) -> Connection:
+    """Open a database file for the calling process, in place of ``sqlite3.connect``."""
+    with KERNEL.atomic():
+        return Connection(database, *args, **named)
+
+
+def install() -> None:
+    """Replace ``sqlite3.connect``."""
+    module: Any = sqlite3
+    module.connect = module.dbapi2.connect = connect
+
+
+def drop_connections(process: str) -> None:
+    """Roll back and close what a crashed process has left open."""
+    for connection in [one for one in FAULTS.connections if one.process == process]:
+        FAULTS.connections.remove(connection)
+        connection.close()
+
+
+def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
+    _point(cast(Connection, cursor.connection), sql)
+
+
+def _point(connection: Connection, sql: str) -> None:
+    """Let others run, and perhaps some time pass; fail where the store cannot be reached."""
+    if KERNEL.is_atomic:
+        return
+    KERNEL.note(sql)
+    chance = KERNEL.chance.random()
+    KERNEL.sleep(KERNEL.chance.expovariate(1 / _SECONDS) if chance < _SLOW else 0.0)
+    if connection.process in FAULTS.cut_off and not connection.file.endswith(".guests"):
+        raise _away("the store cannot be reached")
+
+
+def _away(reason: str) -> sqlite3.OperationalError:
+    fault = sqlite3.OperationalError(reason)
+    fault.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    fault.sqlite_errorname = "SQLITE_IOERR"
+    return fault

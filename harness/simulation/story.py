@@ -1,0 +1,183 @@
+"""The story of a history: what callers ask for and what goes wrong, drawn from a seed, and told in words.
+
+A story is data, so that it can be shrunk: what is left out of it changes nothing else that it says.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+SERVERS = 8
+HOSTS_OF_A_CELL = 3
+CELLS = ("cell1", "cell2")
+
+#: What callers ask for, and how often.
+_WISHES = {
+    "build": 26,
+    "delete": 12,
+    "migrate": 8,
+    "resize": 6,
+    "confirm": 7,
+    "revert": 6,
+    "live-migrate": 6,
+    "abort": 2,
+    "evacuate": 5,
+    "shelve": 4,
+    "unshelve": 4,
+    "rebuild": 3,
+    "force down": 3,
+    "force up": 4,
+    "claim": 5,
+    "write": 5,
+    "repeat": 6,
+}
+#: What goes wrong, and how often.
+_FAULTS = {
+    "crash": 6,
+    "stand still": 3,
+    "cut": 4,
+    "lose": 4,
+    "double": 4,
+    "delay": 4,
+    "lose answer": 4,
+    "lose commit": 3,
+    "step clock": 1,
+}
+
+_SCHEDULERS = ("scheduler1", "scheduler2")
+_SUPER_CONDUCTORS = ("conductor1", "conductor2")
+#: Of the first cell two, so that they take over from each other; of the second one, whose work waits for it.
+_CELL_CONDUCTORS = ("conductor1-cell1", "conductor2-cell1", "conductor1-cell2")
+_WITH_STORE = (*_SCHEDULERS, *_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
+#: In the order in which they are started.
+PROCESSES = (*_WITH_STORE, *(f"compute-{cell}" for cell in CELLS))
+STORE = "store"
+_TALKING = (
+    *((one, other) for one in _SUPER_CONDUCTORS for other in (*_SCHEDULERS, *_CELL_CONDUCTORS)),
+    *((one, f"compute-{one.partition('-')[2]}") for one in _CELL_CONDUCTORS),
+    *((one, other) for one in _CELL_CONDUCTORS for other in _SCHEDULERS),
+    *((one, STORE) for one in _WITH_STORE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One thing that a caller asks for.
+
+    :param number: its number in the story as it was drawn; it stays when others are left out.
+    :param server: the place of the server in question.
+    :param choice: what else there is to choose: a host, a size, an earlier request.
+    :param gap: the seconds since the one before it.
+    """
+
+    number: int
+    kind: str
+    server: int
+    choice: int
+    gap: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}: server {self.server}, choice {self.choice}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    :param after: the number of the wish with which it begins.
+    :param who: the process; of a cut, one of the two.
+    :param other: of a cut, the other one.
+    :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one
+        from then on; of a commit, which of the process.
+    :param seconds: how long it lasts; how late a message is; by how much the clock is wrong.
+    """
+
+    after: int
+    kind: str
+    who: str = ""
+    other: str = ""
+    count: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        words = {
+            "crash": f"{self.who} crashes after {self.count} more steps, for {self.seconds:.1f} s",
+            "stand still": f"{self.who} stands still after {self.count} more steps, for {self.seconds:.1f} s",
+            "cut": f"{self.who} and {self.other} cannot reach each other for {self.seconds:.1f} s",
+            "lose": f"the {_nth(self.count)} call from then on is lost",
+            "double": f"the {_nth(self.count)} call from then on arrives twice, {self.seconds:.1f} s apart",
+            "delay": f"the {_nth(self.count)} call from then on is {self.seconds:.1f} s late",
+            "lose answer": f"the {_nth(self.count)} answer from then on is lost",
+            "lose commit": f"{self.who} gets no answer to its {_nth(self.count)} commit from then on",
+            "step clock": f"the clock of the databases is stepped by {self.seconds:+.0f} s",
+        }
+        return words[self.kind]
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that is asked for and that goes wrong in one history, and the seed of everything else."""
+
+    seed: str
+    wishes: Sequence[Wish]
+    faults: Sequence[Fault]
+
+    def without(self, wishes: Sequence[Wish] = (), faults: Sequence[Fault] = ()) -> "Story":
+        """Return the story without these."""
+        left_out: set[Wish | Fault] = {*wishes, *faults}
+        return replace(
+            self,
+            wishes=[one for one in self.wishes if one not in left_out],
+            faults=[one for one in self.faults if one not in left_out],
+        )
+
+    def told(self) -> list[str]:
+        """Return the story in words, a line for each thing."""
+        lines = [f"seed {self.seed}"]
+        last = -1
+        for wish in self.wishes:
+            lines += [f"  beside it, {fault}" for fault in self.faults if last < fault.after <= wish.number]
+            lines.append(f"{wish.number}. {wish}, after {wish.gap:.1f} s")
+            last = wish.number
+        return lines + [f"  in the end, {fault}" for fault in self.faults if fault.after > last]
+
+
+def draw(seed: str, operations: int = 50) -> Story:
+    """Return the story of a seed."""
+    chance = random.Random(f"{seed}/story")
+    wishes = [
+        Wish(
+            number,
+            # At first there is nothing but to build.
+            "build" if number < SERVERS // 2 else chance.choices([*_WISHES], [*_WISHES.values()])[0],
+            number if number < SERVERS // 2 else chance.randrange(SERVERS),
+            chance.randrange(1 << 16),
+            chance.choice((0.0, 0.0, chance.uniform(0.0, 0.3), chance.uniform(0.0, 2.0))),
+        )
+        for number in range(operations)
+    ]
+    faults = [_fault(chance, operations) for _ in range(chance.choice((0, 1, 2, 4, 8, 12)))]
+    return Story(seed, wishes, sorted(faults, key=lambda fault: fault.after))
+
+
+def _fault(chance: random.Random, operations: int) -> Fault:
+    [kind] = chance.choices([*_FAULTS], [*_FAULTS.values()])
+    after = chance.randrange(operations)
+    if kind in ("crash", "stand still"):
+        # Most come in the middle of something that has just begun.
+        points = int(2 ** chance.uniform(0.0, 11.0))
+        # Who stands still for long finds its leases taken.
+        longest = 10.0 if kind == "crash" else 90.0
+        return Fault(after, kind, chance.choice(PROCESSES), "", points, chance.uniform(0.0, longest))
+    if kind == "cut":
+        return Fault(after, kind, *chance.choice(_TALKING), 0, chance.uniform(0.5, 40.0))
+    if kind == "step clock":
+        return Fault(after, kind, seconds=float(chance.choice((-600, -40, -5, 5, 40, 600))))
+    if kind == "lose commit":
+        return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
+    return Fault(after, kind, "", "", int(2 ** chance.uniform(0.0, 7.0)), 2 ** chance.uniform(-5.0, 6.0))
+
+
+def _nth(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -1,0 +1,71 @@
+"""The simulation as a command: histories of today, replays in other processes, and breaks that it must find."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LONG = os.environ.get("DRILLS") == "long"
+#: What fits beside everything else: some two seconds of a processor each.
+HISTORIES = 8
+TESTS = Path(__file__).parents[2]
+_LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
+
+
+def simulate(*arguments: str, hash_seed: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command; ``hash_seed`` is that of the process which starts it."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment.pop("PYTHONHASHSEED", None)
+    if hash_seed is not None:
+        environment["PYTHONHASHSEED"] = hash_seed
+    return subprocess.run(
+        [sys.executable, "-m", "harness.simulation", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=280,
+        check=False,
+    )
+
+
+def traces(said: str) -> dict[str, str]:
+    """Return the trace of each history, with its figures, by its seed."""
+    return {seed: f"{trace}, {figures}" for seed, trace, figures in _LINE.findall(said)}
+
+
+def test_the_histories_of_today_keep_all_promises_and_are_the_same_in_every_process() -> None:
+    many = simulate("--histories", str(HISTORIES), "--jobs", "2", "--verbose", hash_seed="7")
+    assert many.returncode == 0, many.stdout + many.stderr
+    assert f"{HISTORIES} histories, 0 with a broken promise" in many.stdout
+    # They are no idle ones: callers get much of what they ask for.
+    for done in ("build: done", "delete: done", "claim: done", "write: done", "ended active"):
+        assert done in many.stdout
+    found = traces(many.stdout)
+    assert len(set(found.values())) == HISTORIES, many.stdout
+    [last] = [seed for seed in found if seed.endswith(f"/{HISTORIES - 1}")]
+    one = simulate("--seed", last, "--verbose")
+    assert traces(one.stdout) == {last: found[last]}, one.stdout + one.stderr
+
+
+#: By break: the promise that is found broken. The first one is found soonest.
+BREAKS = {"ignored_generations": "promise 7", "unguarded_claims": "promise 1", "hoped_for_groups": "promise 6"}
+#: In so many histories each of them is found. Of one seed, so that this does not depend on the date.
+WITHIN = 40
+
+
+@pytest.mark.parametrize("name", [*BREAKS] if LONG else [*BREAKS][:1])
+def test_a_deliberate_break_is_found_shrunk_and_told_in_words(name: str) -> None:
+    load = ("--load", f"support.simulation.breaks:{name}")
+    ended = simulate(*load, "--seed", "break", "--histories", str(WITHIN), "--shrink", "50" if LONG else "4")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert f"breaks a promise: {BREAKS[name]}" in ended.stdout
+    shrunk = re.search(r"in short, (\d+) operations and (\d+) faults: (.*)", ended.stdout)
+    assert shrunk is not None, ended.stdout
+    assert int(shrunk[1]) < 50
+    assert shrunk[3].startswith(BREAKS[name])
+    # A line for each operation that is left.
+    assert len(re.findall(r"^\d+\. \S.*server \d", ended.stdout, re.MULTILINE)) == int(shrunk[1])
+    assert "again: python -m harness.simulation" in ended.stdout

@@ -1,0 +1,1 @@
+"""Support of the tests of the simulation."""
