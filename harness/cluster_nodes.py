@@ -43,7 +43,7 @@ class Cluster(Generic[N]):
 
     @property
     def members(self) -> Sequence[Member[N]]:
-        """What can be killed and started again by itself."""
+        """The parts that can be killed and started again by themselves."""
         return [Member(self, number) for number in range(len(self.nodes))]
 
     def start(self) -> None:

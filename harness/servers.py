@@ -86,7 +86,7 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
 
     @property
     def members(self) -> "Sequence[ServerProcess]":
-        """What can be killed and started again by itself."""
+        """The parts that can be killed and started again by themselves."""
         return (self,)
 
     def pids_by_name(self, name: str) -> dict[str, int]:
