@@ -68,9 +68,7 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
         _say(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
     _say("\n".join(story.told()))
     _say("what happened:", *outcome.happened, sep="\n")
-    _say(
-        f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n", flush=True
-    )
+    _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
