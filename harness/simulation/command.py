@@ -58,6 +58,8 @@ def _names(seed: str, histories: int) -> list[str]:
 def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     """Print a history that breaks a promise, as short as it can be made."""
     _say(f"\n{story.seed} breaks a promise: {outcome.broken}")
+    # Replayed, it is whole again.
+    trace = outcome.trace
     if tries:
         from harness.simulation import forks
         from harness.simulation.shrink import shrunk
@@ -66,9 +68,7 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
         _say(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
     _say("\n".join(story.told()))
     _say("what happened:", *outcome.happened, sep="\n")
-    _say(
-        f"trace {outcome.trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n", flush=True
-    )
+    _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
