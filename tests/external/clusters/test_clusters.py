@@ -1,7 +1,6 @@
 """The private clusters keep what they were given while a node is away, and take it back.
 
-`make test` kills one Galera node; with DRILLS=long in the environment nodes are cut off, all are killed, and RabbitMQ's
-are started as well, which cost half a minute of a processor.
+Run with DRILLS=long in the environment: three nodes of each cost half a minute of a processor to start.
 """
 
 import os
@@ -14,9 +13,12 @@ import pytest
 from harness.galera import GaleraCluster, GaleraNode
 from harness.rabbitmq_cluster import RabbitMQCluster
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long starts clusters"),
+]
 
-LONG = os.environ.get("DRILLS") == "long"
 WITHOUT_A_MAJORITY = 1047
 
 
@@ -33,7 +35,6 @@ def test_a_node_that_was_killed_comes_back_with_what_was_written_meanwhile(galer
     assert [node.status("wsrep_cluster_size") for node in galera.nodes] == ["3"] * 3
 
 
-@pytest.mark.skipif(not LONG, reason="DRILLS=long cuts nodes off and kills all of them")
 def test_a_node_that_is_cut_off_from_the_others_refuses_to_read_and_catches_up_afterwards(
     galera: GaleraCluster,
 ) -> None:
@@ -62,7 +63,6 @@ def error_code(node: GaleraNode) -> object:
     return None
 
 
-@pytest.mark.skipif(not LONG, reason="DRILLS=long cuts nodes off and kills all of them")
 def test_a_cluster_all_of_whose_nodes_have_died_goes_on_from_the_node_that_came_furthest(galera: GaleraCluster) -> None:
     galera.create_database("dead")
     galera.execute("CREATE TABLE dead.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
@@ -74,7 +74,6 @@ def test_a_cluster_all_of_whose_nodes_have_died_goes_on_from_the_node_that_came_
     assert [node.execute("SELECT name FROM dead.boats") for node in galera.nodes] == [()] * 3
 
 
-@pytest.mark.skipif(not LONG, reason="DRILLS=long starts a RabbitMQ cluster")
 def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster: RabbitMQCluster) -> None:
     rabbitmq_cluster.add_vhost("killed")
     queue = kombu.Queue("letters", durable=True, queue_arguments={"x-queue-type": "quorum"})
@@ -91,7 +90,6 @@ def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster:
     assert rabbitmq_cluster.nodes[0].is_member()
 
 
-@pytest.mark.skipif(not LONG, reason="DRILLS=long starts a RabbitMQ cluster")
 def test_a_broker_that_is_cut_off_from_the_others_waits_for_them(rabbitmq_cluster: RabbitMQCluster) -> None:
     node = rabbitmq_cluster.nodes[1]
 

@@ -1,18 +1,23 @@
 """A database of several hosts: all of a process writes to the first that serves, and returns to it."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Connection, text
-from support.databases.tcp_proxy import TcpProxy
 
 from harness.galera import GaleraCluster
+from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.db.database import Database
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long starts a Galera cluster"),
+]
 
 #: Seconds for a cluster to notice that a node is silent, for a process to try a host again, and some more.
 PATIENCE = 60.0

@@ -19,7 +19,11 @@ from moorage import ids
 from moorage.db.database import Database
 from placement_store.schema import MAIN
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long starts a Galera cluster"),
+]
 
 ROUNDS = 500 if os.environ.get("DRILLS") == "long" else 40
 THREADS, WRITES = 9, 2
