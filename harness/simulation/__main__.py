@@ -1,4 +1,4 @@
-"""``python -m harness.simulation``: live through many histories, and tell the shortest form of each that goes wrong."""
+"""``python -m harness.simulation``: run many histories, and tell the shortest form of each that goes wrong."""
 
 # ruff: noqa: E402  # what takes references to threads and clocks is imported after they are replaced
 import os

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.cloud import RunningCloud
 from harness.simulation.kernel import KERNEL, OUTSIDE
-from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Story, Wish
+from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -90,7 +90,7 @@ class Callers:
         self.others: set[str] = set()
         self.forced_down = False
         self.broken: list[str] = []
-        #: How often each kind of wish has had which answer.
+        #: How often each kind of action has had which answer.
         self.answers: Counter[str] = Counter()
         #: What may be asked for again.
         self._asked: list[Callable[[], object]] = []
@@ -102,7 +102,7 @@ class Callers:
             for policy in ("anti-affinity", "affinity")
         }
 
-    def furnish(self) -> None:
+    def create_licences(self) -> None:
         """Have a provider that is no host's, whose units callers write to consumers of their own."""
         self._call("placement", EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
         made = self._call(
@@ -116,51 +116,51 @@ class Callers:
             ),
         )
 
-    def ask(self, wish: Wish) -> None:
+    def ask(self, action: Action) -> None:
         """Begin to ask for something; nobody waits for the answer."""
         self._busy += 1
-        KERNEL.start(lambda: self._asking(wish), OUTSIDE, str(wish))
+        KERNEL.start(lambda: self._asking(action), OUTSIDE, str(action))
 
     @property
     def are_answered(self) -> bool:
         """True if nobody waits for an answer."""
         return not self._busy
 
-    def _asking(self, wish: Wish) -> None:
+    def _asking(self, action: Action) -> None:
         try:
-            self._DEEDS.get(wish.kind, Callers._order)(self, wish)
-            self.answers[f"{wish.kind}: done"] += 1
+            self._METHODS.get(action.kind, Callers._order)(self, action)
+            self.answers[f"{action.kind}: done"] += 1
         except _BROKEN as fault:
-            self.broken.append(f"{wish} is answered with {fault}")
+            self.broken.append(f"{action} is answered with {fault}")
         except errors.MoorageError as refusal:
-            self.answers[f"{wish.kind}: {type(refusal).__name__}"] += 1
-            KERNEL.note(f"{wish}: {refusal}")
+            self.answers[f"{action.kind}: {type(refusal).__name__}"] += 1
+            KERNEL.note(f"{action}: {refusal}")
         finally:
             self._busy -= 1
 
     # --- What they ask for --------------------------------------------------------------------------------------------
 
-    def _build(self, wish: Wish) -> None:
-        count = 2 if wish.choice % 5 == 0 else 1
-        uuids = tuple(self._id("server", wish.number, number) for number in range(count))
-        flavor = FLAVORS[wish.choice % len(FLAVORS)]
-        group = [*self.groups.values(), None, None][wish.choice // 8 % 4]
+    def _build(self, action: Action) -> None:
+        count = 2 if action.choice % 5 == 0 else 1
+        uuids = tuple(self._id("server", action.number, number) for number in range(count))
+        flavor = FLAVORS[action.choice % len(FLAVORS)]
+        group = [*self.groups.values(), None, None][action.choice // 8 % 4]
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor, server_group=group)
         for uuid in uuids:
             self.told[uuid].flavors.append(flavor)
             self.told[uuid].group = None if group is None else group.uuid
-        self.servers[wish.server] = uuids[0]
-        message = BuildInstances(request_id=self._request(wish), request_spec=spec, instance_uuids=uuids)
-        self._again(lambda: self._ordered(wish.kind, uuids, message))
+        self.servers[action.server] = uuids[0]
+        message = BuildInstances(request_id=self._request(action), request_spec=spec, instance_uuids=uuids)
+        self._again(lambda: self._ordered(action.kind, uuids, message))
 
-    def _order(self, wish: Wish) -> None:
-        uuid = self.servers[wish.server]
+    def _order(self, action: Action) -> None:
+        uuid = self.servers[action.server]
         if uuid is None:
             return
-        plain: dict[str, Any] = {"request_id": self._request(wish), "instance_uuid": uuid}
+        plain: dict[str, Any] = {"request_id": self._request(action), "instance_uuid": uuid}
         # Every other one leaves the choice to the scheduler.
-        moving = {**plain, "host": self._host(wish) if wish.choice % 2 else None}
-        flavor = FLAVORS[wish.choice // 2 % len(FLAVORS)]
+        moving = {**plain, "host": self._host(action) if action.choice % 2 else None}
+        flavor = FLAVORS[action.choice // 2 % len(FLAVORS)]
         orders: dict[str, Callable[[], Mutation[Any]]] = {
             "delete": lambda: DeleteInstance(**plain),
             "migrate": lambda: MigrateInstance(**moving),
@@ -172,13 +172,13 @@ class Callers:
             "evacuate": lambda: EvacuateInstance(**moving),
             "shelve": lambda: ShelveInstance(**plain),
             "unshelve": lambda: UnshelveInstance(**moving),
-            "rebuild": lambda: RebuildInstance(**plain, image=Image(id=f"image {wish.choice % 3}")),
+            "rebuild": lambda: RebuildInstance(**plain, image=Image(id=f"image {action.choice % 3}")),
         }
-        message = orders[wish.kind]()
-        if wish.kind == "resize":
+        message = orders[action.kind]()
+        if action.kind == "resize":
             self.told[uuid].flavors.append(flavor)
             self.sizes[ids.derived(message.request_id, "migration")] = flavor
-        self._again(lambda: self._ordered(wish.kind, (uuid,), message))
+        self._again(lambda: self._ordered(action.kind, (uuid,), message))
 
     def _ordered(self, kind: str, uuids: Iterable[str], message: Mutation[Any]) -> None:
         outcome = UNKNOWN
@@ -197,34 +197,34 @@ class Callers:
             for orders, place in places:
                 orders[place] = (kind, outcome)
 
-    def _force(self, wish: Wish) -> None:
-        down = wish.kind == "force down"
+    def _force(self, action: Action) -> None:
+        down = action.kind == "force down"
         self.forced_down = self.forced_down or down
-        message = SetHost(request_id=self._request(wish), service_host=self._host(wish), forced_down=down)
+        message = SetHost(request_id=self._request(action), service_host=self._host(action), forced_down=down)
         self._again(lambda: self._send("scheduler", message))
 
-    def _claim(self, wish: Wish) -> None:
+    def _claim(self, action: Action) -> None:
         """Claim a host directly, look at the answer, and let go of it after a while."""
-        uuid, flavor = self._id("claimer", wish.number), FLAVORS[wish.choice % len(FLAVORS)]
+        uuid, flavor = self._id("claimer", action.number), FLAVORS[action.choice % len(FLAVORS)]
         self.others.add(uuid)
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor)
         message = SelectDestinations(
-            request_id=self._request(wish), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
+            request_id=self._request(action), request_spec=spec, instance_uuids=(uuid,), num_alternates=2
         )
         try:
             self._again(lambda: self._select(message))
-            KERNEL.sleep(wish.choice % 30 / 10)
+            KERNEL.sleep(action.choice % 30 / 10)
         finally:
             # Whoever has got no answer may have a claim.
-            self._call("placement", DeleteAllocations(request_id=self._request(wish, "release"), consumer_uuid=uuid))
+            self._call("placement", DeleteAllocations(request_id=self._request(action, "release"), consumer_uuid=uuid))
 
     def _select(self, message: SelectDestinations) -> None:
         [selections] = self._send("scheduler", message)
         self.broken += _faults_of(selections)
 
-    def _write(self, wish: Wish) -> None:
+    def _write(self, action: Action) -> None:
         """Have two callers write to one consumer, both naming the generation that they have read: one of them wins."""
-        uuid = self._id("writer", wish.server % 2)
+        uuid = self._id("writer", action.server % 2)
         self.others.add(uuid)
         try:
             generation = self._call("placement", GetAllocations(consumer_uuid=uuid)).generation
@@ -232,7 +232,7 @@ class Callers:
             generation = None
         won: list[int] = []
         self._busy += 2
-        for amount in (1 + wish.choice % 7, 11 + wish.choice % 7):
+        for amount in (1 + action.choice % 7, 11 + action.choice % 7):
 
             def put(amount: int = amount) -> None:
                 held = {self._licences: ProviderAmounts(resources={LICENCE: amount})}
@@ -243,7 +243,7 @@ class Callers:
                     consumer_type="OTHER",
                     consumer_generation=generation,
                 )
-                request_id = self._request(wish, amount)
+                request_id = self._request(action, amount)
                 try:
                     self._call("placement", PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=wanted))
                     won.append(amount)
@@ -252,18 +252,18 @@ class Callers:
                             f"promise 7: two writers have both replaced generation {generation} of {uuid}"
                         )
                 except errors.MoorageError as refusal:
-                    KERNEL.note(f"{wish}: {refusal}")
+                    KERNEL.note(f"{action}: {refusal}")
                 finally:
                     self._busy -= 1
 
-            KERNEL.start(put, OUTSIDE, str(wish))
+            KERNEL.start(put, OUTSIDE, str(action))
 
-    def _repeat(self, wish: Wish) -> None:
+    def _repeat(self, action: Action) -> None:
         """Send an earlier request again, whether or not it has been answered yet."""
         if self._asked:
-            self._asked[wish.choice % len(self._asked)]()
+            self._asked[action.choice % len(self._asked)]()
 
-    _DEEDS: Mapping[str, Callable[["Callers", Wish], None]] = {
+    _METHODS: Mapping[str, Callable[["Callers", Action], None]] = {
         "build": _build,
         "force down": _force,
         "force up": _force,
@@ -291,11 +291,11 @@ class Callers:
     def _call(self, topic: str, message: Message[Any]) -> Any:
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
 
-    def _host(self, wish: Wish) -> str:
-        return f"{CELLS[wish.choice // 2 % 2]}-host-{wish.choice // 4 % HOSTS_OF_A_CELL + 1:04d}"
+    def _host(self, action: Action) -> str:
+        return f"{CELLS[action.choice // 2 % 2]}-host-{action.choice // 4 % HOSTS_OF_A_CELL + 1:04d}"
 
-    def _request(self, wish: Wish, *more: object) -> str:
-        return self._id("request", wish.number, *more)
+    def _request(self, action: Action, *more: object) -> str:
+        return self._id("request", action.number, *more)
 
     def _id(self, *words: object) -> str:
         return ids.derived("simulation", self._story.seed, *words)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Live through histories; return 0 if all promises are kept, and 1 if one is broken."""
+    """Run histories; return 0 if all promises are kept, and 1 if one is broken."""
     asked = _parsed(arguments)
     if asked.load:
         # It may change what is imported next.
@@ -65,7 +65,7 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
         from harness.simulation.shrink import shrunk
 
         story, outcome = shrunk(story, outcome, forks.outcome_of, tries)
-        _say(f"in short, {len(story.wishes)} operations and {len(story.faults)} faults: {outcome.broken}")
+        _say(f"in short, {len(story.actions)} operations and {len(story.faults)} faults: {outcome.broken}")
     _say("\n".join(story.told()))
     _say("what happened:", *outcome.happened, sep="\n")
     _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")

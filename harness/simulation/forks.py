@@ -1,4 +1,4 @@
-"""Histories in forked processes: each begins from the same state of this one, whichever were lived before."""
+"""Histories in forked processes: each begins from the same state of this one, whichever ran before."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import IO, NamedTuple
 
 from harness import cloud
-from harness.simulation.history import Outcome, live
+from harness.simulation.history import Outcome, run_story
 from harness.simulation.story import Story, draw
 
 #: Seconds of the machine after which a history is given up: it goes round in circles.
@@ -31,24 +31,24 @@ def prepare() -> None:
     if os.access(_IN_MEMORY, os.W_OK):
         tempfile.tempdir = _IN_MEMORY
     cloud._empty_schemas()  # noqa: SLF001  # made once a process
-    outcome = lived(draw("to warm up", 25))
+    outcome = run_here(draw("to warm up", 25))
     if outcome.broken:
         # It is found again by the seeds, and told there.
         sys.stderr.write(f"while warming up: {outcome.broken}\n")
 
 
-def lived(story: Story) -> Outcome:
-    """Live through a story in this process."""
+def run_here(story: Story) -> Outcome:
+    """Run a story in this process."""
     with tempfile.TemporaryDirectory(prefix="moorage-simulation-") as folder:
         former, tempfile.tempdir = tempfile.tempdir, folder
         try:
-            return live(story)
+            return run_story(story)
         finally:
             tempfile.tempdir = former
 
 
 def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story, Outcome]]:
-    """Live through stories in processes of their own, so many at once; yield each with its outcome as it ends."""
+    """Run stories in processes of their own, so many at once; yield each with its outcome as it ends."""
     gc.collect()
     gc.freeze()
     running: dict[int, _Running] = {}
@@ -90,7 +90,7 @@ class _Running(NamedTuple):
 
 
 def outcome_of(story: Story) -> Outcome:
-    """Live through one story in a process of its own."""
+    """Run one story in a process of its own."""
     [(_story, outcome)] = outcomes([story])
     return outcome
 
@@ -112,7 +112,7 @@ def _fork(story: Story) -> _Running:
         signal.alarm(_LONGEST)
         tempfile.tempdir = folder
         try:
-            outcome = live(story)
+            outcome = run_story(story)
         except BaseException as fault:  # noqa: BLE001 - whatever it is, it is told
             words = "".join(traceback.format_exception(fault))
             outcome = Outcome(f"the simulation itself fails: {words}", "", 0, 0, 0.0)

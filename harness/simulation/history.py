@@ -1,4 +1,4 @@
-"""One history: a cloud, what its story says, and the judgement; to be lived in a process of its own."""
+"""One history: a cloud, what its story says, and the judgement; to be run in a process of its own."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ class Outcome:
     commits: int
     virtual_seconds: float
     happened: Sequence[str] = ()
-    #: How often each kind of wish has had which answer, and how many servers have ended in which state.
+    #: How often each kind of action has had which answer, and how many servers have ended in which state.
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class Mishaps:
-    """Decides what befalls messages: each fault of the story strikes one call or one answer."""
+class MessageFaults:
+    """Decides what happens to messages: each fault of the story strikes one call or one answer."""
 
     def __init__(self) -> None:
         self._armed: list[tuple[Fault, list[int]]] = []
@@ -58,8 +58,8 @@ class Mishaps:
         return copies
 
 
-def live(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Outcome:
-    """Live through a story, and judge it. The process is to end afterwards: crashed tasks are left in it.
+def run_story(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Outcome:
+    """Run a story, and judge it. The process is to end afterwards: crashed tasks are left in it.
 
     :param watch: called with each line of the log of what happens.
     """
@@ -67,27 +67,27 @@ def live(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Out
     patches.begin(story.seed)
     network.NETWORK.reset()
     store.FAULTS.reset()
-    life = _Life(story)
+    run = _Run(story)
     broken: str | None = None
     try:
-        life.run()
+        run.run()
     except (Broken, Deadlock) as fault:
         broken = str(fault)
     except (TimeoutError, errors.Unavailable) as fault:
         broken = f"promise 10: {fault}"
-    for line in life.mishaps.happened:
+    for line in run.message_faults.happened:
         watch(line)
-    commits = life.judge.commits if life.judge else 0
-    counts = dict(life.callers.answers) if life.callers else {}
-    return Outcome(broken, KERNEL.trace, KERNEL.switches, commits, KERNEL.now, life.mishaps.happened, counts)
+    commits = run.judge.commits if run.judge else 0
+    counts = dict(run.callers.answers) if run.callers else {}
+    return Outcome(broken, KERNEL.trace, KERNEL.switches, commits, KERNEL.now, run.message_faults.happened, counts)
 
 
-class _Life:
-    """A story that is being lived."""
+class _Run:
+    """A run of a story."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
-        self.mishaps = Mishaps()
+        self.message_faults = MessageFaults()
         self.judge: Judge | None = None
         self.callers: Callers | None = None
         self._cloud = SimulatedCloud(specification())
@@ -95,7 +95,7 @@ class _Life:
         self._is_calm = False
 
     def run(self) -> None:
-        """Live through it.
+        """Run it.
 
         :raises Broken: a promise is.
         """
@@ -103,14 +103,14 @@ class _Life:
         cloud.start()
         callers = self.callers = Callers(cloud, story)
         self.judge = Judge(cloud, callers)
-        callers.furnish()
-        network.NETWORK.mishap = self.mishaps
+        callers.create_licences()
+        network.NETWORK.message_fault = self.message_faults
         faults = list(story.faults)
-        for wish in story.wishes:
-            while faults and faults[0].after <= wish.number:
+        for action in story.actions:
+            while faults and faults[0].after <= action.number:
                 self._strike(faults.pop(0))
-            KERNEL.sleep(wish.gap)
-            callers.ask(wish)
+            KERNEL.sleep(action.gap)
+            callers.ask(action)
             self.judge.check()
         for fault in faults:
             self._strike(fault)
@@ -134,7 +134,7 @@ class _Life:
             self._log(str(fault))
             patches.wall_offsets[patches.STORE] = patches.wall_offsets.get(patches.STORE, 0.0) + fault.seconds
         else:
-            self.mishaps.arm(fault)
+            self.message_faults.arm(fault)
 
     def _crash(self, fault: Fault) -> None:
         if fault.who not in self._cloud.services or self._is_calm:
@@ -173,7 +173,7 @@ class _Life:
         KERNEL.forget_points()
         for process in KERNEL.frozen:
             KERNEL.thaw(process)
-        network.NETWORK.mishap = lambda *_what: (0.0,)
+        network.NETWORK.message_fault = lambda *_what: (0.0,)
         network.NETWORK.cuts.clear()
         store.FAULTS.cut_off.clear()
         store.FAULTS.lost_commits.clear()
@@ -189,4 +189,4 @@ class _Life:
         KERNEL.start(wait, OUTSIDE, "later")
 
     def _log(self, line: str) -> None:
-        self.mishaps.happened.append(f"{KERNEL.now:8.3f}  {line}")
+        self.message_faults.happened.append(f"{KERNEL.now:8.3f}  {line}")

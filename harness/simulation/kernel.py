@@ -56,7 +56,7 @@ class Kernel:
         self._former: list[list[Task]] = []
         self._ready: list[Task] = []
         self._waiting: dict[int, Task] = {}
-        self._graveyard: list[Task] = []
+        self._crashed: list[Task] = []
         self._frozen: dict[str, list[Task]] = {}
         self.reset(0)
 
@@ -69,12 +69,12 @@ class Kernel:
         self.now = 0.0
         self._tasks = 0
         self._timers_set = 0
-        self._former += [self._ready, list(self._waiting.values()), self._graveyard, *self._frozen.values()]
+        self._former += [self._ready, list(self._waiting.values()), self._crashed, *self._frozen.values()]
         self._ready = []
         self._timers: list[tuple[float, int, Task]] = []
         self._waiting = {}
         #: What a crash has left: never run, and never released, for that would run their ``finally`` blocks.
-        self._graveyard = []
+        self._crashed = []
         self.dead: set[str] = set()
         #: By process that stands still, its tasks that could run.
         self._frozen = {}
@@ -109,7 +109,7 @@ class Kernel:
 
         task.green = greenlet.greenlet(body, self.main.green)
         if process in self.dead:
-            self._graveyard.append(task)
+            self._crashed.append(task)
         else:
             self._make_ready(task)
         return task
@@ -118,7 +118,7 @@ class Kernel:
         """End all tasks of a process where they stand; the calling one ends at its next switch."""
         self.dead.add(process)
         ended = [task for task in self._all() if task.process == process]
-        self._graveyard += [*ended, *self._frozen.pop(process, ())]
+        self._crashed += [*ended, *self._frozen.pop(process, ())]
         self._ready = [task for task in self._ready if task.process != process]
         for task in ended:
             self._waiting.pop(task.number, None)

@@ -14,13 +14,13 @@ _TRANSIT = 0.002
 
 #: Called with the sender, the topic and the method of a message (of an answer: its method, with ``answer`` set);
 #: returns after how many seconds each copy of it arrives: none if it is lost.
-Mishap = Callable[[str, str, str, bool], Sequence[float]]
+MessageFault = Callable[[str, str, str, bool], Sequence[float]]
 
 _publish = inproc.Broker.publish
 
 
 class Network:
-    """Holds what befalls messages, and which pairs of processes are cut off from each other."""
+    """Holds what happens to messages, and which pairs of processes are cut off from each other."""
 
     def __init__(self) -> None:
         self.reset()
@@ -28,7 +28,7 @@ class Network:
     def reset(self) -> None:
         """Deliver all messages once, and soon."""
         self.cuts: set[frozenset[str]] = set()
-        self.mishap: Mishap = lambda _sender, _topic, _method, _answer: (0.0,)
+        self.message_fault: MessageFault = lambda _sender, _topic, _method, _answer: (0.0,)
         self.brokers: list[inproc.Broker] = []
 
     def is_cut(self, one: str, other: str) -> bool:
@@ -36,8 +36,8 @@ class Network:
         return frozenset((one, other)) in self.cuts
 
     def carry(self, sender: str, what: tuple[str, str, bool], deliver: Callable[[], object]) -> None:
-        """Deliver a message in a while, as often as befalls it."""
-        for late in self.mishap(sender, *what):
+        """Deliver a message in a while, as many times as it arrives."""
+        for late in self.message_fault(sender, *what):
             seconds = late + KERNEL.chance.expovariate(1 / _TRANSIT)
 
             def arrive(seconds: float = seconds) -> None:

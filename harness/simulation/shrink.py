@@ -14,10 +14,12 @@ def kind(broken: str | None) -> str:
     return (broken or "")[:10]
 
 
-def shrunk(story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tries: int = 200) -> tuple[Story, Outcome]:
+def shrunk(
+    story: Story, outcome: Outcome, run_story: Callable[[Story], Outcome], tries: int = 200
+) -> tuple[Story, Outcome]:
     """Return the shortest story found with the same kind of finding, and its outcome.
 
-    :param tries: how many stories are lived through at most.
+    :param tries: how many stories are run at most.
     """
     left = tries
     found = True
@@ -27,7 +29,7 @@ def shrunk(story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tri
             if left <= 0:
                 break
             left -= 1
-            tried = live(smaller)
+            tried = run_story(smaller)
             if tried.broken and kind(tried.broken) == kind(outcome.broken):
                 story, outcome, found = smaller, tried, True
                 break
@@ -36,8 +38,8 @@ def shrunk(story: Story, outcome: Outcome, live: Callable[[Story], Outcome], tri
 
 def _smaller(story: Story) -> Iterator[Story]:
     """Yield stories with less in them, those with much less first."""
-    for part in _parts(story.wishes):
-        yield story.without(wishes=part)
+    for part in _parts(story.actions):
+        yield story.without(actions=part)
     for fault in _parts(story.faults):
         yield story.without(faults=fault)
 

@@ -12,7 +12,7 @@ HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
 
 #: What callers ask for, and how often.
-_WISHES = {
+_ACTIONS = {
     "build": 26,
     "delete": 12,
     "migrate": 8,
@@ -61,7 +61,7 @@ _TALKING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Action:
     """One thing that a caller asks for.
 
     :param number: its number in the story as it was drawn; it stays when others are left out.
@@ -84,7 +84,7 @@ class Wish:
 class Fault:
     """One thing that goes wrong.
 
-    :param after: the number of the wish with which it begins.
+    :param after: the number of the action with which it begins.
     :param who: the process; of a cut, one of the two.
     :param other: of a cut, the other one.
     :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one
@@ -119,15 +119,15 @@ class Story:
     """All that is asked for and that goes wrong in one history, and the seed of everything else."""
 
     seed: str
-    wishes: Sequence[Wish]
+    actions: Sequence[Action]
     faults: Sequence[Fault]
 
-    def without(self, wishes: Sequence[Wish] = (), faults: Sequence[Fault] = ()) -> "Story":
+    def without(self, actions: Sequence[Action] = (), faults: Sequence[Fault] = ()) -> "Story":
         """Return the story without these."""
-        left_out: set[Wish | Fault] = {*wishes, *faults}
+        left_out: set[Action | Fault] = {*actions, *faults}
         return replace(
             self,
-            wishes=[one for one in self.wishes if one not in left_out],
+            actions=[one for one in self.actions if one not in left_out],
             faults=[one for one in self.faults if one not in left_out],
         )
 
@@ -135,21 +135,21 @@ class Story:
         """Return the story in words, a line for each thing."""
         lines = [f"seed {self.seed}"]
         last = -1
-        for wish in self.wishes:
-            lines += [f"  beside it, {fault}" for fault in self.faults if last < fault.after <= wish.number]
-            lines.append(f"{wish.number}. {wish}, after {wish.gap:.1f} s")
-            last = wish.number
+        for action in self.actions:
+            lines += [f"  beside it, {fault}" for fault in self.faults if last < fault.after <= action.number]
+            lines.append(f"{action.number}. {action}, after {action.gap:.1f} s")
+            last = action.number
         return lines + [f"  in the end, {fault}" for fault in self.faults if fault.after > last]
 
 
 def draw(seed: str, operations: int = 50) -> Story:
     """Return the story of a seed."""
     chance = random.Random(f"{seed}/story")
-    wishes = [
-        Wish(
+    actions = [
+        Action(
             number,
             # At first there is nothing but to build.
-            "build" if number < SERVERS // 2 else chance.choices([*_WISHES], [*_WISHES.values()])[0],
+            "build" if number < SERVERS // 2 else chance.choices([*_ACTIONS], [*_ACTIONS.values()])[0],
             number if number < SERVERS // 2 else chance.randrange(SERVERS),
             chance.randrange(1 << 16),
             chance.choice((0.0, 0.0, chance.uniform(0.0, 0.3), chance.uniform(0.0, 2.0))),
@@ -157,7 +157,7 @@ def draw(seed: str, operations: int = 50) -> Story:
         for number in range(operations)
     ]
     faults = [_fault(chance, operations) for _ in range(chance.choice((0, 1, 2, 4, 8, 12)))]
-    return Story(seed, wishes, sorted(faults, key=lambda fault: fault.after))
+    return Story(seed, actions, sorted(faults, key=lambda fault: fault.after))
 
 
 def _fault(chance: random.Random, operations: int) -> Fault:

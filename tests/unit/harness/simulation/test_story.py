@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 10_000).map(str)
 def test_a_seed_has_one_story_of_as_many_operations_as_were_asked_for(seed: str) -> None:
     story = draw(seed, 50)
     assert story == draw(seed, 50)
-    assert [wish.number for wish in story.wishes] == list(range(50))
+    assert [action.number for action in story.actions] == list(range(50))
     assert all(0 <= fault.after < 50 for fault in story.faults)
 
 
@@ -28,50 +28,50 @@ def test_a_story_is_told_with_all_that_is_in_it(seed: str) -> None:
     story = draw(seed, 20)
     told = story.told()
     assert told[0] == f"seed {seed}"
-    assert len(told) == 1 + len(story.wishes) + len(story.faults)
+    assert len(told) == 1 + len(story.actions) + len(story.faults)
     # What is left out takes nothing with it.
-    shorter = story.without(wishes=story.wishes[3:])
+    shorter = story.without(actions=story.actions[3:])
     assert len(shorter.told()) == 1 + 3 + len(story.faults)
 
 
 def broken_if(condition: Callable[[Story], bool]) -> Callable[[Story], Outcome]:
-    """Return a life in which promise 1 breaks under a condition, and another one without any wish."""
+    """Return a life in which promise 1 breaks under a condition, and another one without any action."""
 
-    def live(story: Story) -> Outcome:
-        broken = "promise 1: broken" if condition(story) else None if story.wishes else "promise 2: empty"
+    def run_story(story: Story) -> Outcome:
+        broken = "promise 1: broken" if condition(story) else None if story.actions else "promise 2: empty"
         return Outcome(broken, "", 0, 0, 0.0)
 
-    return live
+    return run_story
 
 
 @given(SEEDS, st.sets(st.integers(0, 49), min_size=1, max_size=3))
 @settings(deadline=None, max_examples=10)
 def test_a_story_is_shrunk_to_what_breaks_the_promise(seed: str, needed: set[int]) -> None:
     story = draw(seed, 50)
-    live = broken_if(lambda tried: needed <= {wish.number for wish in tried.wishes})
-    small, outcome = shrunk(story, live(story), live, tries=2000)
-    assert {wish.number for wish in small.wishes} == needed
+    run_story = broken_if(lambda tried: needed <= {action.number for action in tried.actions})
+    small, outcome = shrunk(story, run_story(story), run_story, tries=2000)
+    assert {action.number for action in small.actions} == needed
     assert not small.faults
     assert outcome.broken == "promise 1: broken"
 
 
 def test_a_fault_that_is_needed_stays() -> None:
     story = next(story for number in range(100) if len((story := draw(str(number), 10)).faults) >= 4)
-    live = broken_if(lambda tried: bool(tried.wishes) and story.faults[1] in tried.faults)
-    small, _ = shrunk(story, live(story), live, tries=2000)
+    run_story = broken_if(lambda tried: bool(tried.actions) and story.faults[1] in tried.faults)
+    small, _ = shrunk(story, run_story(story), run_story, tries=2000)
     assert small.faults == [story.faults[1]]
-    assert len(small.wishes) == 1
+    assert len(small.actions) == 1
 
 
 @pytest.mark.parametrize("tries", [0, 1, 7])
 def test_no_more_stories_are_tried_than_allowed(tries: int) -> None:
-    lived: list[Story] = []
-    live = broken_if(lambda _tried: True)
+    tried: list[Story] = []
+    run_story = broken_if(lambda _tried: True)
 
     def counted(story: Story) -> Outcome:
-        lived.append(story)
-        return live(story)
+        tried.append(story)
+        return run_story(story)
 
     story = draw("x", 50)
-    shrunk(story, live(story), counted, tries=tries)
-    assert len(lived) <= tries
+    shrunk(story, run_story(story), counted, tries=tries)
+    assert len(tried) <= tries
