@@ -1,6 +1,7 @@
 """``python -m harness.simulation``: run many histories, and tell the shortest form of each that goes wrong."""
 
 # ruff: noqa: E402  # what takes references to threads and clocks is imported after they are replaced
+import datetime
 import os
 import sys
 
@@ -11,6 +12,8 @@ if os.environ.get("PYTHONHASHSEED") != "0":
 
 from harness.simulation import patches
 
+# By the clock of the machine, which is replaced, too.
+today = datetime.date.today().isoformat()
 patches.install()
 
 # isort: split
@@ -21,4 +24,4 @@ network.install()
 
 from harness.simulation import command
 
-sys.exit(command.main(sys.argv[1:]))
+sys.exit(command.main(sys.argv[1:], today))

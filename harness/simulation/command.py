@@ -1,7 +1,6 @@
 """The command of the simulation: many histories, and for each that goes wrong a short story in words."""
 
 import argparse
-import datetime
 import importlib
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +15,12 @@ if TYPE_CHECKING:
     from harness.simulation.history import Outcome
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run histories; return 0 if all promises are kept, and 1 if one is broken."""
-    asked = _parsed(arguments)
+def main(arguments: Sequence[str], today: str) -> int:
+    """Run histories; return 0 if all promises are kept, and 1 if one is broken.
+
+    :param today: the seed where none is given.
+    """
+    asked = _parsed(arguments, today)
     if asked.load:
         # It may change what is imported next.
         module, _, function = asked.load.partition(":")
@@ -71,9 +73,9 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def _parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
-    parser.add_argument("--seed", default=datetime.date.today().isoformat(), help="by default the date")
+    parser.add_argument("--seed", default=today, help="default: the date, %(default)s")
     parser.add_argument("--histories", type=int, default=1)
     parser.add_argument("--operations", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=1, help="histories at once, each in a process of its own")
