@@ -35,6 +35,22 @@ def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password
     assert "127.0.0.1" in str(caught.value)
 
 
+def test_the_placement_api_says_that_its_login_is_refused_before_it_starts_a_worker(
+    mariadb_url: str, tmp_path: Path
+) -> None:
+    url = wrong(mariadb_url, password=True)
+    words = ["placement-api", "--port", "0", "--auth-strategy", "noauth2", "--database-url", url]
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.cli.shell", *words],
+        cwd=tmp_path, text=True, capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert said.count("check the user, the password and the database's name") == 1
+    assert ":wrong@" not in said
+    assert "Booting worker" not in said
+
+
 @pytest.mark.parametrize("password", [True, False], ids=["password", "virtual host"])
 def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
     bus = Bus(options.new({"DEFAULT": {"transport_url": wrong(rabbitmq_url, password=password)}}))

@@ -110,9 +110,17 @@ def test_after_a_hand_shake_that_has_gone_silent_no_older_connection_is_tried(
 def test_a_statement_that_takes_too_long_is_ended_and_is_no_loss_of_the_connection(
     proxy: TcpProxy, database: Database
 ) -> None:
-    with pytest.raises(errors.Overloaded, match="took too long"):
-        database.read(lambda connection: connection.execute(text("SELECT SLEEP(30)")) and None)
+    tries: list[Connection] = []
 
+    def work(connection: Connection) -> None:
+        tries.append(connection)
+        connection.execute(text("SELECT SLEEP(30)"))
+
+    for transaction in (database.read, database.write):
+        with pytest.raises(errors.Overloaded, match="took too long"):
+            transaction(work)
+
+    assert len(tries) == 2, "its own time-out is repeated"
     assert proxy.connections == CONNECTIONS
 
 
