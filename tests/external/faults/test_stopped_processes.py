@@ -174,3 +174,19 @@ def test_a_service_that_is_started_while_its_database_is_away_serves_when_it_com
     cloud_of_mariadb.proxy.resume()
     cloud_of_mariadb.until_logged("placement", "Ready")
     assert cloud_of_mariadb.processes.client("placement", timeout=60.0).call(ListCells()) == []
+
+
+@pytest.mark.parametrize("lost", ["away", "silent"])
+def test_services_end_soon_while_their_database_is_lost(
+    cloud_of_mariadb: Cloud, lost: str, record_property: Callable[[str, object], None]
+) -> None:
+    for name in ("placement", "scheduler"):
+        cloud_of_mariadb.processes.start(name, *SERVICES[name])
+        cloud_of_mariadb.until_logged(name, "Ready")
+    if lost == "away":
+        cloud_of_mariadb.proxy.refuse()
+    else:
+        cloud_of_mariadb.proxy.go_silent(new_too=True)
+    took = cloud_of_mariadb.seconds_to_end()
+    record_property("measured", f"stopped with a database that is {lost}, in s: {took}")
+    assert max(took.values()) < STOP
