@@ -1,6 +1,7 @@
 """The base of private clusters on one machine: three nodes, each of which can be killed and brought back."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
@@ -36,7 +37,7 @@ class Member(Generic[N]):
         self.cluster.start_node(self.number)
 
 
-class Cluster(Generic[N]):
+class Cluster(ABC, Generic[N]):
     """Nodes of one kind, known by their numbers from 0 on."""
 
     nodes: list[N]
@@ -97,16 +98,16 @@ class Cluster(Generic[N]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @abstractmethod
     def _reconnect(self, node: N) -> None:
         """Let a running node exchange messages with the others."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _wait_whole(self) -> None:
         """Wait until all running nodes take part.
 
         :raises TimeoutError: they do not, within two minutes.
         """
-        raise NotImplementedError
 
     def _begin(self, node: N) -> None:
         """Start the first node of a new cluster."""

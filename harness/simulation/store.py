@@ -28,7 +28,7 @@ class StoreFaults:
         #: By process, how many commits from now on: its outcome is unknown to it.
         self.lost_commits: dict[str, int] = {}
         self.committed: Committed | None = None
-        self.connections: list[Connection] = []
+        self.connections: list[SimulatedConnection] = []
 
 
 FAULTS = StoreFaults()
@@ -48,7 +48,7 @@ class Cursor(sqlite3.Cursor):
         return super().executemany(sql, parameters)
 
 
-class Connection(sqlite3.Connection):
+class SimulatedConnection(sqlite3.Connection):
     """A connection of a simulated process."""
 
     def __init__(self, database: Any, *args: Any, **named: Any) -> None:
@@ -90,10 +90,10 @@ class Connection(sqlite3.Connection):
         return left == 1
 
 
-def connect(database: Any, *args: Any, **named: Any) -> Connection:
+def connect(database: Any, *args: Any, **named: Any) -> SimulatedConnection:
     """Open a database file for the calling process, in place of ``sqlite3.connect``."""
     with KERNEL.atomic():
-        return Connection(database, *args, **named)
+        return SimulatedConnection(database, *args, **named)
 
 
 def install() -> None:
@@ -110,10 +110,10 @@ def drop_connections(process: str) -> None:
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
-    _point(cast(Connection, cursor.connection), sql)
+    _point(cast(SimulatedConnection, cursor.connection), sql)
 
 
-def _point(connection: Connection, sql: str) -> None:
+def _point(connection: SimulatedConnection, sql: str) -> None:
     """Let others run, and perhaps some time pass; fail where the store cannot be reached."""
     if KERNEL.is_atomic:
         return

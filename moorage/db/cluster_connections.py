@@ -14,7 +14,7 @@ from pymysql.err import MySQLError, OperationalError
 from sqlalchemy import exc
 
 from moorage import errors
-from moorage.db.hosts import Host
+from moorage.db.hosts import DatabaseHost
 from moorage.db.mysql_connection import MySQLConnection
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class ClusterConnector:
     :param hosts: the hosts, in the order in which they are to be used.
     """
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
+    def __init__(self, hosts: Sequence[DatabaseHost]) -> None:
         self._hosts = hosts
         #: The host of the newest connection; pooled connections to others are replaced when they are next used.
         self._current = 0

@@ -14,7 +14,7 @@ _HOST = re.compile(r"\[?(?P<name>(?<=\[)[^\]]+(?=\])|[^:\[\]]+)\]?(?::(?P<port>\
 _PARAMETER = "host"
 
 
-class Host(NamedTuple):
+class DatabaseHost(NamedTuple):
     """A host, and its port if that is not the default one."""
 
     name: str | None
@@ -37,14 +37,14 @@ def parse(text: str) -> URL:
     return _checked(url.update_query_dict({_PARAMETER: several["hosts"].split(",")}))
 
 
-def hosts_of(url: URL) -> tuple[Host, ...]:
+def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
     """Return the hosts of a URL, in the order in which they are to be used.
 
     :raises ValueError: a host or a port cannot be parsed.
     """
     named = url.query.get(_PARAMETER)
     if named is None:
-        return (Host(url.host, url.port),)
+        return (DatabaseHost(url.host, url.port),)
     return tuple(_host(one) for one in ((named,) if isinstance(named, str) else named))
 
 
@@ -58,8 +58,8 @@ def _checked(url: URL) -> URL:
     return url
 
 
-def _host(text: str) -> Host:
+def _host(text: str) -> DatabaseHost:
     match = _HOST.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a host with or without a port")
-    return Host(match["name"], int(match["port"]) if match["port"] else None)
+    return DatabaseHost(match["name"], int(match["port"]) if match["port"] else None)

@@ -6,20 +6,22 @@ from hypothesis import strategies as st
 
 from moorage import errors
 from moorage.db.database import Database
-from moorage.db.hosts import Host, hosts_of, parse, without_hosts
+from moorage.db.hosts import DatabaseHost, hosts_of, parse, without_hosts
 
 NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True), st.just("fe80::1"))
-HOSTS = st.builds(Host, NAMES, st.one_of(st.none(), st.integers(1, 65535)))
+HOSTS = st.builds(DatabaseHost, NAMES, st.one_of(st.none(), st.integers(1, 65535)))
 
 
-def written(host: Host) -> str:
+def written(host: DatabaseHost) -> str:
     name = f"[{host.name}]" if ":" in str(host.name) else str(host.name)
     return name if host.port is None else f"{name}:{host.port}"
 
 
 @settings(deadline=None)
 @given(st.lists(HOSTS, min_size=2, max_size=4))
-def test_hosts_are_read_in_their_order_and_again_from_the_url_as_sqlalchemy_writes_it(hosts: list[Host]) -> None:
+def test_hosts_are_read_in_their_order_and_again_from_the_url_as_sqlalchemy_writes_it(
+    hosts: list[DatabaseHost],
+) -> None:
     url = parse(f"mysql+pymysql://u:p%2C@{','.join(map(written, hosts))}/moorage?charset=utf8mb4")
 
     assert list(hosts_of(url)) == hosts
@@ -31,9 +33,9 @@ def test_hosts_are_read_in_their_order_and_again_from_the_url_as_sqlalchemy_writ
 def test_a_url_of_one_host_is_read_as_ever() -> None:
     url = parse("mysql+pymysql://u:p@db1:3307/moorage")
 
-    assert hosts_of(url) == (Host("db1", 3307),)
+    assert hosts_of(url) == (DatabaseHost("db1", 3307),)
     assert without_hosts(url) == url
-    assert hosts_of(parse("sqlite:////var/lib/a,b.sqlite")) == (Host(None, None),)
+    assert hosts_of(parse("sqlite:////var/lib/a,b.sqlite")) == (DatabaseHost(None, None),)
 
 
 @pytest.mark.parametrize("hosts", ["db1:x,db2", "db1,,db2", "db1,db2:", "[::1,db2"])
