@@ -7,21 +7,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import pytest
 from support.databases.migrated import OnMariaDB
+from support.processes import private_servers
 from support.pytest_plugins import hung_tests
 from support.pytest_plugins.hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
 from support.pytest_plugins.left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
 from support.scheduler.installed_packages import install  # noqa: F401 - a fixture
 
-from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
+from harness.servers import MariaDBServer, RabbitMQServer
 
 HERE = Path(__file__).parent
-S = TypeVar("S", MariaDBServer, RabbitMQServer)
 NUMBERS = itertools.count(1)
 #: Virtual hosts that are created at once. Each of them is one more to recover when the broker is started again.
 VHOSTS = 5
@@ -41,20 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _run(server: Callable[[], S]) -> Iterator[S]:
-    """Run a server for as long as its fixture lives; without it, skip at home and fail where CI=true."""
-    private = server()
-    try:
-        try:
-            private.start()
-        except ServersMissing as missing:
-            absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-            absent(f"{missing} (.ci/install-servers does it)")
-        yield private
-    finally:
-        private.close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -95,13 +81,13 @@ def log_handlers_of_this_test() -> Iterator[None]:
 def mariadb() -> Iterator[MariaDBServer]:
     """One MariaDB for the whole session; whoever stops or kills it starts it again."""
     # Written to the file at each commit, synced once a second: enough to outlive a SIGKILL, and quick on slow disks.
-    yield from _run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"))
+    yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"))
 
 
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQServer]:
     """One RabbitMQ for the whole session; whoever stops or kills it starts it again."""
-    yield from _run(RabbitMQServer)
+    yield from private_servers.run(RabbitMQServer)
 
 
 @pytest.fixture
