@@ -137,7 +137,9 @@ def test_a_guest_of_an_earlier_life_is_destroyed_when_its_attempt_is_over_for_th
     now.build(build)
     wait_until(lambda: now.guests() == [])
 
-    assert now.cell.of_builds() == ["accept_claim", "build_finished", "accept_claim"]
+    # Refused to whichever comes first: the repeated build, or the report of the host that returns.
+    assert now.cell.of_builds()[:2] == ["accept_claim", "build_finished"]
+    assert now.cell.of_builds()[2:] in (["accept_claim"], ["build_finished"])
 
 
 def test_an_attempt_reported_as_refused_is_not_started_by_a_later_life(stage: Begin) -> None:
