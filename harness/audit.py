@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from moorage.cli.audit import CloudState, Finding
+from moorage.cli.audit import CONDUCTORS, CloudState, Finding
 from moorage.cli.audit import judge as judge_sight
 from moorage.db.database import Database
 from moorage.ids import derived
@@ -39,7 +39,9 @@ class Verdict:
 def judge(database: Database, living: Collection[str]) -> Verdict:
     """Return the verdict on a store, given the uuids of all instances and migrations that may have allocations."""
     store = database.read(audit.report)
-    holders = [structs.replace(holder, claim_id=holder.claim_id or _NO_CLAIM) for holder in store.holders]
+    holders = [
+        structs.replace(holder, claim_id=holder.claim_id or _NO_CLAIM, owner=CONDUCTORS) for holder in store.holders
+    ]
     known = set(living)
     migrations = {holder.migration_of: holder.uuid for holder in holders if holder.uuid in known}
     instances = [

@@ -13,6 +13,8 @@ from moorage.model.allocations import Amounts, amounts_of, in_words
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
+#: The owner of claims that our conductors have asked for.
+CONDUCTORS = "conductor"
 #: Instances of these states hold nothing any more, except one in error with a guest that is wanted.
 _ENDED = frozenset({"error", "deleted", "shelved"})
 
@@ -44,13 +46,15 @@ class Finding:
 class CloudState:
     """The collected state of a cloud; null where a part gave no answer.
 
-    ``instances`` are those that are not deleted. ``recorded`` are the records of the cells that have answered, by cell;
+    ``instances`` are those that are not deleted. ``unwanted`` are the claims of other services that their owners do not
+    want, by claim id, each with the owner's answer in words. ``recorded`` are the records of the cells that have answered, by cell;
     they include deleted instances to which a residue may belong. ``drift`` is by scheduler. ``unseen`` has each part
     that could not be read, with the reason.
     """
 
     store: StoreAudit | None = None
     instances: Sequence[Instance] | None = None
+    unwanted: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, Sequence[InstanceHolds]] = field(default_factory=dict)
     #: Whether it has the records of all cells.
     all_recorded: bool = False
@@ -76,7 +80,7 @@ def judge(state: CloudState) -> list[Finding]:
         recorded = [instance for of_cell in state.recorded.values() for instance in of_cell]
         if state.instances is not None:
             residues = _Residues(state.instances, recorded, all_recorded=state.all_recorded)
-            found += _leaked(state.store.holders, state.instances, residues)
+            found += _leaked(state.store.holders, state.instances, residues, state.unwanted)
         if state.hosts is not None:
             found += _claimed_twice(state.store.holders, state.hosts)
         found += _contradicting(state.store, recorded, state.hosts or ())
@@ -97,6 +101,15 @@ def unexplained_residues(store: StoreAudit, recorded: Sequence[InstanceHolds]) -
     return {holder.accepted_by or holder.uuid or "" for holder in residues if not _is_of(holder, attempts)} - {""}
 
 
+def claimed_for_others(holders: Sequence[Holder]) -> list[Holder]:
+    """Return the holders whose claims were asked for by other services than our conductors."""
+    return [
+        holder
+        for holder in holders
+        if holder.claim_id is not None and holder.owner not in (None, CONDUCTORS) and holder.consumer_type != RESIDUE
+    ]
+
+
 def unanswered(instances: Sequence[Instance]) -> set[str]:
     """Return the uuids of the cells that have not answered for these instances: the answer has the cell's name."""
     return {instance.cell_uuid for instance in instances if instance.cell_uuid is not None and instance.cell is None}
@@ -107,13 +120,19 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
     return Finding(kind, one.provider_uuid, detail, one.resource_class)
 
 
-def _leaked(holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues") -> Iterator[Finding]:
-    """Yield the allocations of consumers that are no living instance, no residue, and not written by hand."""
+def _leaked(
+    holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues", unwanted: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield the allocations of consumers that are no living instance, no residue, not written by hand, and unwanted."""
+    others = {holder.uuid for holder in claimed_for_others(holders)}
     known = {instance.uuid: instance for instance in instances}
     for holder in holders:
         if holder.uuid is None:
             amounts = f": {in_words(holder.held)}" if holder.held else ""
             yield Finding("leaked", "(no consumer)", f"the consumer is gone; {holder.allocations} allocations{amounts}")
+        elif holder.uuid in others and holder.uuid not in known:
+            if (reason := unwanted.get(holder.claim_id or "")) is not None:
+                yield Finding("leaked", holder.uuid, reason, holder.claim_id or "", instance_uuid=holder.uuid)
         elif not holder.foreign and (reason := _why_leaked(holder, known, residues)):
             owner = holder.migration_of or residues.instance_of(holder) or holder.uuid
             detail = f"{reason}; {holder.allocations} allocations"

@@ -7,9 +7,9 @@ from typing import TypeVar
 from msgspec import structs
 from oslo_config import cfg
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.audit import CloudState, unanswered, unexplained_residues
+from moorage.cli.audit import CloudState, claimed_for_others, unanswered, unexplained_residues
 from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import (
@@ -21,9 +21,10 @@ from moorage.messages import (
     ListInstances,
     ListServices,
     ListStrangersInCell,
+    OwnsClaim,
 )
 from moorage.model import Cell, Instance, InstanceHolds
-from moorage.model.inspection import StoreAudit, UnknownGuest, ViewDrift
+from moorage.model.inspection import Holder, StoreAudit, UnknownGuest, ViewDrift
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class AuditCollector:
         return CloudState(
             store=store,
             instances=instances,
+            unwanted=self._unwanted(() if store is None else claimed_for_others(store.holders)),
             recorded=recorded,
             all_recorded=all_recorded,
             hosts=hosts,
@@ -119,6 +121,29 @@ class AuditCollector:
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances
+
+    def _unwanted(self, holders: Sequence[Holder]) -> dict[str, str]:
+        """Query the owners of claims; return those that they do not want, or do not know, with the owner's answer."""
+        found: dict[str, str] = {}
+        by_owner: dict[str, list[Holder]] = {}
+        for holder in holders:
+            by_owner.setdefault(str(holder.owner), []).append(holder)
+        for owner, claims in sorted(by_owner.items()):
+            # An owner that does not answer is waited for once, and not once for each of its claims.
+            self._ask(f"claims of {owner}", partial(self._refused_by, owner, claims, found))
+        return found
+
+    def _refused_by(self, owner: str, holders: Sequence[Holder], found: dict[str, str]) -> None:
+        client = self._clients.topic(owner)
+        for holder in holders:
+            consumer, claim = str(holder.uuid), str(holder.claim_id)
+            try:
+                answer = client.call(OwnsClaim(request_id=ids.fresh(), consumer_uuid=consumer, claim_id=claim))
+            except errors.NotFound as fault:
+                found[claim] = f"{owner} does not know it: {fault}"
+            else:
+                if not answer.owned:
+                    found[claim] = f"{owner} does not want it"
 
     def _unknown_guests(self, cell: Cell) -> list[UnknownGuest]:
         # From the cell itself: the super conductor's answer does not name the cells that are missing in it.

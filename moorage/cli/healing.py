@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors, ids
-from moorage.cli.audit import RESIDUE, CloudState, Finding
+from moorage.cli.audit import CONDUCTORS, RESIDUE, CloudState, Finding
 from moorage.cli.audit_collector import owning
 from moorage.cli.clients import Clients
 from moorage.messages import (
@@ -28,8 +28,6 @@ _AT_ONCE = 100
 #: Seconds that a cell may take until another of its heals has ended.
 _PATIENCE = 60.0
 _INTERVAL = 0.2
-#: The prefix of owners that are conductors.
-_CONDUCTORS = "conductor"
 
 _BY_RECORDS = frozenset({"unheld", "claim", "short", "leaked"})
 _RECOUNT = "count anew what is used of the provider"
@@ -131,7 +129,7 @@ class Healer:
     def _release(plan: HealPlan, finding: Finding, holder: Holder, state: CloudState) -> str:
         if not state.all_recorded:
             return "nothing: not all cells have answered, and one of them may know it"
-        is_ours = holder.consumer_type == RESIDUE or holder.owner == _CONDUCTORS
+        is_ours = holder.consumer_type == RESIDUE or holder.owner == CONDUCTORS
         if not is_ours:
             return f"nothing: it is the business of its owner, {holder.owner or 'who is not named'}"
         plan.released[finding.subject] = (holder, finding.instance_uuid)

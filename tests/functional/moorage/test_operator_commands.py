@@ -30,6 +30,8 @@ from moorage.messages import (
     ListInstances,
     ListServices,
     ListStrangersInCell,
+    Ownership,
+    OwnsClaim,
     ReportService,
 )
 from moorage.model import Attempt, Cell, Flavor, Guest, HostState, Instance, InstanceHolds
@@ -156,6 +158,16 @@ class CellConductor:
             cleaned=(ATTEMPT,),
         )
         return HoldsInCell(instances=(gone,))
+
+
+class OtherService:
+    """Another service with claims: it wants the first, knows nothing of the second, and does not want the others."""
+
+    @serves(OwnsClaim)
+    def owns_claim(self, message: OwnsClaim) -> Ownership:
+        if message.consumer_uuid == derived("operator", "other", 1):
+            raise errors.ConsumerNotFound(name=message.consumer_uuid)
+        return Ownership(owned=message.consumer_uuid == derived("operator", "other", 0))
 
 
 class Around:
@@ -384,6 +396,39 @@ def test_the_residue_of_a_deleted_instance_is_no_leak(around: Around) -> None:
     around.serve()
     around.placement.audits = [leak(ATTEMPT, "RESIDUE", None)]
     assert around.types("audit", "--settle", "0.01") == (0, [])
+
+
+def claims_of(owner: str) -> StoreAudit:
+    uuids = [derived("operator", "other", number) for number in range(3)]
+    return StoreAudit(
+        holders=tuple(
+            Holder(uuid=uuid, consumer_type="INSTANCE", claim_id=uuid, allocations=1, owner=owner) for uuid in uuids
+        )
+    )
+
+
+def test_a_claim_of_another_service_is_leaked_only_by_the_word_of_that_service(around: Around) -> None:
+    around.serve()
+    around.serve(leases=OtherService())
+    around.placement.audits = [claims_of("leases")]
+
+    status, rows = around.types("audit", "--settle", "0.01")
+
+    unknown, unwanted = (derived("operator", "other", number) for number in (1, 2))
+    assert status == 1
+    assert {row["subject"]: row["detail"] for row in rows} == {
+        unknown: f"leases does not know it: There is no consumer {unknown}.",
+        unwanted: "leases does not want it",
+    }
+
+
+def test_claims_of_a_service_that_does_not_answer_are_not_called_leaked(around: Around) -> None:
+    around.serve()
+    around.placement.audits = [claims_of("leases")]
+
+    status, rows = around.types("audit", "--settle", "0.01")
+
+    assert (status, [(row["finding"], row["subject"]) for row in rows]) == (2, [("not seen", "claims of leases")])
 
 
 def test_what_could_not_be_looked_at_is_named_and_is_not_called_clean(around: Around) -> None:
