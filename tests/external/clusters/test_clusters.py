@@ -78,7 +78,7 @@ def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster:
     rabbitmq_cluster.add_vhost("killed")
     queue = kombu.Queue("letters", durable=True, queue_arguments={"x-queue-type": "quorum"})
     with broker(rabbitmq_cluster, 0) as connection:
-        connection.Producer(confirm_publish=True).publish("kept", routing_key="letters", declare=[queue])
+        connection.Producer().publish("kept", routing_key="letters", declare=[queue])
 
     rabbitmq_cluster.kill(0)
     with broker(rabbitmq_cluster, 1) as connection, connection.SimpleQueue(queue) as letters:
@@ -105,4 +105,4 @@ def test_a_broker_that_is_cut_off_from_the_others_waits_for_them(rabbitmq_cluste
 
 def broker(cluster: RabbitMQCluster, number: int) -> kombu.Connection:
     url = f"pyamqp://moorage:{cluster.password}@127.0.0.1:{cluster.nodes[number].port}/killed"
-    return kombu.Connection(url)
+    return kombu.Connection(url, transport_options={"confirm_publish": True})

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
 ]
 
-SECONDS, CLIENTS = 300.0, 8
+SECONDS, CLIENTS = 300.0, 12
 KILLS = 5
 #: Seconds between a node's return and the next one's death, that a dead node stays away, and that a cut lasts.
 BETWEEN, AWAY, CUT = 10.0, 2.0, 20.0

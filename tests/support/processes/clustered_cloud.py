@@ -61,8 +61,8 @@ class BusyClients:
     cloud: ClusteredCloud
     clients: int
     #: Instances of each order, and how many of them are moved.
-    together: int = 4
-    moved: int = 2
+    together: int = 10
+    moved: int = 3
     #: Seconds after which an order counts as stuck.
     patience: float = 120.0
     #: By kind of order, in seconds.
@@ -118,11 +118,12 @@ class BusyClients:
             request_id=ids.fresh(),
         )
         servers[0].order(order)
+        built = []
         for server in servers:
-            instance = server.built()
+            built.append(server.built())
             self.durations["build"].append(time.monotonic() - began)
-            self.ends[f"build: {instance.state}"] += 1
-            self._require_one_guest(instance)
+            self.ends[f"build: {built[-1].state}"] += 1
+        self._require_one_guest_each(built)
 
     def _move(self, server: Server) -> None:
         if server.show().state != "active":
@@ -136,10 +137,14 @@ class BusyClients:
         if migration.state == "confirmed":
             assert instance.host == migration.destination_host, (instance, migration)
 
-    def _require_one_guest(self, instance: Instance) -> None:
-        if instance.state == "active":
-            hosts = [guest.host for guest in self.cloud.guests() if guest.instance_uuid == instance.uuid]
-            assert hosts.count(str(instance.host)) == 1, (hosts, instance)
+    def _require_one_guest_each(self, instances: Sequence[Instance]) -> None:
+        found: dict[str, list[str]] = {}
+        for guest in self.cloud.guests():
+            found.setdefault(guest.instance_uuid, []).append(guest.host)
+        for instance in instances:
+            if instance.state == "active":
+                hosts = found.get(instance.uuid, [])
+                assert hosts.count(str(instance.host)) == 1, (hosts, instance)
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
