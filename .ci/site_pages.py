@@ -1,6 +1,7 @@
-"""The pages of the site that are written when it is built: the help of every command and the release notes."""
+"""The pages of the site that are written when it is built: commands, messages on the bus, and release notes."""
 
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from reno.loader import Loader
 
 from moorage.cli.shell import Shell
 
+sys.path.insert(0, str(Path(__file__).parent))
+import rpc_reference
+
 ROOT = Path(__file__).parents[1]
 _SECTIONS = {"features": "New", "upgrade": "When upgrading", "deprecations": "Going away"}
 _SECTIONS |= {"security": "Security", "fixes": "Mended"}
@@ -19,7 +23,8 @@ _SECTIONS |= {"security": "Security", "fixes": "Mended"}
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that no file holds."""
-    for name, page in (("commands.md", commands()), ("release-notes.md", release_notes())):
+    pages = {"commands.md": commands(), "messages.md": rpc_reference.page(), "release-notes.md": release_notes()}
+    for name, page in pages.items():
         files.append(File.generated(config, name, content=page))
     return files
 

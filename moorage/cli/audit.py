@@ -47,9 +47,9 @@ class CloudState:
     """The collected state of a cloud; null where a part gave no answer.
 
     ``instances`` are those that are not deleted. ``unwanted`` are the claims of other services that their owners do not
-    want, by claim id, each with the owner's answer in words. ``recorded`` are the records of the cells that have answered, by cell;
-    they include deleted instances to which a residue may belong. ``drift`` is by scheduler. ``unseen`` has each part
-    that could not be read, with the reason.
+    want, by claim id, each with the owner's answer in words. ``recorded`` are the records of the cells that have
+    answered, by cell; they include deleted instances to which a residue may belong. ``drift`` is by scheduler.
+    ``unseen`` has each part that could not be read, with the reason.
     """
 
     store: StoreAudit | None = None
