@@ -21,6 +21,7 @@ from moorage import errors, ids
 from moorage.bus.bus import Bus, Client
 from moorage.cli import lists
 from moorage.config import options
+from moorage.config.unknown import PLUGIN_GROUPS
 from moorage.db.database import Database
 from moorage.messages import ListHosts
 from moorage.model import HostState
@@ -43,7 +44,8 @@ Settings = Mapping[str, Mapping[str, Any]]
 class CloudSpec:
     """The specification of a cloud: hosts are distributed over the cells in turn.
 
-    ``settings`` (group, option, value) hold for every service. ``transport_url`` and ``database_connection`` default to
+    ``settings`` (group, option, value) hold for every service, and for plug-ins (``filters``, ``weighers``,
+    ``request_filters``). ``transport_url`` and ``database_connection`` default to
     an in-process bus and a temporary SQLite file. ``schedulers`` each serve the placement role too, unless
     ``placement_apart``.
     """
@@ -158,7 +160,19 @@ class RunningCloud:
         for source in (self.plan.settings, groups):
             for group, values in source.items():
                 merged.setdefault(group, {}).update(values)
-        return options.new(merged)
+        of_plugins = {group: merged.pop(group) for group in PLUGIN_GROUPS if group in merged}
+        return options.new(merged, files=[self._file_of(of_plugins)] if of_plugins else [])
+
+    def _file_of(self, groups: Mapping[str, Mapping[str, Any]]) -> Path:
+        """Return a configuration file with the options of plug-ins, which only a scheduler that loads them knows."""
+        lines = []
+        for group, values in groups.items():
+            lines.append(f"[{group}]")
+            for name, value in values.items():
+                lines.append(f"{name} = {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+        file = self.folder / "plugins.conf"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return file
 
     def hosts(self) -> list[HostState]:
         """Return all hosts of the registry."""

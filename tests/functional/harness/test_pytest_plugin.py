@@ -1,0 +1,38 @@
+"""The pytest plug-in that others get with the package, as docs/harness.md shows it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs/harness.md"
+
+
+def run(folder: Path, module: str) -> tuple[int, str]:
+    (folder / "test_it.py").write_text(module)
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=folder, env=environ, text=True, capture_output=True, check=False, timeout=200,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def test_the_test_on_the_page_passes(tmp_path: Path) -> None:
+    first = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]
+
+    status, printed = run(tmp_path, first)
+
+    assert (status, "1 passed" in printed) == (0, True), printed
+
+
+def test_a_marker_with_what_no_cloud_has_says_so(tmp_path: Path) -> None:
+    module = "import pytest\n@pytest.mark.moorage_cloud({})\ndef test_one(moorage_cloud): ...\n"
+
+    misspelt = run(tmp_path, module.format("host=3"))
+    positional = run(tmp_path, module.format("3"))
+
+    assert misspelt[0] == positional[0] != 0
+    assert "unexpected keyword argument 'host'" in misspelt[1]
+    assert "takes what a cloud has by name" in positional[1]
