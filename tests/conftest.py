@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 from support.databases.migrated import OnMariaDB
 from support.processes import private_servers
@@ -20,6 +21,10 @@ from support.pytest_plugins.left_threads import no_thread_is_left  # noqa: F401 
 from support.scheduler.installed_packages import install  # noqa: F401 - a fixture
 
 from harness.servers import MariaDBServer, RabbitMQServer
+
+# How fast values are drawn depends on what else the machine does.
+hypothesis.settings.register_profile("moorage", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("moorage")
 
 HERE = Path(__file__).parent
 NUMBERS = itertools.count(1)

@@ -6,14 +6,13 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait, instance_row
 from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, ListCommand, shown
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,
@@ -67,22 +66,28 @@ class InstanceBuildCommand(OrderCommand):
         return None if uuid is None else self.client("placement").call(GetServerGroup(uuid=uuid)).group
 
 
-class InstanceList(Configured, Lister):
+class InstanceList(ListCommand):
     """List instances in the order they were asked for."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--project", metavar="NAME", help="those of one project")
+        parser.add_argument("--state", metavar="STATE", help="those in this state")
+        parser.add_argument("--host", metavar="NAME", help="those on this host")
         parser.add_argument("--deleted", action="store_true", help="deleted ones too")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
         message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted)
-        return INSTANCE_COLUMNS, [
-            instance_row(instance) for instance in lists.instances(self.client("conductor"), message)
+        found = lists.instances(self.client("conductor"), message)
+        wanted = [
+            instance
+            for instance in found
+            if parsed_args.state in (None, instance.state) and parsed_args.host in (None, instance.host)
         ]
+        return INSTANCE_COLUMNS, [instance_row(instance) for instance in wanted]
 
 
 class InstanceShow(Configured, ShowOne):

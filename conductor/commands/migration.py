@@ -4,20 +4,19 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from conductor.commands.timeline import attempt_in_words, explained, moment
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, ListCommand, shown
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
 
 MIGRATION_COLUMNS = ("uuid", "instance", "kind", "state", "source", "destination", "reason")
 
 
-class MigrationList(Configured, Lister):
+class MigrationList(ListCommand):
     """List the migrations that are under way or wait to be confirmed or reverted, the oldest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

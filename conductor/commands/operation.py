@@ -4,18 +4,17 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage.cli import lists
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, shown
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
 
 _COLUMNS = ("uuid", "kind", "subject", "step", "state", "tries", "owner", "age", "idle", "reason")
 
 
-class OperationList(Configured, Lister):
+class OperationList(ListCommand):
     """List the operations that are under way, the super conductor's and every cell's that answers, the oldest first.
 
     `age` and `idle` are seconds since an operation was begun and since it last moved. One without an owner waits for a
@@ -50,15 +49,11 @@ class OperationShow(Configured, ShowOne):
         names = OperationSummary.__struct_fields__
         rounded = {"age", "idle", "lease_left"}
         return names, shown(
-            _seconds(getattr(state, name)) if name in rounded else getattr(state, name) for name in names
+            ShownAge(getattr(state, name)) if name in rounded else getattr(state, name) for name in names
         )
 
 
 def _row(state: OperationSummary) -> tuple[Any, ...]:
-    times = (_seconds(state.age), _seconds(state.idle))
+    times = (ShownAge(state.age), ShownAge(state.idle))
     what = (state.uuid, state.kind, state.subject, state.step, state.state, state.tries)
     return shown((*what, state.lease_owner, *times, state.reason))
-
-
-def _seconds(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)

@@ -83,4 +83,4 @@ def attempt_in_words(attempt: Attempt) -> str:
 
 def moment(seconds: float) -> str:
     """Return a time in UTC, formatted for operators."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

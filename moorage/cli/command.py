@@ -2,15 +2,20 @@
 
 import argparse
 import functools
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, cast
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
+from cliff.lister import Lister
 from oslo_config import cfg
 
+from moorage import errors
 from moorage.bus.bus import Client
+from moorage.cli import help as helps
 from moorage.cli.clients import Clients
 from moorage.config import options
 
@@ -23,6 +28,14 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 Record = tuple[tuple[str, ...], tuple[Any, ...]]
 #: Adds one argument or several to a parser.
 Argument = Callable[[Any], object]
+
+
+#: Formats that have no null.
+_WITHOUT_NULL = frozenset({"csv", "value"})
+#: The default of `--watch`. Arbitrary.
+_WATCH_SECONDS = 2.0
+#: What makes a terminal empty and begins at its top (ECMA-48: CUP, ED).
+_CLEAR = "\033[H\033[2J"
 
 
 def argument(*names: str, **options: Any) -> Argument:
@@ -41,6 +54,30 @@ def one_of(*alternatives: Argument) -> Argument:
     return add
 
 
+def positive(text: str) -> float:
+    """Parse a positive number of seconds."""
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return seconds
+
+
+def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values with an empty text for null."""
+    return tuple("" if value is None else value for value in map(_machine, values))
+
+
+def _machine(value: Any) -> Any:
+    return value.machine_readable() if isinstance(value, FormattableColumn) else value
+
+
+def _count(text: str) -> int:
+    """Parse a number of entries."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError("must be a whole number from 1")
+    return int(text)
+
+
 class Configured(Command):
     """A command with a configuration file; mixed in before a cliff command class."""
 
@@ -51,11 +88,23 @@ class Configured(Command):
         """Return the parser, without abbreviated options: a new option must not change the meaning of an old script."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
+        helps.in_one_line(parser)
         # Those of the bases first: an option that all commands of a kind have stands before their own.
         for kind in reversed(type(self).__mro__):
             for add in vars(kind).get("arguments", ()):
                 add(parser)
         return parser
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        """Print what `take_action` has returned; null is empty in csv and value, and a table without rows says so."""
+        if isinstance(self, Lister):
+            data = list(data)
+            if not data and parsed_args.formatter == "table":
+                sys.stderr.write("nothing found\n")
+                return 0
+        if parsed_args.formatter in _WITHOUT_NULL:
+            data = [_blank(row) for row in data] if isinstance(self, Lister) else _blank(data)
+        return int(super().produce_output(parsed_args, column_names, data))  # type: ignore[misc]
 
     def get_epilog(self) -> str:
         """Return the end of the help: for a command of another package, the package's name.
@@ -94,12 +143,50 @@ class Configured(Command):
         return self.clients(self.conf.rpc.call_timeout)
 
 
-def positive(text: str) -> float:
-    """Parse a positive number of seconds."""
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return seconds
+class ListCommand(Configured, Lister):
+    """A command that lists something, in whole or in part, once or again and again."""
+
+    arguments: Sequence[Argument] = (
+        argument("--limit", type=_count, metavar="N", help="the first N, in the order in which they are listed"),
+        argument("--marker", metavar="KEY", help="only what follows the one that has this in its first column"),
+        argument(
+            "--watch",
+            nargs="?",
+            const=_WATCH_SECONDS,
+            type=positive,
+            metavar="SECONDS",
+            help=f"list it again every so many seconds ({_WATCH_SECONDS:g}), until Ctrl-C",
+        ),
+    )
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        """Print the part that is asked for.
+
+        :raises InvalidRequest: what `--marker` names is not in the list.
+        """
+        rows = list(data)
+        if parsed_args.marker is not None:
+            keys = [str(_machine(row[0])) for row in rows]
+            if parsed_args.marker not in keys:
+                raise errors.InvalidRequest(path="--marker", reason=f"{parsed_args.marker} is not in the list")
+            rows = rows[keys.index(parsed_args.marker) + 1 :]
+        return super().produce_output(parsed_args, column_names, rows[: parsed_args.limit])
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command once, or until Ctrl-C; while a part of the cloud is away, that is shown instead."""
+        if parsed_args.watch is None:
+            return int(super().run(parsed_args))
+        out = self.app.stdout
+        while True:
+            if out.isatty():
+                out.write(_CLEAR)
+            out.write(f"{time.strftime('%H:%M:%S %Z')}, every {parsed_args.watch:g} s\n")
+            try:
+                super().run(parsed_args)
+            except errors.Unavailable as fault:
+                out.write(f"{fault}\n")
+            out.flush()
+            time.sleep(parsed_args.watch)
 
 
 class ShownValue(FormattableColumn[Any]):
@@ -110,6 +197,22 @@ class ShownValue(FormattableColumn[Any]):
         if isinstance(self._value, list | tuple):
             return ", ".join(str(part) for part in self._value)
         return "" if self._value is None else str(self._value)
+
+
+class ShownAge(ShownValue):
+    """A number of seconds that a table shows with a unit, and other formats as it is, in seconds."""
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(None if seconds is None else round(seconds, 1))
+
+    def human_readable(self) -> str:
+        """Return the text for a table: in the largest unit of which there are at least two."""
+        if self._value is None:
+            return ""
+        for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+            if abs(self._value) >= 2 * seconds:
+                return f"{self._value / seconds:.0f} {unit}"
+        return f"{self._value:g} s"
 
 
 class ShownLines(FormattableColumn[Any]):
@@ -126,4 +229,4 @@ class ShownLines(FormattableColumn[Any]):
 
 def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:
     """Return the values of a row or a record for display."""
-    return tuple(ShownValue(value) for value in values)
+    return tuple(value if isinstance(value, ShownValue) else ShownValue(value) for value in values)

@@ -5,14 +5,12 @@ The heartbeats of an agent's hosts reach the schedulers through its cell, whatev
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
-
-from cliff.lister import Lister
 
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.command import Configured, shown
+from moorage.cli.command import ListCommand, ShownAge, shown
 from moorage.messages import ListCells, ListHosts, ListServices
 from moorage.model import HostState
 from moorage.model.inspection import ServiceState
@@ -83,7 +81,7 @@ def _state(heard: float, silent_after: float) -> str:
     return "up" if heard <= silent_after else "silent"
 
 
-class ServiceList(Configured, Lister):
+class ServiceList(ListCommand):
     """List the services of the cloud: schedulers, the placement role, conductors and agents.
 
     One that was stopped in order is shown as `stopped`, for a day. One that is silent for longer than `[service]
@@ -103,4 +101,9 @@ class ServiceList(Configured, Lister):
             lines += agents(hosts, cells, silent_after)
         except errors.Unavailable as fault:
             LOG.warning("Agents are not listed: %s", fault)
-        return [field.name for field in fields(ServiceLine)], [shown(astuple(line)) for line in lines]
+        return [field.name for field in fields(ServiceLine)], [_row(line) for line in lines]
+
+
+def _row(line: ServiceLine) -> tuple[Any, ...]:
+    values = asdict(line)
+    return shown(ShownAge(value) if name in {"heard", "running"} else value for name, value in values.items())

@@ -15,6 +15,7 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
 from moorage import failpoints
+from moorage.cli import help as helps
 from moorage.config import options
 
 
@@ -63,6 +64,7 @@ class Shell(App):
             deferred_help=True,  # so that a sub-command's own help comes after its name
         )
         self.closing = contextlib.ExitStack()
+        self.command_manager.add_command("help", helps.GroupedHelp)
 
     def build_option_parser(
         self, description: str | None, version: str | None, argparse_kwargs: dict[str, Any] | None = None
@@ -76,6 +78,7 @@ class Shell(App):
             metavar="FILE",
             help=f"the configuration file; default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE}",
         )
+        helps.in_one_line(parser)
         return parser
 
     def configure_logging(self) -> None:
@@ -91,6 +94,24 @@ class Shell(App):
         """
         super().initialize_app(argv)
         failpoints.switch_on(os.environ.get(failpoints.VARIABLE, ""))
+
+    def print_help_if_requested(self) -> None:
+        """Print all commands in groups for `--help` before any sub-command, and exit."""
+        if self.options.deferred_help:
+            helps.print_commands(self)
+            raise SystemExit(0)
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        """Run a sub-command; an unknown one is refused in one line that says which was meant."""
+        if argv[0].startswith("-"):
+            self.parser.error(f"unrecognized arguments: {argv[0]}")
+        try:
+            self.command_manager.find_command(argv)
+        except ValueError:
+            names = [name for name, _ in self.command_manager]
+            sys.stderr.write(f"moorage: {helps.unknown_command(names, argv)}\n")
+            return 2
+        return int(super().run_subcommand(argv))
 
     def interact(self) -> NoReturn:
         """Print the usage and exit where no sub-command was given; there is no interactive shell.

@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cliff.lister import Lister
 from oslo_config import cfg
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -16,7 +15,7 @@ from moorage.bus.broker import mask_url
 from moorage.bus.bus import Client
 from moorage.cli import lists, services
 from moorage.cli.clients import Clients
-from moorage.cli.command import Configured, positive, shown
+from moorage.cli.command import ListCommand, positive, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
 from moorage.db.schemas import Schema, known_schemas
@@ -212,7 +211,7 @@ def _no_intruders() -> str:
     return "nobody else has put files among ours"
 
 
-class StatusShow(Configured, Lister):
+class StatusShow(ListCommand):
     """Say of each part of the cloud whether it is there and fits: bus, roles, schemas, services, distributions.
 
     The exit status is 0 if all is well and 1 if anything is wrong.

@@ -11,6 +11,7 @@ import msgspec
 
 from moorage import errors
 from moorage.model import RequestId, Value
+from moorage.model.basis import PATTERNS
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -158,7 +159,14 @@ def decode(kind: type[T], data: object) -> T:
         # msgspec gives no path for a fault of the whole value, and for a fault of a key "`key` in" before the path.
         reason, _, path = str(fault).partition(" - at ")
         path = path.strip("`").rpartition("`")[2]
-        raise errors.InvalidRequest(path=path or "$", reason=reason[:300]) from fault
+        raise errors.InvalidRequest(path=path or "$", reason=_in_words(reason)[:300]) from fault
+
+
+def _in_words(reason: str) -> str:
+    """Return the reason of a refusal with what a pattern stands for in place of the pattern."""
+    for pattern, words in PATTERNS.items():
+        reason = reason.replace(f"`str` matching regex {pattern!r}", words)
+    return reason
 
 
 def decode_strictly(kind: type[T], data: object) -> T:

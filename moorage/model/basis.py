@@ -1,7 +1,7 @@
 """Base types of the model: names, amounts, and the base class of all values."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +28,18 @@ Generation = Annotated[int, Meta(ge=0)]
 Text = Annotated[str, Meta(max_length=4096)]
 
 Resources = dict[ResourceClassName, Amount]
+
+#: What the patterns of texts stand for, in words that follow "Expected".
+PATTERNS: Mapping[str, str] = {
+    get_args(kind)[-1].pattern: words
+    for kind, words in (
+        (Uuid, "a uuid in lower case, such as 5d3f8a1c-0b52-4c1e-9d0e-2f6a7b8c9d10"),
+        (RequestId, "1 to 64 letters, digits and . _ : -"),
+        (TraitName, "1 to 255 capital letters, digits and underscores"),
+        (Suffix, "at most 64 letters, digits, underscores and hyphens"),
+        (NewName, "a name that does not end with a blank"),
+    )
+}
 
 VCPU = "VCPU"
 MEMORY_MB = "MEMORY_MB"

@@ -9,7 +9,7 @@ from cliff.lister import Lister
 
 from moorage import logs
 from moorage.cli import lists
-from moorage.cli.command import Configured, Table, argument, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, shown
 from moorage.messages import ListClaims, ListReconciled
 from moorage.model.inspection import ClaimState
 from moorage.service import process
@@ -38,7 +38,7 @@ class ServePlacement(Configured, Command):
         process.run(PlacementService(self.conf, parsed_args.name))
 
 
-class ClaimList(Configured, Lister):
+class ClaimList(ListCommand):
     """Show the consumers that a claim places, the oldest claim first: who holds which node, and whose host took it.
 
     An attempt and a host stand where the host has accepted the claim. A residue is what an attempt that was given up
@@ -79,7 +79,7 @@ class ClaimReconciled(Configured, Lister):
                     action.owner,
                     action.outcome,
                     action.reason or None,
-                    round(action.age, 1),
+                    ShownAge(action.age),
                 )
             )
             for action in self.client("placement").call(ListReconciled())
@@ -97,6 +97,6 @@ def _row(claim: ClaimState) -> tuple[Any, ...]:
             claim.accepted_by,
             claim.accepted_host,
             claim.generation,
-            round(claim.age, 1),
+            ShownAge(claim.age),
         )
     )

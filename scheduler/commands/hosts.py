@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cliff.command import Command
-from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids, logs
 from moorage.cli import lists
-from moorage.cli.command import Configured, ShownValue, positive
+from moorage.cli.command import Configured, ListCommand, ShownAge, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
 from moorage.service import process, workers
@@ -83,7 +82,7 @@ class _HostCommand(WithCells, ShowOne):
         return parser
 
 
-class HostList(WithCells, Lister):
+class HostList(WithCells, ListCommand):
     """List the hosts that the schedulers know."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -218,7 +217,7 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
         host.disabled,
         ShownValue(host.disabled_reason),
         host.forced_down,
-        round(host.heartbeat_age, 1),
+        ShownAge(host.heartbeat_age),
         host.instances,
         host.io_ops,
         host.failed_builds,

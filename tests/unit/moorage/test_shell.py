@@ -1,13 +1,18 @@
 """The `moorage` command itself: what it loads to do what it is asked."""
 
+import json
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import entry_points
+from typing import ClassVar
 
 import pytest
 
-from moorage.cli.command import Configured
-from moorage.cli.shell import Shell
+from moorage.cli.command import Configured, ListCommand, ShownAge, Table, shown
+from moorage.cli.shell import Shell, main
+from moorage.errors import InvalidRequest, StoreUnavailable
 
 _LOADED = """
 import sys
@@ -62,3 +67,112 @@ def test_the_help_on_a_command_names_the_package_that_brings_it_unless_it_is_our
 
     assert SomeCommand(shell, None, "theirs").get_epilog() == "This command is provided by the pytest plugin."
     assert SomeCommand(shell, None, "instance list").get_epilog() == ""
+
+
+def test_all_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["help"]):
+        with suppress(SystemExit):
+            main(words)
+        printed = capsys.readouterr().out
+        titles = re.findall(r"^(\w+):$", printed, re.MULTILINE)
+        assert [title for title in titles if title[0].isupper()] == [
+            "Services", "Servers", "Hosts", "Placement", "Diagnosis", "Tools",
+        ]  # fmt: skip
+        assert re.search(r"^  instance list +List instances in the order they were asked for$", printed, re.MULTILINE)
+
+
+def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_was_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = {}
+    for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz"):
+        assert main(words.split()) == 2
+        said[words] = capsys.readouterr().err
+
+    assert (
+        said["instance lst"] == "moorage: there is no command 'instance lst'; did you mean `moorage instance list`?\n"
+    )
+    assert "`moorage instance list`" in said["instnce list --project p"]
+    assert "`moorage aggregate list`" in said["agregate list"]
+    assert said["server-group"] == "moorage: what of server-group? There is create, delete, list, show\n"
+    assert said["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
+
+
+def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for words in ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status"):
+        with pytest.raises(SystemExit) as ended:
+            main(words.split())
+        assert ended.value.code == 2
+        said[words] = capsys.readouterr().err
+
+    assert all(text.count("\n") == 1 for text in said.values())
+    assert said["instance list --projct p"].endswith("did you mean --project?\n")
+    assert "must be a whole number from 1" in said["instance list --limit 0"]
+    assert "see `moorage instance show --help`" in said["instance show"]
+
+
+class Listed(ListCommand):
+    """List three things."""
+
+    rows: ClassVar = [("one", None, ShownAge(59.96)), ("two", 2, ShownAge(7300.0)), ("three", 3, ShownAge(None))]
+
+    def take_action(self, parsed_args: object) -> Table:
+        return ("name", "number", "age"), [(*shown(row[:2]), row[2]) for row in self.rows]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    command = Listed(Shell(), None, "listed")
+    command.run(command.get_parser("moorage listed").parse_args(list(words)))
+    return capsys.readouterr().out
+
+
+def test_what_is_null_is_empty_where_there_is_no_null(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "-f", "value") == "one  60.0\ntwo 2 7300.0\nthree 3 \n"
+    assert printed(capsys, "-f", "csv").splitlines()[1:] == ['"one","",60.0', '"two",2,7300.0', '"three",3,""']
+    assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": "one", "number": None, "age": 60.0}
+
+
+def test_an_age_has_a_unit_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    table = printed(capsys)
+    assert "| 60 s |" in table
+    assert "| 2 h  |" in table
+
+
+def test_a_part_of_a_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "-f", "value", "-c", "name", "--limit", "2") == "one\ntwo\n"
+    assert printed(capsys, "-f", "value", "-c", "name", "--marker", "one", "--limit", "1") == "two\n"
+    with pytest.raises(InvalidRequest, match="four is not in the list"):
+        printed(capsys, "--marker", "four")
+
+
+def test_a_list_without_anything_says_so_and_only_in_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Listed, "rows", [])
+    command = Listed(Shell(), None, "listed")
+    for words, out, err in (([], "", "nothing found\n"), (["-f", "json"], "[]", "")):
+        command.run(command.get_parser("moorage listed").parse_args(words))
+        said = capsys.readouterr()
+        assert (said.out.strip(), said.err) == (out, err)
+
+
+def test_a_watched_list_is_shown_again_and_also_what_is_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([Listed.rows[:1], StoreUnavailable(schema="main", reason="it is away"), Listed.rows[1:]])
+
+    def take_action(_self: Listed, _parsed: object) -> Table:
+        found = next(rounds)
+        if isinstance(found, Exception):
+            raise found
+        return ("name", "number", "age"), found
+
+    slept = iter([None, None])
+    monkeypatch.setattr(Listed, "take_action", take_action)
+    monkeypatch.setattr("moorage.cli.command.time.sleep", lambda _seconds: next(slept))
+    with pytest.raises(StopIteration):
+        printed(capsys, "-f", "value", "-c", "name", "--watch", "0.5")
+
+    said = [line for line in capsys.readouterr().out.splitlines() if "every 0.5 s" not in line]
+    assert said == ["one", "The database of main cannot be reached: it is away.", "two", "three"]

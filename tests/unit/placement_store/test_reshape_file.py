@@ -90,7 +90,7 @@ def test_a_file_may_be_json(file: Path) -> None:
     [
         ("VGPU: 0", "VGPU: 4}\n        to", "4 Expected `int` >= 1"),
         ("VGPU: many", "VGPU: 4}\n        to", "4 Expected `int`, got `str`"),
-        ("vgpu: 4", "VGPU: 4}\n        to", "4 Expected `str` matching regex"),
+        ("vgpu: 4", "VGPU: 4}\n        to", "4 Expected 1 to 255 capital letters"),
         ("max_unit: -1", "max_unit: 4", "9 Expected `int` >= 1"),
         ("maximum: 4", "max_unit: 4", "9 unknown field 'maximum'"),
         ("paren: compute1", "parent: compute1", "7 Object missing required field `parent`"),

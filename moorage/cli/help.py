@@ -1,0 +1,102 @@
+"""The help of the `moorage` command: its sub-commands in groups, and what was meant by a misspelt one."""
+
+import argparse
+import difflib
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from cliff.help import HelpCommand
+
+if TYPE_CHECKING:
+    from moorage.cli.shell import Shell
+
+#: The groups of commands, by the first word or words of their names; the longest that fits counts.
+_GROUPS: Mapping[str, Sequence[str]] = {
+    "Services": ("scheduler", "conductor", "compute", "placement", "placement-api", "db", "cell"),
+    "Servers": ("instance", "migration", "server-group"),
+    "Hosts": ("host", "aggregate"),
+    "Placement": ("resource", "trait", "allocation", "claim"),
+    "Diagnosis": ("status", "service", "operation", "audit", "explain", "scheduler config"),
+    "Tools": ("demo", "drill", "bench", "help", "complete"),
+}
+_OTHERS = "Others"
+#: The similarity from which on a word counts as misspelt. Chosen by experiment.
+_ALIKE = 0.6
+
+
+class GroupedHelp(HelpCommand):
+    """Print the help of a command; without one, list all commands."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Print it."""
+        if parsed_args.cmd:
+            return int(super().take_action(parsed_args))
+        print_commands(cast("Shell", self.app))
+        return 0
+
+
+def print_commands(app: "Shell") -> None:
+    """Print the options before a sub-command, and all sub-commands in groups, each with the first line of its help."""
+    app.parser.print_help(app.stdout)
+    described = {name: _first_line(app, name) for name, _ in app.command_manager}
+    width = max(map(len, described))
+    for title, names in grouped(described).items():
+        app.stdout.write(f"\n{title}:\n")
+        app.stdout.writelines(f"  {name:{width}}  {described[name]}\n" for name in names)
+
+
+def grouped(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of commands by group, in the order of the groups."""
+    found: dict[str, list[str]] = {title: [] for title in (*_GROUPS, _OTHERS)}
+    for name in sorted(names):
+        fits = [
+            (len(start), title)
+            for title, starts in _GROUPS.items()
+            for start in starts
+            if f"{name} ".startswith(f"{start} ")
+        ]
+        found[max(fits)[1] if fits else _OTHERS].append(name)
+    return {title: group for title, group in found.items() if group}
+
+
+def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
+    """Return one line about a command that does not exist: which ones begin so, or which one was meant."""
+    words: list[str] = []
+    for word in given:
+        if word.startswith("-"):
+            break
+        words.append(word)
+    asked, known = " ".join(words), list(names)
+    if following := sorted(name.removeprefix(f"{asked} ") for name in known if name.startswith(f"{asked} ")):
+        return f"what of {asked}? There is {', '.join(following)}"
+    # An argument may follow the name: the more words are compared the better.
+    for length in range(len(words), 0, -1):
+        if meant := difflib.get_close_matches(" ".join(words[:length]), known, n=3, cutoff=_ALIKE):
+            return f"there is no command {asked!r}; did you mean {' or '.join(f'`moorage {name}`' for name in meant)}?"
+    return f"there is no command {asked!r}; `moorage help` lists them"
+
+
+def in_one_line(parser: argparse.ArgumentParser) -> None:
+    """Have a parser refuse arguments in one line, with the option that was meant."""
+    parser.error = functools.partial(_refuse, parser)  # type: ignore[method-assign]
+
+
+def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    options = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001
+    _, _, unknown = message.partition("unrecognized arguments: ")
+    meant = [
+        close
+        for word in unknown.split()
+        if word.startswith("--")
+        for close in difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=_ALIKE)
+    ]
+    hint = f"; did you mean {' and '.join(meant)}?" if meant else f"; see `{parser.prog} --help`"
+    sys.stderr.write(f"{parser.prog}: {message}{hint}\n")
+    raise SystemExit(2)
+
+
+def _first_line(app: "Shell", name: str) -> str:
+    command: Any = app.command_manager.commands[name].load()
+    return str(command.__doc__ or "").strip().partition("\n")[0].rstrip(".")
