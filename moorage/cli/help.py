@@ -73,8 +73,8 @@ def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
         return f"what of {asked}? There is {', '.join(following)}"
     # An argument may follow the name: the more words are compared the better.
     for length in range(len(words), 0, -1):
-        if meant := difflib.get_close_matches(" ".join(words[:length]), known, n=3, cutoff=_ALIKE):
-            return f"there is no command {asked!r}; did you mean {' or '.join(f'`moorage {name}`' for name in meant)}?"
+        for meant in difflib.get_close_matches(" ".join(words[:length]), known, n=1, cutoff=_ALIKE):
+            return f"there is no command {asked!r}; did you mean `moorage {meant}`?"
     return f"there is no command {asked!r}; `moorage help` lists them"
 
 
