@@ -16,11 +16,11 @@ from harness.audit import judge
 from harness.bench.cloud import is_embedded
 from harness.bench.usage import memory_mb
 from harness.cloud import RunningCloud, wait_until
-from harness.drills import contests, faults
+from harness.drills import age, contests, faults
 from harness.drills.cloud import DrillCloud, embedded, guests
 from harness.drills.faults import Fault
 from harness.drills.report import Arguments, Report, Say
-from harness.drills.workload import Workload
+from harness.drills.workload import WorkingClients, Workload
 from moorage import errors
 from moorage.cli import lists
 from moorage.messages import ListOperations
@@ -128,7 +128,9 @@ def _used(cloud: DrillCloud) -> dict[str, tuple[int, int]]:
     }
 
 
-def _judged(cloud: RunningCloud | DrillCloud, workload: Workload, figures: Mapping[str, object], say: Say) -> Report:
+def _judged(
+    cloud: RunningCloud | DrillCloud, workload: WorkingClients, figures: Mapping[str, object], say: Say
+) -> Report:
     """Return the report on a cloud whose servers have all been deleted."""
     say("looking for what is left")
     left: list[str] = []
@@ -182,6 +184,10 @@ DRILLS = {
         "database and broker, or nodes of their clusters, killed and started again",
         partial(_under_faults, faults.kill_server, proxied=False),
         "servers",
+    ),
+    "age": Drill(
+        "a small cloud's month in minutes: memory, descriptors, tables and times stay flat",
+        partial(age.run, judged=_judged),
     ),
     "soak": Drill("work without faults: memory and descriptors stay flat", _soak),
 }

@@ -76,9 +76,7 @@ class DrillCloud(ProcessCloud):
         settings: Settings = MappingProxyType({}),
     ) -> None:
         self._urls = {"database": str(servers.database_url), "broker": str(servers.transport_url)}
-        self._settings = {
-            group: {**QUICK.get(group, {}), **settings.get(group, {})} for group in {*QUICK, *settings}
-        }
+        self._settings = {group: {**QUICK.get(group, {}), **settings.get(group, {})} for group in {*QUICK, *settings}}
         super().__init__(self._urls["broker"], self._urls["database"], self._settings)
         self.servers = servers
         self.database = Database(self._urls["database"], "main")
