@@ -84,9 +84,7 @@ def _live_through(work: MonthWork, measures: Measures, seconds: float, say: Say)
                 return
             measures.sample()
         measures.end_part(work.take_seconds())
-        say(
-            f"day {(part + 1) * 30 // _PARTS}: {work.alive} servers, {sum(work.counts.values())} things done; {_brief(measures)}"
-        )
+        say(f"day {(part + 1) * 30 // _PARTS}: {work.alive} servers; {_brief(measures)}")
 
 
 def _brief(measures: Measures) -> str:

@@ -72,7 +72,7 @@ class DrillCloud(ProcessCloud):
         *,
         proxied: bool,
         fail_rate: float = 0.0,
-        size: Size = Size(),  # noqa: B008 - it is a value
+        size: Size = Size(),
         settings: Settings = MappingProxyType({}),
     ) -> None:
         self._urls = {"database": str(servers.database_url), "broker": str(servers.transport_url)}

@@ -37,6 +37,9 @@ _GROUPED = 0.3
 #: change is tried again that met a dead host. Arbitrary: each happens in each tenth of the month.
 _LISTS, _MAINTENANCE, _DEAD, _POLICY, _AGAIN = 4.0, 48.0, 72.0, 24.0, 4.0
 
+#: Seconds for what an operator or a user waits for. Arbitrary: longer than any time-out of the cloud.
+_PATIENCE = 60.0
+
 Job = Callable[[], None]
 
 
@@ -75,7 +78,7 @@ class MonthWork(WorkingClients):
         self._scheduler, self._placement = cloud.client("scheduler", timeout=10.0), cloud.client("placement")
         self._agenda: list[tuple[float, int, Job]] = []
         self._numbers, self._uuids = itertools.count(), itertools.count()
-        self._due = threading.Condition()
+        self._due = threading.Condition(threading.RLock())
         self._living: dict[str, LivingServer] = {}
         self._is_host_dead = False
         self._seed = seed
@@ -87,8 +90,8 @@ class MonthWork(WorkingClients):
     def __enter__(self) -> Self:
         super().__enter__()
         self._fill()
+        self._at(0.0, self._arrive)
         for first, gap, work in (
-            (0.0, self._gap, self._arrive),
             (_LISTS, _LISTS, self._list),
             (_MAINTENANCE / 2, _MAINTENANCE, self._maintain),
             (_DEAD / 3, _DEAD, self._lose_hosts),
@@ -151,12 +154,11 @@ class MonthWork(WorkingClients):
         return None
 
     def _repeat(self, gap: float, work: Job) -> None:
-        """Work now, and again after a pause; only the user's part of the seed is drawn from by one thread at a time."""
-        draws = self._draws if work == self._arrive else self._operators
-        with self._due:
-            pause = draws.pause(gap)
-        self._at(pause, partial(self._repeat, gap, work))
+        """Work, and again after a pause: operators do one thing of a kind at a time."""
         work()
+        with self._due:
+            pause = self._operators.pause(gap)
+        self._at(pause, partial(self._repeat, gap, work))
 
     def _guarded(self, job: Job) -> None:
         try:
@@ -168,11 +170,16 @@ class MonthWork(WorkingClients):
 
     def _arrive(self) -> None:
         """Order a batch of servers, each with its end and perhaps a change before it."""
+        draws = self._draws
         with self._due:
-            draws, spec = self._draws, self._spec()
+            spec = self._spec()
+            # Whatever this batch takes, the next one does not wait for it.
+            self._at(draws.pause(self._gap), self._arrive)
             servers, group = draws.batch(), None
             if 2 <= servers <= 4 and draws.chance.random() < _GROUPED:
-                rule = ServerGroup(uuid=ids.derived(self._seed, "group", next(self._uuids)), policy="anti-affinity")
+                rule = ServerGroup(
+                    uuid=ids.derived("month", self._seed, "group", next(self._uuids)), policy="anti-affinity"
+                )
                 group = _Group(rule, draws.chance.random() < 0.5, servers)
             lives = [(draws.lifetime(), draws.chance.random() < _CHANGED) for _ in range(servers)]
             changes = [draws.chance.choice(_CHANGES) if is_changed else None for _, is_changed in lives]
@@ -191,7 +198,7 @@ class MonthWork(WorkingClients):
     def _begin(
         self, spec: RequestSpec, group: _Group | None, lifetime: float, change: Callable[[Server], None] | None
     ) -> None:
-        server = Server(self, self._orders, ids.derived(self._seed, "server", next(self._uuids)), spec)
+        server = Server(self, self._orders, ids.derived("month", self._seed, "server", next(self._uuids)), spec)
         living = self._living[server.uuid] = LivingServer(server, group)
         with living.lock:
             instance = server.build()
@@ -231,7 +238,7 @@ class MonthWork(WorkingClients):
                 return False  # what a member held on a dead host is released later
             return True
 
-        wait_until(delete, "a server group to have no members", interval=0.1, longest=1.0)
+        wait_until(delete, "a server group to have no members", _PATIENCE, interval=0.1, longest=1.0)
         self.count("deleted groups")
 
     # --- Operators ---------------------------------------------------------------------------------------------------
@@ -315,7 +322,7 @@ class MonthWork(WorkingClients):
 
         def change() -> None:
             self._cells.set_policy(host_subset_size=among)
-            wait_until(is_taken, "the new policy", interval=0.05)
+            wait_until(is_taken, "the new policy", _PATIENCE, interval=0.05)
 
         self._timed("policy", change)
         self.count("policies")
