@@ -294,11 +294,14 @@ class MonthWork(WorkingClients):
         finally:
             for living in held:
                 living.lock.release()
-        for living in self._on(set(hosts)):
-            with living.lock:
-                if not living.is_deleted and living.server.show().state == "active":
-                    living.server.evacuate()
-        self._cells.start_role(STANDBY_AGENT)
+        try:
+            for living in self._on(hosts):
+                with living.lock:
+                    instance = living.server.show()
+                    if not living.is_deleted and instance.state == "active" and instance.host in hosts:
+                        living.server.evacuate()
+        finally:
+            self._cells.start_role(STANDBY_AGENT)
         for host in hosts:
             self._set_host(host, forced_down=False)
         self._cells.wait_for_hosts(len(lists.hosts(self._scheduler, ListHosts())))
