@@ -62,6 +62,13 @@ class LivingServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_deleted: bool = False
 
+    def active_on(self) -> str | None:
+        """Return the host on which it is active now, if it is; whoever calls this has its lock."""
+        if self.is_deleted:
+            return None  # and its record may be gone by now
+        instance = self.server.show()
+        return instance.host if instance.state == "active" else None
+
 
 class MonthWork(WorkingClients):
     """Clients that do what falls due, by a clock of which a month lasts for so many seconds.
@@ -269,10 +276,8 @@ class MonthWork(WorkingClients):
     def _migrate_live(self, living: LivingServer, source: str | None, host: str | None) -> bool:
         """Migrate a server live if it is active, and on the source; return whether that was ordered."""
         with living.lock:
-            instance = living.server.show()
-            if living.is_deleted or self._is_host_dead or instance.state != "active" or instance.host == host:
-                return False
-            if source not in (None, instance.host):
+            now_on = living.active_on()
+            if self._is_host_dead or now_on in (None, host) or source not in (None, now_on):
                 return False
             living.server.live_migrate(host)
             return True
@@ -297,8 +302,7 @@ class MonthWork(WorkingClients):
         try:
             for living in self._on(hosts):
                 with living.lock:
-                    instance = living.server.show()
-                    if not living.is_deleted and instance.state == "active" and instance.host in hosts:
+                    if living.active_on() in hosts:
                         living.server.evacuate()
         finally:
             self._cells.start_role(STANDBY_AGENT)
