@@ -33,7 +33,7 @@ def test_the_list_has_what_each_drill_needs(drill: Run) -> None:
     needs = {row["drill"]: row["needs"] for row in rows}
     assert needs == {
         **dict.fromkeys(("race", "fallback", "conflict"), "nothing"),
-        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "soak"), "processes"),
+        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "age", "soak"), "processes"),
         "failover": "servers",
     }
 
