@@ -89,6 +89,5 @@ def _live_through(work: MonthWork, measures: Measures, seconds: float, say: Say)
 
 def _brief(measures: Measures) -> str:
     newest = {name: figures[-1] for name, figures in measures.parts.items()}
-    memory = sum(figure for name, figure in newest.items() if name.startswith("memory_mb"))
     rows = sum(figure for name, figure in newest.items() if name.startswith("rows"))
-    return f"{memory:.0f} MB in all, {rows:.0f} rows, {newest.get('seconds build', 0.0):.2f} s a build"
+    return f"{measures.total_mb:.0f} MB in all, {rows:.0f} rows, {newest.get('seconds build', 0.0):.2f} s a build"

@@ -39,10 +39,13 @@ class Measures:
 
     A figure has as many values as there are parts in which it was seen. Those of a process that was started again are
     left out: they begin anew.
+
+    :param tables: whether tables are measured, too; without retention they grow with all that happens.
     """
 
-    def __init__(self, cloud: DrillCloud) -> None:
+    def __init__(self, cloud: DrillCloud, *, tables: bool = True) -> None:
         self._cloud = cloud
+        self._tables = tables
         self._pids = {role: process.pid for role, process in cloud.processes.items()}
         self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self.parts: defaultdict[str, list[float]] = defaultdict(list)
@@ -53,8 +56,8 @@ class Measures:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        figures = {**self._of_processes(), **self._cloud.database.read(_of_tables)}
-        for name, figure in figures.items():
+        tables = self._cloud.database.read(_of_tables) if self._tables else {}
+        for name, figure in {**self._of_processes(), **tables}.items():
             self._samples[name].append(figure)
 
     def end_part(self, seconds: Mapping[str, Sequence[float]]) -> None:
@@ -68,6 +71,11 @@ class Measures:
         for kind, taken in seconds.items():
             self.parts[f"seconds {kind}"].append(round(median(taken), 3))
             self._orders[f"seconds {kind}"].append(len(taken))
+
+    @property
+    def total_mb(self) -> float:
+        """The memory of all processes in the newest part."""
+        return sum(figures[-1] for name, figures in self.parts.items() if name.startswith("memory_mb"))
 
     def grown(self, first: int) -> list[str]:
         """Return what has grown from a part on, by more than is allowed.

@@ -1,7 +1,7 @@
 """Drills on real servers: services are processes, which are paused and cut off, and nothing is lost.
 
-`make test` lets a small cloud live for a month of a few seconds; with DRILLS=long in the environment it is seven minutes,
-and judged for growth.
+`make test` lets a small cloud live for a month of a few seconds; with DRILLS=long in the environment it is seven
+minutes, and judged for growth.
 """
 
 import json
