@@ -4,6 +4,7 @@ The time is divided into equal parts. Of each part a figure is the median of som
 before a round of pruning nor the one after it is what is compared.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -93,15 +94,19 @@ class Measures:
         return found
 
     def _of_processes(self) -> dict[str, float]:
-        return {
-            f"{what} {role}": figure
-            for role, process in self._cloud.processes.items()
-            if process.pid == self._pids.get(role)
-            for what, figure in _of_process(process.pid)
-        }
+        figures: dict[str, float] = {}
+        for role, process in list(self._cloud.processes.items()):  # one may be killed meanwhile
+            if process.pid == self._pids.get(role):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    figures |= {f"{what} {role}": figure for what, figure in _of_process(process.pid)}
+        return figures
 
 
 def _of_process(pid: int) -> Iterator[tuple[str, float]]:
+    """Yield the figures of a process.
+
+    :raises NoSuchProcess: it has ended.
+    """
     yield "memory_mb", memory_mb(pid)
     yield "descriptors", psutil.Process(pid).num_fds()
     yield "threads", psutil.Process(pid).num_threads()
