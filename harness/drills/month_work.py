@@ -17,7 +17,7 @@ from harness.cloud import wait_until
 from harness.drills.cloud import STANDBY_AGENT, STANDBY_HOSTS, DrillCloud
 from harness.drills.month import HOURS, MEAN_BATCH, MEAN_LIFETIME, MonthDraws
 from harness.drills.orders import Server
-from harness.drills.workload import WorkingClients
+from harness.drills.workload import CALL_SECONDS, WorkingClients
 from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.cli import lists
@@ -81,14 +81,15 @@ class MonthWork(WorkingClients):
         self._cells = cloud
         self._hour = seconds / HOURS
         self._draws, self._operators = MonthDraws(seed), MonthDraws(f"operators {seed}")
-        self._orders = cloud.client("conductor", timeout=10.0)
-        self._scheduler, self._placement = cloud.client("scheduler", timeout=10.0), cloud.client("placement")
+        self._orders = cloud.client("conductor", CALL_SECONDS)
+        self._scheduler, self._placement = (cloud.client(topic, CALL_SECONDS) for topic in ("scheduler", "placement"))
         self._agenda: list[tuple[float, int, Job]] = []
         self._numbers, self._uuids = itertools.count(), itertools.count()
         self._due = threading.Condition(threading.RLock())
         self._living: dict[str, LivingServer] = {}
         self._is_host_dead = False
         self._seed = seed
+        #: In an hour of the cloud.
         builds = min(_ALIVE / MEAN_LIFETIME, _BUILDS_PER_SECOND * self._hour)
         #: Hours between two batches.
         self._gap = MEAN_BATCH / builds
@@ -322,7 +323,7 @@ class MonthWork(WorkingClients):
     def _change_policy(self) -> None:
         """Have the schedulers pick at random among another number of the best hosts, and wait until they do."""
         among = self._operators.chance.choice((2, 3, 4, 5))
-        schedulers = [self._cloud.client("scheduler", 10.0, f"scheduler{number}") for number in (1, 2)]
+        schedulers = [self._cloud.client("scheduler", CALL_SECONDS, f"scheduler{number}") for number in (1, 2)]
 
         def is_taken() -> bool:
             return all(scheduler.call(ShowPolicy()).host_subset_size == among for scheduler in schedulers)

@@ -14,7 +14,7 @@ from moorage import errors, ids
 from moorage.bus.bus import Client
 
 #: Seconds for a call. A lost answer is asked for again with the same request id.
-_CALL_SECONDS = 10.0
+CALL_SECONDS = 10.0
 #: Seconds between two looks at the amounts of all hosts.
 _LOOK_SECONDS = 1.0
 
@@ -55,7 +55,7 @@ class WorkingClients(WorkRecord, ABC):
 
     def _client(self, number: int) -> None:
         try:
-            self._work(self._cloud.client("conductor", timeout=_CALL_SECONDS), number)
+            self._work(self._cloud.client("conductor", timeout=CALL_SECONDS), number)
         except Stuck as fault:
             self.find(f"stuck: {fault}")
         except Exception as fault:  # noqa: BLE001 - it is reported at the end of the drill
