@@ -10,9 +10,9 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-#: The least tau of figures that grow. Of nine figures without any trend one series in twenty-five has it by chance,
-#: and one of those in several grows by more than is allowed as well; one that jumps once and stays there has it, too.
-_STEADY = 0.5
+#: The least tau of figures that grow. Of nine figures without any trend one series in sixty has it by chance, and one
+#: of those in several grows by more than is allowed as well. Dozens of series are judged together.
+_STEADY = 0.6
 
 
 class Allowance(NamedTuple):

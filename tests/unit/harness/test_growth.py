@@ -23,7 +23,7 @@ def test_a_steady_growth_beyond_the_allowance_is_found_whatever_its_noise(
     figures = [start + total * part / (PARTS - 1) + total / 16 * off for part, off in enumerate(noise)]
     found = trend(figures)
     assert found.exceeds(TENTH) or found.growth <= found.median * 0.1 + 4.0
-    assert found.tau >= 0.5
+    assert found.tau >= 0.6
 
 
 @settings(deadline=None)
@@ -33,17 +33,28 @@ def test_figures_within_half_the_allowance_never_grow(start: float, noise: list[
     assert not trend([start + allowed / 2 * 0.9 * off for off in noise]).exceeds(TENTH)
 
 
+#: The level of flat figures, and their standard deviation as a share of it: greater than what is seen.
+FLAT = {
+    "memory_mb": (100.0, 0.03),
+    "descriptors": (25.0, 0.1),
+    "threads": (60.0, 0.05),
+    "rows": (200.0, 0.1),
+    "data_mb": (4.0, 0.1),
+    "seconds": (0.5, 0.15),
+}
+
+
 @pytest.mark.parametrize("what", list(ALLOWED))
 def test_noisy_flat_figures_are_seldom_taken_for_growing_ones(what: str) -> None:
     drawn = random.Random(16)
-    levels = {"memory_mb": 100.0, "descriptors": 25.0, "threads": 60.0, "rows": 200.0, "data_mb": 4.0, "seconds": 0.5}
-    # A standard deviation of a tenth, and one figure in ten that is half as much again.
+    level, deviation = FLAT[what]
+    # One figure in ten is half as much again.
     series = [
-        [drawn.gauss(1.0, 0.1) * levels[what] * (1.5 if drawn.random() < 0.1 else 1.0) for _ in range(PARTS)]
+        [drawn.gauss(1.0, deviation) * level * (1.5 if drawn.random() < 0.1 else 1.0) for _ in range(PARTS)]
         for _ in range(2000)
     ]
     found = sum(trend(figures).exceeds(ALLOWED[what]) for figures in series)
-    assert found / len(series) < 0.02
+    assert found / len(series) < 0.005
 
 
 @pytest.mark.parametrize(
