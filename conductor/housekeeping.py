@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from oslo_config import cfg
+
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.retention import CellDeletedInstances, EndedRecords, SuperDeletedInstances
@@ -15,8 +17,6 @@ from moorage.service.stored_requests import Retention, StoredRequests
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two rounds of pruning: records are kept for hours, and may be kept ten minutes longer. Arbitrary.
-_PRUNE_SECONDS = 600.0
 #: Seconds to wait for the placement role at the stop. Arbitrary: what it does not take expires there by age.
 _LAST_SECONDS = 1.0
 
@@ -24,21 +24,22 @@ _LAST_SECONDS = 1.0
 class Housekeeping:
     """Acknowledges recorded answers, prunes old records, and runs the given tasks, each periodically in a thread.
 
-    :param interval: seconds between two rounds of each task but pruning.
+    :param conf: the options of the service, with the seconds between two rounds of pruning, and of each other task.
     :param rounds: further tasks, each with its name for the log.
     """
 
     def __init__(
         self,
+        conf: cfg.ConfigOpts,
         acknowledgements: Acknowledgements,
         prune: Callable[[], None],
-        interval: float,
         service: str | None,
         rounds: Sequence[tuple[str, Callable[[], None]]] = (),
     ) -> None:
         self._acknowledgements = acknowledgements
         self._service = service
-        tasks = [("acknowledgements", acknowledgements.send, interval), ("pruning", prune, _PRUNE_SECONDS)]
+        interval = conf.conductor.housekeeping_interval
+        tasks = [("acknowledgements", acknowledgements.send, interval), ("pruning", prune, conf.service.prune_interval)]
         tasks += [(name, work, interval) for name, work in rounds]
         self._periodics = [Periodic(name, partial(self._round, work), seconds) for name, work, seconds in tasks]
 

@@ -106,9 +106,9 @@ class SuperConductor(_Conductor):
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(
+            conf,
             acknowledgements,
             pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
-            conf.conductor.housekeeping_interval,
             service,
             [
                 ("deleted instances", deleted.sync_with_cells),
@@ -152,7 +152,7 @@ class CellConductor(_Conductor):
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
         prune = pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
-        housekeeping = Housekeeping(acknowledgements, prune, conf.conductor.housekeeping_interval, service)
+        housekeeping = Housekeeping(conf, acknowledgements, prune, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, context.hosts, loads, bus.client(REPORTS_TOPIC), service)
         topic = f"conductor.{cell.uuid}"

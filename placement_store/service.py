@@ -15,8 +15,6 @@ from placement_store.schema import MAIN
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
-_PRUNE_INTERVAL = 60.0
-
 
 class PlacementRole:
     """Serve topic `placement`, reconcile claims and prune the store; any number of processes may do so.
@@ -34,7 +32,7 @@ class PlacementRole:
         pruning = Pruning(database, Retention.of(conf))
         self._periodics = [
             Periodic("reconciler", self._reconciler.round, conf.placement.reconcile_interval),
-            Periodic("pruning of the store", pruning.round, _PRUNE_INTERVAL),
+            Periodic("pruning of the store", pruning.round, conf.service.prune_interval),
         ]
 
     def start(self) -> None:

@@ -51,9 +51,6 @@ LOG = logging.getLogger(__name__)
 
 #: Two concurrent reports may add the same new host; the second one finds its row at its next try.
 _REPORT_TRIES = 3
-#: The retention of the change feed. A scheduler that was away for longer catches up by the comparison of all `seq`.
-_FEED_KEPT_SECONDS = 3600.0
-_PRUNE_INTERVAL = 60.0
 #: Threads for the reports of cells. Arbitrary: a cell reports every few seconds and waits for the answer.
 _REPORT_THREADS = 2
 
@@ -268,8 +265,8 @@ class SchedulerService:
             ),
             Periodic(
                 "pruning of the feed",
-                lambda: database.write(lambda connection: change_feed.prune(connection, _FEED_KEPT_SECONDS)),
-                _PRUNE_INTERVAL,
+                lambda: database.write(lambda connection: change_feed.prune(connection, settings.feed_retention)),
+                self._conf.service.prune_interval,
             ),
         ]
         for periodic in self._periodics:

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import psutil
-
 from harness.arguments import Servers
 from harness.audit import judge
 from harness.bench.cloud import is_embedded
-from harness.bench.usage import memory_mb
 from harness.cloud import RunningCloud, wait_until
-from harness.drills import contests, faults
+from harness.drills import age, contests, faults
 from harness.drills.cloud import DrillCloud, embedded, guests
 from harness.drills.faults import Fault
+from harness.drills.measures import Measures
 from harness.drills.report import Arguments, Report, Say
-from harness.drills.workload import Workload
+from harness.drills.workload import WorkingClients, Workload
 from moorage import errors
 from moorage.cli import lists
 from moorage.messages import ListOperations
@@ -34,8 +32,8 @@ _TIDY_SECONDS = 60.0
 _BETWEEN = (1.0, 3.0)
 #: The share of guests that fail to spawn where builds are to fall back.
 _FAIL_RATE = 0.3
-#: The share of a soak after which memory and descriptors are to stay as they are, and how far they may grow after it.
-_WARM_UP, _MEMORY_GROWTH, _DESCRIPTOR_GROWTH = 0.2, 1.2, 20
+#: The share of a soak that is its warm-up, and the parts of the rest.
+_WARM_UP, _PARTS = 0.2, 8
 
 
 @dataclass(frozen=True)
@@ -99,36 +97,26 @@ def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
 
 
 def _soak(servers: Servers, given: Arguments, say: Say) -> Report:
-    """Have clients work without any fault: memory and descriptors of all processes stay as they are."""
+    """Have clients work without any fault: memory, descriptors, threads and times stay as they are."""
     say("starting ten processes")
     with DrillCloud(servers, given.seed, proxied=False) as cloud:
+        measures = Measures(cloud, tables=False)
         with Workload(cloud, given.clients, given.seed, moves=True) as workload:
             workload.wait(given.seconds * _WARM_UP)
-            before = _used(cloud)
-            end = time.monotonic() + given.seconds * (1 - _WARM_UP)
-            while time.monotonic() < end and workload.wait(min(10.0, end - time.monotonic())):
-                say(f"{sum(workload.counts.values())} orders; {sum(mb for mb, _ in _used(cloud).values())} MB in all")
-            after = _used(cloud)
-        findings = []
-        for role, (megabytes, descriptors) in after.items():
-            if megabytes > before[role][0] * _MEMORY_GROWTH:
-                findings.append(f"{role} has grown from {before[role][0]} to {megabytes} MB")
-            if descriptors > before[role][1] + _DESCRIPTOR_GROWTH:
-                findings.append(f"{role} has {descriptors} descriptors open, and had {before[role][1]}")
-        figures = {"rss_mb": {role: megabytes for role, (megabytes, _) in after.items()}}
-        report = _judged(cloud, workload, figures, say)
-        return Report(report.figures, [*report.findings, *findings])
+            workload.take_seconds()
+            for _ in range(_PARTS):
+                if not workload.wait(given.seconds * (1 - _WARM_UP) / _PARTS):
+                    break
+                measures.sample()
+                measures.end_part(workload.take_seconds())
+                say(f"{sum(workload.counts.values())} orders; {measures.total_mb:.0f} MB in all")
+        report = _judged(cloud, workload, {}, say)
+        return Report(report.figures, [*report.findings, *measures.grown(0)], dict(sorted(measures.parts.items())))
 
 
-def _used(cloud: DrillCloud) -> dict[str, tuple[int, int]]:
-    """Return the memory in MB and the open descriptors of each process."""
-    return {
-        role: (memory_mb(process.pid), psutil.Process(process.pid).num_fds())
-        for role, process in cloud.processes.items()
-    }
-
-
-def _judged(cloud: RunningCloud | DrillCloud, workload: Workload, figures: Mapping[str, object], say: Say) -> Report:
+def _judged(
+    cloud: RunningCloud | DrillCloud, workload: WorkingClients, figures: Mapping[str, object], say: Say
+) -> Report:
     """Return the report on a cloud whose servers have all been deleted."""
     say("looking for what is left")
     left: list[str] = []
@@ -183,5 +171,9 @@ DRILLS = {
         partial(_under_faults, faults.kill_server, proxied=False),
         "servers",
     ),
-    "soak": Drill("work without faults: memory and descriptors stay flat", _soak),
+    "age": Drill(
+        "a small cloud's month in minutes: memory, descriptors, tables and times stay flat",
+        partial(age.run, judged=_judged),
+    ),
+    "soak": Drill("work without faults: memory, descriptors, threads and times stay flat", _soak),
 }

@@ -4,6 +4,8 @@ import contextlib
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from compute.fake.guest_file import GuestFile
@@ -26,14 +28,25 @@ QUICK: Settings = {
     "database": {"statement_timeout": 2.0, "idle_transaction_timeout": 5.0},
 }
 _CELLS = 2
-#: The hosts of each cell, and how many servers each of them has room for.
-_HOSTS, _ROOM = 4, 16
-#: The fake driver's options for such hosts. Nested, their processors and memory are those of two NUMA nodes.
-_ROOMY = {"vcpus": _ROOM, "memory_mb": 512 * _ROOM, "disk_gb": _ROOM, "numa_nodes": 2, "layout": "flat"}
-
+#: The agent whose hosts stand by, and how their names begin.
+STANDBY_AGENT, STANDBY_HOSTS = "agent-standby", "standby-host"
 
 #: The hosts of a URL with their ports.
 _ADDRESS = re.compile(r"([\w.-]+):(\d+)(?=[,/?]|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The size of a cloud's cells: hosts, each with room for so many servers of one vCPU, and their memory.
+
+    :param standby_hosts: the hosts of a further agent of the last cell, so that it can be killed with all its hosts
+        while the cell has others.
+    """
+
+    hosts: int = 4
+    room: int = 16
+    memory_mb: int = 512 * 16
+    standby_hosts: int = 0
 
 
 class Role(NamedTuple):
@@ -49,17 +62,28 @@ class DrillCloud(ProcessCloud):
     With ``proxied``, each process reaches the database and the broker through proxies of its own.
 
     :param fail_rate: the share of the guests that fail to spawn.
+    :param settings: further options of all processes, in place of those of :data:`QUICK`.
     """
 
-    def __init__(self, servers: Servers, seed: int, *, proxied: bool, fail_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        seed: int,
+        *,
+        proxied: bool,
+        fail_rate: float = 0.0,
+        size: Size = Size(),
+        settings: Settings = MappingProxyType({}),
+    ) -> None:
         self._urls = {"database": str(servers.database_url), "broker": str(servers.transport_url)}
-        super().__init__(self._urls["broker"], self._urls["database"], QUICK)
+        self._settings = {group: {**QUICK.get(group, {}), **settings.get(group, {})} for group in {*QUICK, *settings}}
+        super().__init__(self._urls["broker"], self._urls["database"], self._settings)
         self.servers = servers
         self.database = Database(self._urls["database"], "main")
         self._spec = CloudSpec(cells=_CELLS, seed=seed)
-        self.roles = {
-            name: Role(words, settings) for name, words, settings in _roles(self._spec.cell_names, seed, fail_rate)
-        }
+        driver = {**_roomy(size), "seed": seed, "fail_rate": fail_rate}
+        self.roles = {name: Role(words, own) for name, words, own in _roles(self._spec.cell_names, size, driver)}
+        self._hosts = _CELLS * size.hosts + size.standby_hosts
         self._proxied = proxied
         #: The proxies of each process, one for each host, by ``database`` and ``broker``.
         self.proxies: dict[str, dict[str, list[TcpProxy]]] = {}
@@ -80,7 +104,7 @@ class DrillCloud(ProcessCloud):
                 self.proxies = {role: dict(self._opened(opened)) for role in self.roles}
             for role in self.roles:
                 self.start_role(role)
-            self.wait_for_hosts(_CELLS * _HOSTS)
+            self.wait_for_hosts(self._hosts)
             self._opened_by = opened.pop_all()
         return self
 
@@ -109,8 +133,15 @@ class DrillCloud(ProcessCloud):
             ports = iter([proxy.port for proxy in proxies])
             urls[kind] = _ADDRESS.sub(lambda _, ports=ports: f"127.0.0.1:{next(ports)}", urls[kind])  # type: ignore[misc]
         settings["DEFAULT"] = {"transport_url": urls["broker"]}
-        settings["database"] = {**QUICK["database"], "connection": urls["database"]}
+        settings["database"] = {**self._settings["database"], "connection": urls["database"]}
         self.start(role, *words, settings=settings)
+
+    def set_policy(self, **options: object) -> None:
+        """Have all schedulers decide by other options of ``[scheduler]`` from now on, without a restart."""
+        for role in [role for role in self.processes if role.startswith("scheduler")]:
+            settings = {"scheduler": {**self._settings["scheduler"], **options}}
+            self._write_config(role, {"DEFAULT": {"transport_url": self._urls["broker"]}, **settings})
+            self.processes[role].send_signal(signal.SIGHUP)
 
     def pause(self, role: str) -> None:
         """Pause a process, which keeps its connections."""
@@ -121,24 +152,44 @@ class DrillCloud(ProcessCloud):
         self.processes[role].send_signal(signal.SIGCONT)
 
 
-def _roles(cells: Sequence[str], seed: int, fail_rate: float) -> Iterator[tuple[str, Sequence[str], Settings]]:
+def _roles(
+    cells: Sequence[str], size: Size, driver: Mapping[str, Any]
+) -> Iterator[tuple[str, Sequence[str], Settings]]:
     for number in (1, 2):
         yield f"scheduler{number}", ("scheduler", "--name", f"scheduler{number}"), {}
         yield f"conductor{number}", ("conductor", "--name", f"conductor{number}"), {}
     for cell in cells:
         yield f"conductor-{cell}", ("conductor", "--cell", cell, "--name", f"conductor-{cell}"), {}
-        agent = f"agent-{cell}"
-        driver = {"host_prefix": f"{cell}-host", "state_file": f"{agent}.sqlite", "seed": seed, "fail_rate": fail_rate}
-        words = ("compute", "--cell", cell, "--agent", agent, "--fake-hosts", str(_HOSTS))
-        yield agent, words, {"fake_driver": {**_ROOMY, **driver}}
+        yield _agent(cell, f"agent-{cell}", f"{cell}-host", size.hosts, driver)
+    if size.standby_hosts:
+        yield _agent(cells[-1], STANDBY_AGENT, STANDBY_HOSTS, size.standby_hosts, driver)
+
+
+def _agent(
+    cell: str, name: str, prefix: str, hosts: int, driver: Mapping[str, Any]
+) -> tuple[str, Sequence[str], Settings]:
+    words = ("compute", "--cell", cell, "--agent", name, "--fake-hosts", str(hosts))
+    return name, words, {"fake_driver": {**driver, "host_prefix": prefix, "state_file": f"{name}.sqlite"}}
+
+
+def _roomy(size: Size) -> dict[str, object]:
+    """Return the fake driver's options for the hosts. Nested, processors and memory are those of two NUMA nodes."""
+    return {
+        "vcpus": size.room,
+        "memory_mb": size.memory_mb,
+        "disk_gb": size.room,
+        "numa_nodes": 2,
+        "layout": "flat",
+    }
 
 
 def embedded(seed: int, fail_rate: float) -> RunningCloud:
     """Return a cloud of the same hosts in this process, not yet started."""
-    driver = {**_ROOMY, "seed": seed, "fail_rate": fail_rate}
+    size = Size()
+    driver = {**_roomy(size), "seed": seed, "fail_rate": fail_rate}
     return RunningCloud(
         CloudSpec(
-            hosts=_CELLS * _HOSTS, cells=_CELLS, schedulers=2, seed=seed, settings={**QUICK, "fake_driver": driver}
+            hosts=_CELLS * size.hosts, cells=_CELLS, schedulers=2, seed=seed, settings={**QUICK, "fake_driver": driver}
         )
     )
 

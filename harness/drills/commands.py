@@ -67,4 +67,8 @@ class DrillRun(OnServers, ShowOne):
         figures = {"drill": arguments.drill, "seed": seed, **report.figures}
         # They have been said: a table has their number.
         findings = ShownLines(list(report.findings), [str(len(report.findings))])
-        return [*figures, "findings"], [*shown(figures.values()), findings]
+        columns, values = [*figures, "findings"], [*shown(figures.values()), findings]
+        if report.series:
+            lines = [f"{name}: {', '.join(f'{one:g}' for one in each)}" for name, each in report.series.items()]
+            columns, values = [*columns, "series"], [*values, ShownLines(dict(report.series), lines)]
+        return columns, values

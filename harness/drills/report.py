@@ -1,6 +1,7 @@
 """The arguments of a drill, and its report."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 #: Shows what a drill does and sees.
@@ -16,7 +17,11 @@ class Arguments(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The figures of a drill, and what it has found that must not happen."""
+    """The figures of a drill, and what it has found that must not happen.
+
+    A series has a figure for each part of the drill's time.
+    """
 
     figures: Mapping[str, Any]
     findings: Sequence[str]
+    series: Mapping[str, Sequence[float]] = MappingProxyType({})

@@ -86,6 +86,13 @@ _SERVICE = [
         min=0.1,
         help="Seconds without a report after which `moorage status` calls a service silent.",
     ),
+    cfg.FloatOpt(
+        "prune_interval",
+        default=60.0,
+        min=0.05,
+        help="Seconds between two rounds in which schedulers, placement roles and conductors delete the rows that have "
+        "reached their age: by so much longer are they kept.",
+    ),
 ]
 
 _PLACEMENT = [

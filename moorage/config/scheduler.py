@@ -90,6 +90,13 @@ SCHEDULER = [
         min=0.1,
         help="Seconds between two comparisons of the whole host view with the store.",
     ),
+    cfg.FloatOpt(
+        "feed_retention",
+        default=3600.0,
+        min=1.0,
+        help="Seconds for which the feed of the store's changes is kept. A scheduler that was away for longer finds by "
+        "the next comparison of the whole host view what it has missed.",
+    ),
     cfg.IntOpt(
         "max_claim_tries",
         default=20,

@@ -6,14 +6,15 @@ group. :mod:`placement_store.server_groups.rules` decides whether a root may gai
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, exc, func, select
+from sqlalchemy import Connection, Row, Select, exc, exists, func, select
 
 from moorage import errors
+from moorage.db.columns import now
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import ServerGroup
 from placement_store.db import bulk
@@ -140,6 +141,30 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
     if count:
         raise errors.InvalidState(reason=f"server group {uuid} has {count} members")
     connection.execute(consumer_groups.delete().where(consumer_groups.c.id == group_id))
+
+
+def outdated(connection: Connection, older_than: float, at_once: int) -> list[str]:
+    """Return groups without members that claims created so many seconds ago, and that nobody has named since.
+
+    Whoever wants such a group names it with its rule in each request, and the next claim creates it anew.
+    """
+    # SELECT uuid FROM consumer_groups g WHERE name IS NULL AND created_at < ...
+    #  AND NOT EXISTS (SELECT * FROM consumers c WHERE c.consumer_group_id = g.id) ORDER BY uuid LIMIT :n
+    has_members = exists().where(consumers.c.consumer_group_id == consumer_groups.c.id)
+    query = select(consumer_groups.c.uuid).where(
+        consumer_groups.c.name.is_(None), consumer_groups.c.created_at < now() - older_than, ~has_members
+    )
+    return list(connection.scalars(query.order_by(consumer_groups.c.uuid).limit(at_once)))
+
+
+def delete_without_members(connection: Connection, uuids: Sequence[str]) -> int:
+    """Delete those of these groups that have no members; return their number. First in its transaction."""
+    # Locked as by `delete`: a claim that adds a member meanwhile waits for the row, or its member is found here.
+    locked = select(consumer_groups.c.id).where(consumer_groups.c.uuid.in_(uuids)).order_by(consumer_groups.c.uuid)
+    group_ids = set(connection.scalars(locked.with_for_update()))
+    member_of = consumers.c.consumer_group_id
+    group_ids -= set(connection.scalars(select(member_of).where(member_of.in_(group_ids)).distinct()))
+    return connection.execute(consumer_groups.delete().where(consumer_groups.c.id.in_(sorted(group_ids)))).rowcount
 
 
 # One statement, which sees one moment.

@@ -1,6 +1,7 @@
-"""Prune the main schema: stored replies, tombstones, silent services and findings of the reconciler."""
+"""Prune the main schema: stored replies, tombstones, groups without members, silent services, reconciler findings."""
 
 import logging
+from functools import partial
 
 from sqlalchemy import Connection, select
 
@@ -10,6 +11,7 @@ from moorage.messages import AcknowledgeRequests, Done
 from moorage.service.stored_requests import Retention, StoredRequests
 from placement_store.db.store import Store, handles
 from placement_store.schema import consumers, requests, tombstones
+from placement_store.server_groups import rows as server_groups
 from placement_store.upkeep import reconciler_log, services
 
 LOG = logging.getLogger(__name__)
@@ -46,10 +48,22 @@ class Pruning:
         buried = 0
         while part := self._database.write(self._unbury):
             buried += part
+        groups = self._forget_groups()
         self._database.write(lambda connection: services.prune(connection, _SILENT_SERVICES_KEPT))
         self._database.write(lambda connection: reconciler_log.prune(connection, keep.unacknowledged))
-        if answers or buried:
-            LOG.info("Forgot %d stored answers and %d tombstones", answers, buried)
+        if answers or buried or groups:
+            LOG.info("Forgot %d stored answers, %d tombstones and %d server groups", answers, buried, groups)
+
+    def _forget_groups(self) -> int:
+        # As long as tombstones: no message that still arrives is older.
+        kept, forgotten = self._retention.tombstones, 0
+        while uuids := self._database.read(lambda connection: server_groups.outdated(connection, kept, _AT_ONCE)):
+            # In a transaction of its own, which sees the members of the moment in which it holds the locks.
+            deleted = self._database.write(partial(server_groups.delete_without_members, uuids=uuids))
+            forgotten += deleted
+            if deleted < len(uuids):
+                break  # some have got members just now; the next round finds what is left
+        return forgotten
 
     def _unbury(self, connection: Connection) -> int:
         # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from harness.bench.cloud import BenchCloud
-from harness.drills.workload import _Server
+from harness.drills.orders import Server
 from moorage.cli.shell import main
 
 Run = Callable[..., "CompletedProcess[str]"]
@@ -33,7 +33,7 @@ def test_the_list_has_what_each_drill_needs(drill: Run) -> None:
     needs = {row["drill"]: row["needs"] for row in rows}
     assert needs == {
         **dict.fromkeys(("race", "fallback", "conflict"), "nothing"),
-        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "soak"), "processes"),
+        **dict.fromkeys(("reshape", "crash", "late", "silence", "partition", "age", "soak"), "processes"),
         "failover": "servers",
     }
 
@@ -73,7 +73,7 @@ def test_a_drill_shows_what_it_has_counted_and_finds_nothing(drill: Run, name: s
 
 
 def test_what_is_left_of_deleted_servers_is_found(drill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Server, "delete", lambda _self: None)
+    monkeypatch.setattr(Server, "delete", lambda _self: None)
     monkeypatch.setattr("harness.drills.catalog._TIDY_SECONDS", 0.1)
     done = drill("run", "fallback", "--seconds", "1", "--clients", "1", "--seed", "3", "-f", "json")
     assert done.returncode == 1

@@ -1,0 +1,93 @@
+"""The drill in which a small cloud ages by a month in minutes: nothing of it may grow with its age."""
+
+import time
+from collections.abc import Callable
+
+from harness.arguments import Servers
+from harness.cloud import Settings
+from harness.drills.cloud import DrillCloud, Size
+from harness.drills.measures import Measures
+from harness.drills.month import HOURS
+from harness.drills.month_work import MonthWork
+from harness.drills.report import Arguments, Report, Say
+from moorage.config import options
+
+#: The parts of the month, how many of them are warm-up, and how many samples are taken of each.
+_PARTS, _WARM_UP, _SAMPLES = 10, 1, 6
+#: The part of the month for which the longest retention keeps what it keeps. What is kept as long as the month lasts
+#: grows for a month: so all retentions are shortened alike until the longest ends within the warm-up.
+_KEPT = 0.07
+#: Retentions with their groups. Stored answers are kept at least until no repeat of their requests can arrive, which
+#: is 15 s with the time-outs below.
+_RETENTIONS = (
+    ("placement", "request_retention"),
+    ("placement", "unacknowledged_retention"),
+    ("placement", "tombstone_retention"),
+    ("conductor", "record_retention"),
+    ("conductor", "deleted_instance_retention"),
+)
+_CALL_SECONDS, _LEASE_SECONDS, _LEAST_KEPT = 2.0, 5.0, 15.0
+#: The seconds of a month that is judged for growth. In a shorter one the least retention is longer than the warm-up.
+JUDGED_FROM = _LEAST_KEPT / _KEPT * 1.2
+#: Ten hosts or so with twice the room that is used on average: where a third of a cell fails, the rest can take it.
+_SIZE = Size(hosts=4, room=48, memory_mb=48 * 4096, standby_hosts=2)
+_FAIL_RATE = 0.02
+
+
+def settings(seconds: float) -> Settings:
+    """Return the options of a cloud whose month lasts for so many seconds: it forgets as much sooner as it ages."""
+    defaults = options.new({})
+    longest = max(defaults[group][name] for group, name in _RETENTIONS)
+    scaled: dict[str, dict[str, float]] = {"placement": {}, "conductor": {}}
+    for group, name in _RETENTIONS:
+        scaled[group][name] = defaults[group][name] / longest * _KEPT * seconds
+    scaled["conductor"] |= {
+        "lease_seconds": _LEASE_SECONDS,
+        "delete_patience": 1.0,
+        "housekeeping_interval": 0.5,
+        "failed_build_half_life": max(1.0, defaults.conductor.failed_build_half_life * seconds / (HOURS * 3600)),
+    }
+    return {
+        **scaled,
+        "rpc": {"call_timeout": _CALL_SECONDS},
+        "service": {"prune_interval": max(0.25, seconds / 200)},
+        "scheduler": {"feed_retention": max(2.0, _KEPT * seconds / 2), "view_compare_interval": 5.0},
+    }
+
+
+def run(servers: Servers, given: Arguments, say: Say, judged: Callable[..., Report]) -> Report:
+    """Have a cloud of processes live for a month, and find what has grown after the first tenth.
+
+    :param judged: returns the report on a cloud whose servers have all been deleted.
+    """
+    say(f"starting eleven processes; an hour of the cloud lasts for {given.seconds / HOURS:.3g} s")
+    size, own = _SIZE, settings(given.seconds)
+    with DrillCloud(servers, given.seed, proxied=False, fail_rate=_FAIL_RATE, size=size, settings=own) as cloud:
+        measures = Measures(cloud)
+        with MonthWork(cloud, given.clients, given.seed, given.seconds) as work:
+            say(f"{work.alive} servers are there; the month begins")
+            _live_through(work, measures, given.seconds, say)
+        is_judged = given.seconds >= JUDGED_FROM
+        if not is_judged:
+            say(f"growth is not judged: a month of less than {JUDGED_FROM:.0f} s is too short for it")
+        grown = measures.grown(_WARM_UP) if is_judged else []
+        report = judged(cloud, work, {"is_growth_judged": is_judged}, say)
+    return Report(report.figures, [*report.findings, *grown], dict(sorted(measures.parts.items())))
+
+
+def _live_through(work: MonthWork, measures: Measures, seconds: float, say: Say) -> None:
+    began = time.monotonic()
+    for part in range(_PARTS):
+        for sample in range(_SAMPLES):
+            end = began + seconds * (part + (sample + 1) / _SAMPLES) / _PARTS
+            if not work.wait(end - time.monotonic()):
+                return
+            measures.sample()
+        measures.end_part(work.take_seconds())
+        say(f"day {(part + 1) * 30 // _PARTS}: {work.alive} servers; {_brief(measures)}")
+
+
+def _brief(measures: Measures) -> str:
+    newest = {name: figures[-1] for name, figures in measures.parts.items()}
+    rows = sum(figure for name, figure in newest.items() if name.startswith("rows"))
+    return f"{measures.total_mb:.0f} MB in all, {rows:.0f} rows, {newest.get('seconds build', 0.0):.2f} s a build"

@@ -1,0 +1,120 @@
+"""Figures of a cloud of processes over its time: memory, descriptors, threads, tables, and how long orders took.
+
+The time is divided into equal parts. Of each part a figure is the median of some samples, so that neither the moment
+before a round of pruning nor the one after it is what is compared.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+import psutil
+from sqlalchemy import Connection, func, select
+
+from conductor.schema import CELL_METADATA, CONDUCTOR_METADATA
+from harness.bench.usage import memory_mb
+from harness.drills.cloud import DrillCloud
+from harness.drills.growth import Allowance, trend
+from placement_store.schema import METADATA
+
+#: What may grow, by the first word of a figure's name. After its warm-up a process still loads what it needs seldom,
+#: and its allocator keeps what was once used: a tenth of its memory, or a few MB. Descriptors and threads are those of
+#: pools, which are full once all have been at work at the same time. Tables follow the number of servers that are
+#: alive, which itself goes up and down by a tenth. Times are those of a machine on which other things may run.
+ALLOWED: Mapping[str, Allowance] = {
+    "memory_mb": Allowance(0.1, 4.0),
+    "descriptors": Allowance(0.2, 5.0),
+    "threads": Allowance(0.2, 5.0),
+    "rows": Allowance(0.2, 40.0),
+    "data_mb": Allowance(0.2, 2.0),
+    "seconds": Allowance(0.25, 0.1),
+}
+#: The least number of orders of a kind in each part whose median is judged.
+_FEWEST = 5
+_TABLES = [table for metadata in (METADATA, CONDUCTOR_METADATA, CELL_METADATA) for table in metadata.sorted_tables]
+
+
+class Measures:
+    """The figures of a cloud, by name, in each part of its time so far.
+
+    A figure has as many values as there are parts in which it was seen. Those of a process that was started again are
+    left out: they begin anew.
+
+    :param tables: whether tables are measured, too; without retention they grow with all that happens.
+    """
+
+    def __init__(self, cloud: DrillCloud, *, tables: bool = True) -> None:
+        self._cloud = cloud
+        self._tables = tables
+        self._pids = {role: process.pid for role, process in cloud.processes.items()}
+        self._samples: defaultdict[str, list[float]] = defaultdict(list)
+        self.parts: defaultdict[str, list[float]] = defaultdict(list)
+        self._orders: defaultdict[str, list[int]] = defaultdict(list)
+
+    def sample(self) -> None:
+        """Take one sample of everything but the times.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        tables = self._cloud.database.read(_of_tables) if self._tables else {}
+        for name, figure in {**self._of_processes(), **tables}.items():
+            self._samples[name].append(figure)
+
+    def end_part(self, seconds: Mapping[str, Sequence[float]]) -> None:
+        """End a part of the time.
+
+        :param seconds: how long the orders of each kind took that have ended in it.
+        """
+        for name, samples in self._samples.items():
+            self.parts[name].append(round(median(samples), 1))
+        self._samples.clear()
+        for kind, taken in seconds.items():
+            self.parts[f"seconds {kind}"].append(round(median(taken), 3))
+            self._orders[f"seconds {kind}"].append(len(taken))
+
+    @property
+    def total_mb(self) -> float:
+        """The memory of all processes in the newest part."""
+        return sum(figures[-1] for name, figures in self.parts.items() if name.startswith("memory_mb"))
+
+    def grown(self, first: int) -> list[str]:
+        """Return what has grown from a part on, by more than is allowed.
+
+        :param first: the number of parts before it.
+        """
+        found: list[str] = []
+        for name, figures in sorted(self.parts.items()):
+            judged, allowed = figures[first:], ALLOWED[name.split()[0]]
+            if len(judged) < 4 or min(self._orders.get(name, [_FEWEST])) < _FEWEST:
+                continue
+            of_it = trend(judged)
+            if of_it.exceeds(allowed):
+                found.append(f"{name} has grown by {of_it.growth:.3g}, tau {of_it.tau:.2f}: {figures}")
+        return found
+
+    def _of_processes(self) -> dict[str, float]:
+        figures: dict[str, float] = {}
+        for role, process in list(self._cloud.processes.items()):  # one may be killed meanwhile
+            if process.pid == self._pids.get(role):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    figures |= {f"{what} {role}": figure for what, figure in _of_process(process.pid)}
+        return figures
+
+
+def _of_process(pid: int) -> Iterator[tuple[str, float]]:
+    """Yield the figures of a process.
+
+    :raises NoSuchProcess: it has ended.
+    """
+    yield "memory_mb", memory_mb(pid)
+    yield "descriptors", psutil.Process(pid).num_fds()
+    yield "threads", psutil.Process(pid).num_threads()
+
+
+def _of_tables(connection: Connection) -> dict[str, float]:
+    rows = {f"rows {table.name}": connection.scalar(select(func.count()).select_from(table)) or 0 for table in _TABLES}
+    size = connection.exec_driver_sql(
+        "SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE table_schema = DATABASE()"
+    ).scalar_one()
+    return {**rows, "data_mb": round(float(size) / 1e6, 1)}

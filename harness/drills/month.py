@@ -1,0 +1,104 @@
+"""The workload of a small cloud: sizes, batches, lifetimes and pauses, drawn at random from those of real clouds.
+
+Sizes are those of Huawei-East-1, as its published charts show them. The sizes of batches and the lifetimes up to 96
+hours are those of Azure's fleet in 2019 (AzurePublicDatasetV2). Servers that outlive 96 hours, a twelfth of all, live
+for up to 90 days, where AzureTracesForPacking2020 cuts off: evenly in the logarithm, that gives the mean lifetime of
+about 60 hours which Azure's figures have. The numbers alone are used; no trace is.
+"""
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from moorage.model import Flavor
+
+#: The hours of a month.
+HOURS = 720.0
+
+#: vCPUs, GiB of memory, and the percentage of the requests. The three largest sizes, 1 % of all, are left out: hosts of
+#: a small cloud have no room for them.
+_SIZES = (
+    (1, 2, 43.9),
+    (1, 1, 22.0),
+    (2, 4, 13.4),
+    (4, 8, 9.1),
+    (1, 4, 2.7),
+    (8, 16, 2.7),
+    (2, 8, 1.9),
+    (4, 16, 1.7),
+    (8, 32, 1.0),
+)
+#: The cumulative share of batches of so many servers at most. Larger ones, 12 % of all, are ten: in a small cloud.
+_BATCHES = ((1, 0.47), (2, 0.638), (3, 0.713), (4, 0.764), (5, 0.791), (7, 0.837), (10, 1.0))
+#: The cumulative share of servers that live for so many hours at most.
+_LIFETIMES = (
+    (1 / 12, 0.0),
+    (1.0, 0.636),
+    (1.5, 0.704),
+    (2.0, 0.72),
+    (3.0, 0.759),
+    (4.0, 0.778),
+    (6.0, 0.805),
+    (8.0, 0.821),
+    (12.0, 0.849),
+    (16.0, 0.872),
+    (24.0, 0.894),
+    (48.0, 0.908),
+    (96.0, 0.917),
+    (2160.0, 1.0),
+)
+#: Between two points lifetimes are distributed evenly in their logarithm: the bounds of each such part, its share, and
+#: the mean lifetime in it.
+_PARTS = [
+    (low, high, share - before, (high - low) / math.log(high / low))
+    for (low, before), (high, share) in pairwise(_LIFETIMES)
+]
+#: The mean lifetime in hours.
+MEAN_LIFETIME = sum(share * mean for _low, _high, share, mean in _PARTS)
+#: The mean number of servers of a batch.
+MEAN_BATCH = sum(
+    (smaller + 1 + size) / 2 * (share - before) for (smaller, before), (size, share) in pairwise(((0, 0.0), *_BATCHES))
+)
+
+
+class MonthDraws:
+    """Draws of one seed; times are in hours of the cloud."""
+
+    def __init__(self, seed: object) -> None:
+        self.chance = random.Random(str(seed))
+
+    def flavor(self) -> Flavor:
+        """Return the size of the servers of a batch."""
+        vcpus, gib, _ = self.chance.choices(_SIZES, [share for *_, share in _SIZES])[0]
+        return Flavor(name=f"{vcpus}-{gib}", vcpus=vcpus, memory_mb=gib * 1024, root_gb=1)
+
+    def batch(self) -> int:
+        """Return the number of servers that are asked for together."""
+        drawn = self.chance.random()
+        at = bisect_left([share for _, share in _BATCHES], drawn)
+        smaller = _BATCHES[at - 1][0] if at else 0
+        return self.chance.randint(smaller + 1, _BATCHES[at][0])
+
+    def lifetime(self) -> float:
+        """Return the lifetime of a new server."""
+        low, high, *_ = self._part([share for *_, share, _mean in _PARTS])
+        return float(low * (high / low) ** self.chance.random())
+
+    def rest_of_lifetime(self) -> float:
+        """Return how much longer a server lives that is found at a time chosen at random.
+
+        The longer a server lives, the likelier it is found: so a cloud that begins with servers of such lifetimes has,
+        on average, always as many.
+        """
+        low, high, *_ = self._part([share * mean for *_, share, mean in _PARTS])
+        return self.chance.uniform(low, high) * self.chance.random()
+
+    def pause(self, mean: float) -> float:
+        """Return the hours until the next of events that come independently of each other, ``mean`` hours apart."""
+        return self.chance.expovariate(1.0 / mean)
+
+    def _part(self, weights: Sequence[float]) -> tuple[float, float, float, float]:
+        total = list(accumulate(weights))
+        return _PARTS[bisect_left(total, self.chance.random() * total[-1])]

@@ -1,0 +1,224 @@
+"""Orders about one server of a drill, each of which waits until it has ended, and the record of what has happened."""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+
+from msgspec import structs
+
+from harness.bench.requests import SPEC
+from harness.cloud import wait_until
+from moorage import errors, ids
+from moorage.bus.bus import Client
+from moorage.messages import (
+    BuildInstances,
+    ConfirmMigration,
+    DeleteInstance,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    Ordered,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    ShelveInstance,
+    ShowInstance,
+    ShowMigration,
+    UnshelveInstance,
+)
+from moorage.messages.wire import Message, R
+from moorage.model import Image, Instance, RequestSpec
+
+#: Seconds after which an order that has not ended counts as stuck. Arbitrary: a fault lasts for twenty seconds at most,
+#: and what follows it for the time-outs of the drill's settings.
+_STUCK_SECONDS = 120.0
+
+
+class Stuck(Exception):
+    """Report an order that has not ended in time."""
+
+
+class WorkRecord:
+    """The record of what clients have done; what must not happen is in ``findings``."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        #: Seconds from an order to its end, the longest of all.
+        self.slowest = 0.0
+        self.findings: list[str] = []
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something that has happened."""
+        with self._lock:
+            self.counts[what] += number
+
+    def find(self, what: str) -> None:
+        """Note something that must not happen."""
+        with self._lock:
+            self.findings.append(what)
+
+    def ended_in(self, kind: str, seconds: float) -> None:
+        """Note how long an order of a kind took."""
+        with self._lock:
+            self.slowest = max(self.slowest, seconds)
+            self._seconds[kind].append(seconds)
+
+    def take_seconds(self) -> dict[str, list[float]]:
+        """Return how long the orders took that have ended since the last call, by their kinds."""
+        with self._lock:
+            taken, self._seconds = self._seconds, defaultdict(list)
+        return dict(taken)
+
+
+class Server:
+    """An instance, and the orders about it; each waits until the order has ended."""
+
+    def __init__(self, record: WorkRecord, client: Client, uuid: str, spec: RequestSpec = SPEC) -> None:
+        self.uuid = uuid
+        self._spec = spec
+        self._record = record
+        self._client = client
+        self._orders = 0
+
+    def build(self) -> Instance:
+        """Have it built, and return how that has ended."""
+        began = time.monotonic()
+        self._order(BuildInstances(request_spec=self._spec, instance_uuids=(self.uuid,), request_id=self._request_id()))
+        instance = self._becomes("build", "active", "error", since=began)
+        self._record.count("builds" if instance.state == "active" else "failed builds")
+        self._record.count("further attempts", max(0, len(instance.attempts) - 1))
+        return instance
+
+    def migrate(self) -> None:
+        """Have it moved to another host, and taken back."""
+        order = MigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid)
+        revert = RevertMigration(request_id=self._request_id(), instance_uuid=self.uuid)
+        self._move("migrate", order, "revert", revert, "reverted")
+
+    def resize(self) -> None:
+        """Have it resized, and confirm that."""
+        flavor = self._spec.flavor
+        larger = structs.replace(flavor, name="larger", vcpus=2 * flavor.vcpus, memory_mb=2 * flavor.memory_mb)
+        order = ResizeInstance(request_id=self._request_id(), instance_uuid=self.uuid, flavor=larger)
+        confirm = ConfirmMigration(request_id=self._request_id(), instance_uuid=self.uuid)
+        self._move("resize", order, "confirm", confirm, "confirmed")
+
+    def live_migrate(self, host: str | None = None) -> None:
+        """Have it moved while it runs: to a host, or to any."""
+        order = LiveMigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid, host=host)
+        self._move_for_good("live-migrate", order)
+
+    def evacuate(self) -> None:
+        """Have it started anew on another host, because its own was forced down."""
+        self._move_for_good("evacuate", EvacuateInstance(request_id=self._request_id(), instance_uuid=self.uuid))
+
+    def rebuild(self) -> None:
+        """Have it made anew from another image."""
+        began = time.monotonic()
+        self._order(RebuildInstance(request_id=self._request_id(), instance_uuid=self.uuid, image=Image(id="other")))
+        self._becomes("rebuild", "active", "error", since=began)
+        self._record.count("rebuilds")
+
+    def shelve(self) -> None:
+        """Have it taken off its host, and placed again."""
+        began = time.monotonic()
+        self._order(ShelveInstance(request_id=self._request_id(), instance_uuid=self.uuid))
+        self._becomes("shelve", "shelved", since=began)
+        began = time.monotonic()
+        self._order(UnshelveInstance(request_id=self._request_id(), instance_uuid=self.uuid))
+        self._becomes("unshelve", "active", "shelved", since=began)
+        self._record.count("unshelvings")
+
+    def show(self) -> Instance:
+        """Return it as it is now."""
+        return self._order(ShowInstance(instance_uuid=self.uuid))
+
+    def delete(self) -> None:
+        """Have it deleted."""
+        began = time.monotonic()
+        self._order(DeleteInstance(request_id=self._request_id(), instance_uuid=self.uuid))
+        self._becomes("delete", "deleted", since=began)
+
+    def _request_id(self) -> str:
+        self._orders += 1
+        return ids.derived(self.uuid, "order", self._orders)
+
+    def _move(
+        self, kind: str, order: Message[Ordered], end: str, end_order: ConfirmMigration | RevertMigration, wanted: str
+    ) -> None:
+        began = time.monotonic()
+        migration_uuid = self._order(order).migration_uuid
+        state = self._comes_to(kind, migration_uuid, {"moved", "failed"}, began)
+        self._count_move(state)
+        if state == "moved":
+            began = time.monotonic()
+            self._order(end_order)
+            self._comes_to(end, migration_uuid, {wanted}, began)
+
+    def _move_for_good(self, kind: str, order: Message[Ordered]) -> None:
+        """Have it moved by an order that the cell confirms itself."""
+        began = time.monotonic()
+        self._count_move(self._comes_to(kind, self._order(order).migration_uuid, {"confirmed", "failed"}, began))
+
+    def _count_move(self, state: str) -> None:
+        self._record.count("failed moves" if state == "failed" else "moves")
+
+    def _order(self, message: Message[R]) -> R:
+        """Give an order, again and again the same one while nobody answers it or another one is under way.
+
+        :raises Stuck: it was not taken in time.
+        :raises MoorageError: it was refused.
+        """
+        end = time.monotonic() + _STUCK_SECONDS
+        while True:
+            try:
+                return self._client.call(message)
+            except (errors.Unavailable, errors.TryAgain) as fault:
+                refusal: errors.MoorageError = fault
+            except errors.InvalidState as fault:
+                # The super conductor may not have heard yet of what has ended in the cell.
+                if "under way" not in fault.reason and "being placed" not in fault.reason:
+                    raise
+                refusal = fault
+            if time.monotonic() > end:
+                raise Stuck(f"{message.method} of instance {self.uuid}: {refusal}") from refusal
+            time.sleep(0.1)
+
+    def _becomes(self, kind: str, *states: str, since: float) -> Instance:
+        """Wait until the instance is in one of these states by its cell's word, and return it."""
+        seen: list[Instance] = []
+
+        def reached() -> bool:
+            seen[:] = [self.show()]
+            # Of a cell that does not answer the super conductor tells only what it has handed over.
+            is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
+            return is_known and seen[0].state in states
+
+        self._wait(reached, f"to become {' or '.join(states)}", kind, since)
+        if seen[0].state == "error" and not seen[0].reason:
+            self._record.find(f"instance {self.uuid} is in error without a reason")
+        return seen[0]
+
+    def _comes_to(self, kind: str, migration_uuid: str, states: Collection[str], since: float) -> str:
+        """Wait until a migration is in one of these states, and return it."""
+        seen: list[str] = []
+
+        def reached() -> bool:
+            migration = self._order(ShowMigration(uuid=migration_uuid))
+            if migration.state == "failed" and not migration.reason:
+                self._record.find(f"migration {migration_uuid} has failed without a reason")
+            seen[:] = [migration.state]
+            return migration.state in states
+
+        self._wait(reached, f"its migration to be {' or '.join(sorted(states))}", kind, since)
+        return seen[0]
+
+    def _wait(self, reached: Callable[[], bool], what: str, kind: str, since: float) -> None:
+        try:
+            wait_until(reached, what, _STUCK_SECONDS, interval=0.05, longest=0.4)
+        except TimeoutError as fault:
+            raise Stuck(f"instance {self.uuid}: {fault}") from fault
+        self._record.ended_in(kind, time.monotonic() - since)

@@ -1,0 +1,106 @@
+"""Server groups that claims have created: without members they go with time, and a claim creates them anew."""
+
+import pytest
+from support.placement_store.builders import Store
+from support.placement_store.group_builders import Groups
+
+from moorage import errors, ids
+from moorage.messages import CreateServerGroup, GetServerGroup
+from moorage.model import ServerGroup
+from moorage.service.stored_requests import Retention
+from placement_store.server_groups.rows import delete_without_members
+from placement_store.upkeep.pruning import Pruning
+
+KEPT = 5000.0
+
+
+@pytest.fixture
+def groups(store: Store) -> Groups:
+    return Groups(store)
+
+
+@pytest.fixture
+def pruning(store: Store) -> Pruning:
+    return Pruning(store.database, Retention(acknowledged=1.0, unacknowledged=1.0, tombstones=KEPT))
+
+
+def is_known(groups: Groups, group: ServerGroup) -> bool:
+    try:
+        groups.dispatcher.call(GetServerGroup(uuid=group.uuid))
+    except errors.ServerGroupNotFound:
+        return False
+    return True
+
+
+def test_a_group_of_a_claim_goes_when_it_has_no_members_and_is_as_old_as_a_tombstone(
+    store: Store, groups: Groups, pruning: Pruning
+) -> None:
+    group, host = groups.group(), groups.host()
+    groups.delete(groups.claim(group, host))
+
+    store.age("consumer_groups", "created_at", KEPT - 100)
+    pruning.round()
+    assert is_known(groups, group)
+
+    store.age("consumer_groups", "created_at", 200)
+    pruning.round()
+    assert not is_known(groups, group)
+
+
+def test_a_group_with_a_member_stays(store: Store, groups: Groups, pruning: Pruning) -> None:
+    group, host = groups.group(), groups.host()
+    groups.claim(group, host)
+
+    store.age("consumer_groups", "created_at", 2 * KEPT)
+    pruning.round()
+
+    assert is_known(groups, group)
+
+
+def test_a_group_that_was_created_by_name_stays_without_members(store: Store, groups: Groups, pruning: Pruning) -> None:
+    group = groups.group()
+    groups.dispatcher.call(CreateServerGroup(request_id=ids.fresh(), group=group, name="kept", project_id="p"))
+
+    store.age("consumer_groups", "created_at", 2 * KEPT)
+    pruning.round()
+
+    assert is_known(groups, group)
+
+
+def test_a_claim_creates_a_forgotten_group_anew_with_its_rule(store: Store, groups: Groups, pruning: Pruning) -> None:
+    group, host = groups.group(), groups.host()
+    groups.delete(groups.claim(group, host))
+    store.age("consumer_groups", "created_at", 2 * KEPT)
+    pruning.round()
+
+    member = groups.claim(group, host)
+
+    assert groups.shown(group).members == {member.uuid: host}
+    with pytest.raises(errors.GroupRuleRefused):
+        groups.claim(group, host)
+
+
+def test_a_group_that_has_got_a_member_since_it_was_found_stays(store: Store, groups: Groups) -> None:
+    emptied, taken, host = groups.group(), groups.group(), groups.host()
+    groups.delete(groups.claim(emptied, host))
+    groups.claim(taken, host)
+
+    found = sorted((emptied.uuid, taken.uuid))
+    deleted = store.database.write(lambda connection: delete_without_members(connection, found))
+
+    assert deleted == 1
+    assert [is_known(groups, emptied), is_known(groups, taken)] == [False, True]
+
+
+def test_many_groups_go_in_bounded_transactions(
+    store: Store, groups: Groups, pruning: Pruning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_store.upkeep.pruning._AT_ONCE", 2)
+    made, host = [groups.group() for _ in range(5)], groups.host()
+    for group in made:
+        groups.delete(groups.claim(group, host))
+    store.age("consumer_groups", "created_at", 2 * KEPT)
+
+    pruning.round()
+
+    assert not any(is_known(groups, group) for group in made)
