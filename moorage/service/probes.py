@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 METRICS: Final = "/metrics"
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
+PATHS: Final = frozenset({METRICS, HEALTH, READINESS})
 
 
 class _AliveResource:
