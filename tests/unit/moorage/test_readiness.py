@@ -15,7 +15,9 @@ from moorage.service.readiness import Check, NotReady, Readiness, Sampler
 
 
 class _Service:
-    def __init__(self, checks: Mapping[str, Check] | None = None, samplers: Mapping[str, Sampler] | None = None) -> None:
+    def __init__(
+        self, checks: Mapping[str, Check] | None = None, samplers: Mapping[str, Sampler] | None = None
+    ) -> None:
         self._checks = checks or {}
         self._samplers = samplers or {}
 
