@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: they name what exists, and promtool finds that the rules raise what they should."""
+"""The alert rules and the dashboard name what exists, and promtool finds that the rules raise what they should."""
 
 import json
 import re
