@@ -101,7 +101,10 @@ class BusServer:
         :raises BusUnavailable: the broker cannot be reached, or this server has not come back to its queue yet.
         :raises Overloaded: all threads have been busy for a long time.
         """
-        if self._bus.servers_of(self._target.topic, self._target.server) == 0:
+        consumers = self._bus.servers_of(self._target.topic, self._target.server)
+        if consumers is None:  # the broker does not give the number, or is reached over TLS
+            self._bus.probe()
+        if consumers == 0:
             queue = f"{self._target.topic}.{self._target.server}"
             raise errors.BusUnavailable(reason=f"{self._bus.url}: queue {queue} is not consumed from here")
         if (seconds := self._server.seconds_stuck()) > _STUCK_SECONDS:

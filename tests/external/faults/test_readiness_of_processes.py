@@ -1,13 +1,17 @@
 """Real processes are probed while their broker or their database is away or silent, and afterwards."""
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 import requests
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from support.databases.migrated import OnMariaDB
 from support.processes.building_client import build
@@ -27,6 +31,7 @@ pytestmark = [
 
 #: Seconds that an answer may take whatever is silent: the checks wait for two, and the machine is busy.
 BOUND = 4.0
+RULES = Path(__file__).parents[3] / "etc/prometheus/moorage.rules.yml"
 SERVICES = {
     "scheduler": ("scheduler",),
     "conductor": ("conductor",),
@@ -152,3 +157,85 @@ def test_an_address_that_is_taken_ends_the_start_with_the_reason(world: World) -
     ended = world.cloud.run("conductor", "--metrics-port", str(world.ports["conductor"]), check=False)
     assert ended.returncode == 1
     assert "cannot be listened on" in ended.stderr
+
+
+class Prometheus:
+    """A Prometheus of the test's own, with the alert rules and the services of a cloud as its jobs."""
+
+    def __init__(self, folder: Path, ports: dict[str, int]) -> None:
+        program = shutil.which("prometheus")
+        if program is None:
+            pytest.skip("Prometheus is not installed: it is Debian's package prometheus")
+        jobs = {"scheduler": "scheduler", "conductor": "conductor", "conductor-cell1": "cell-conductor", "compute": "compute"}
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {"job_name": f"moorage-{jobs[name]}", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+                for name, port in ports.items()
+            ],
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        [port] = free_ports(1)
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """Return what its HTTP API answers, or null while it does not listen."""
+        try:
+            reply = requests.get(f"{self._url}/{path}", params=parameters, timeout=10)
+        except requests.ConnectionError:
+            return None
+        return reply.json().get("data")
+
+    def values(self, query: str) -> dict[str, float]:
+        """Return the present values of a query by job."""
+        answer = self.get("query", query=query) or {"result": []}
+        return {each["metric"].get("job", ""): float(each["value"][1]) for each in answer["result"]}
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each alert."""
+        answer = self.get("rules") or {"groups": []}
+        return {rule["name"]: rule["state"] for group in answer["groups"] for rule in group["rules"]}
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(30)
+        self._log.close()
+
+
+def test_a_real_prometheus_takes_what_it_scrapes_and_its_alerts_see_a_broker_that_is_away(
+    world: World, tmp_path: Path
+) -> None:
+    world.cloud.wait_for_hosts(2)
+    build(world.cloud.client("conductor"))
+    with ExitStack() as opened:
+        prometheus = Prometheus(tmp_path, world.ports)
+        opened.callback(prometheus.close)
+        everybody = {f"moorage-{kind}" for kind in ("scheduler", "conductor", "cell-conductor", "compute")}
+        wait_until(lambda: prometheus.values("min by (job) (moorage_ready)") == dict.fromkeys(everybody, 1.0), "the scrapes")
+        assert prometheus.values("up") == dict.fromkeys(everybody, 1.0)
+        assert prometheus.values("sum(moorage_claims_total)") == {"": 1.0}
+        rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+        wait_until(lambda: prometheus.states().keys() == {rule["alert"] for rule in rules}, "the rules")
+        health = {rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
+        assert health <= {"ok", "unknown"}
+        wait_until(lambda: prometheus.states()["MoorageBrokerAway"] == "inactive", prometheus.states)
+
+        world.broker.refuse()
+        # It fires only after a minute: that it waits for this minute is what the condition is for.
+        wait_until(lambda: prometheus.states()["MoorageBrokerAway"] == "pending", prometheus.states)
+        wait_until(lambda: prometheus.states()["MoorageNoSchedulerReady"] == "pending", prometheus.states)
+        world.broker.resume()
+        wait_until(lambda: prometheus.states()["MoorageBrokerAway"] == "inactive", prometheus.states)
