@@ -156,7 +156,7 @@ def test_each_worker_of_a_scheduler_has_a_port_and_counts_of_its_own(world: Worl
 def test_an_address_that_is_taken_ends_the_start_with_the_reason(world: World) -> None:
     ended = world.cloud.run("conductor", "--metrics-port", str(world.ports["conductor"]), check=False)
     assert ended.returncode == 1
-    assert "cannot be listened on" in ended.stderr
+    assert "cannot be listened on" in ended.stdout + ended.stderr
 
 
 class Prometheus:
@@ -166,7 +166,12 @@ class Prometheus:
         program = shutil.which("prometheus")
         if program is None:
             pytest.skip("Prometheus is not installed: it is Debian's package prometheus")
-        jobs = {"scheduler": "scheduler", "conductor": "conductor", "conductor-cell1": "cell-conductor", "compute": "compute"}
+        jobs = {
+            "scheduler": "scheduler",
+            "conductor": "conductor",
+            "conductor-cell1": "cell-conductor",
+            "compute": "compute",
+        }
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
@@ -224,7 +229,9 @@ def test_a_real_prometheus_takes_what_it_scrapes_and_its_alerts_see_a_broker_tha
         prometheus = Prometheus(tmp_path, world.ports)
         opened.callback(prometheus.close)
         everybody = {f"moorage-{kind}" for kind in ("scheduler", "conductor", "cell-conductor", "compute")}
-        wait_until(lambda: prometheus.values("min by (job) (moorage_ready)") == dict.fromkeys(everybody, 1.0), "the scrapes")
+        wait_until(
+            lambda: prometheus.values("min by (job) (moorage_ready)") == dict.fromkeys(everybody, 1.0), "the scrapes"
+        )
         assert prometheus.values("up") == dict.fromkeys(everybody, 1.0)
         assert prometheus.values("sum(moorage_claims_total)") == {"": 1.0}
         rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
