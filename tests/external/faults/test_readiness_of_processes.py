@@ -196,12 +196,12 @@ class Prometheus:
         )
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return what its HTTP API answers, or null while it does not listen."""
+        """Return what its HTTP API answers, or null while it does not listen or is not ready."""
         try:
             reply = requests.get(f"{self._url}/{path}", params=parameters, timeout=10)
         except requests.ConnectionError:
             return None
-        return reply.json().get("data")
+        return reply.json()["data"] if reply.status_code == 200 else None
 
     def values(self, query: str) -> dict[str, float]:
         """Return the present values of a query by job."""
