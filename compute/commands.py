@@ -8,12 +8,11 @@ import yaml
 from compute.service import ComputeService
 from compute.tree_changes import TreeChange
 from moorage import logs
-from moorage.cli.command import Configured
+from moorage.cli.serving import Serving
 from moorage.messages.wire import encode
-from moorage.service import process
 
 
-class Compute(Configured):
+class Compute(Serving):
     """Run a compute agent: report its hosts, and build what their cell conductor sends.
 
     Each agent of a cell needs a name of its own. It stops upon SIGTERM; guests stay.
@@ -47,7 +46,7 @@ class Compute(Configured):
             self.app.stdout.write(_reshape_file(compute.wanted_reshapes()))
             return 0
         logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
-        process.run(compute)
+        self.serve(compute, parsed_args)
         return 0
 
 

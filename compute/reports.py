@@ -7,6 +7,7 @@ answer names the hosts that have to return before they count as up.
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -62,6 +63,12 @@ class Reporter:
         #: them again: its thread alone uses the tracker.
         self._undescribed: set[str] = set()
         self._lost_all = False
+        #: When the cell last answered, or had nothing to be told, by the monotonic clock.
+        self._answered_at = time.monotonic()
+
+    def seconds_unanswered(self) -> float:
+        """Return the seconds since the cell last answered a report."""
+        return time.monotonic() - self._answered_at
 
     def report(self) -> None:
         """Describe hosts; unanswered messages are repeated, with the same ids, until :meth:`stop`."""
@@ -95,6 +102,7 @@ class Reporter:
 
     def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
         """Handle the cell's answer to a report: return hosts, and describe again those that it lacks."""
+        self._answered_at = time.monotonic()
         if answer.superseded:
             # The cell has had a message of an earlier process, or of another one of this name, which counts as newer.
             if self._numbering.begin_anew(str(message.incarnation)):
@@ -156,6 +164,8 @@ class Reporter:
         with self._lock:
             described = frozenset(host for host, _node in self._hosts)
         alive = sorted(name for name in self._driver.alive() if name in described)
+        if not alive and self._introduced is not None:
+            self._answered_at = time.monotonic()  # there is nothing to be answered
         for batch in _batches(alive, _NAMES_AT_ONCE):
             message = self._numbering.message(ReportHostsInCell, alive=tuple(batch))
             try:

@@ -1,7 +1,9 @@
 """The compute service: one agent with its driver, on its cell's bus."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from oslo_config import cfg
 
@@ -15,16 +17,19 @@ from compute.reports import Reporter
 from compute.returns import Returns
 from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
-from moorage import logs
+from moorage import errors, logs
 from moorage.bus.bus import Bus
-from moorage.messages import LocateCell, reports_topic
+from moorage.messages import LocateCell, ReportHostsInCell, reports_topic
 from moorage.model import Cell
 from moorage.service.process import Periodic, until_available
+from moorage.service.readiness import Check, Sampler
 
 LOG = logging.getLogger(__name__)
 
 # Seconds to wait for one answer to the first message: at the start of a cloud the placement role may not serve yet.
 _FIRST_PATIENCE = 3.0
+# Reports in a row without an answer, before the agent counts as not ready.
+_REPORTS_MISSED = 2
 
 
 class ComputeService:
@@ -39,6 +44,7 @@ class ComputeService:
         self._driver = driver
         self._agent: str = conf.compute.agent
         self._running = ExitStack()
+        self._checks: dict[str, Check] = {}
         conf.set_default("log_service_name", f"compute.{self._agent}")
 
     def start(self) -> None:
@@ -81,8 +87,27 @@ class ComputeService:
                 begun.callback(periodic.stop)
                 begun.callback(reporter.stop)
                 periodic.start()
+            self._checks = {"broker": server.check, "cell": partial(self._check_reports, reporter)}
             self._running = begun.pop_all()
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return what its readiness depends on, once it has started."""
+        return self._checks
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it: nothing that is not counted."""
+        return {}
+
+    def _check_reports(self, reporter: Reporter) -> None:
+        """Check that the cell answers the reports of this agent's hosts.
+
+        :raises NoReply: it has not answered the last ones.
+        """
+        silent = reporter.seconds_unanswered()
+        if silent > _REPORTS_MISSED * self._conf.compute.report_interval + _FIRST_PATIENCE:
+            message = ReportHostsInCell
+            raise errors.NoReply(topic="reports", method=message.method, seconds=round(silent))
 
     def wanted_reshapes(self) -> list[TreeChange]:
         """Return the reshapes that the driver wants of its hosts, without serving or changing anything.

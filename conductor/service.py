@@ -1,6 +1,8 @@
 """The super conductor and the cell conductor as services: assemble the parts, start and stop them."""
 
 import contextlib
+from collections.abc import Mapping
+from functools import partial
 
 from oslo_config import cfg
 from sqlalchemy import Table
@@ -9,9 +11,11 @@ from conductor.cell import parts as cell_parts
 from conductor.cell.context import CellContext
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
+from conductor.engine import step_counts
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Backoff
+from conductor.engine.worker import Worker
 from conductor.housekeeping import Housekeeping, pruner
 from conductor.retention import CellDeletedInstances, CellEndedRecords, SuperDeletedInstances, SuperEndedRecords
 from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
@@ -20,13 +24,16 @@ from conductor.super.cell_clients import Cells
 from conductor.super.context import SuperContext
 from conductor.super.endpoints.migrations import SuperMigrationView
 from moorage import logs
-from moorage.bus.bus import Bus
+from moorage.bus.bus import Bus, BusServer
 from moorage.config.options import main_database
 from moorage.db.database import Database
+from moorage.db.schema_probe import SchemaProbe
+from moorage.db.schemas import Schema
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Service, until_available
+from moorage.service.readiness import Check, Sampler
 from moorage.service.stored_requests import Retention
 
 #: Threads for the reports of agents. Arbitrary: they wait only for the database.
@@ -42,6 +49,8 @@ class _Conductor:
         first = conf.conductor.retry_backoff
         self._backoff = backoff or Backoff(first=first, longest=first * 30)
         self._closing = contextlib.ExitStack()
+        self._checks: dict[str, Check] = {}
+        self._samplers: dict[str, Sampler] = {}
 
     def start(self) -> None:
         """Check the database schema, resume the operations on record, and take orders.
@@ -59,8 +68,44 @@ class _Conductor:
         """Take no more orders, finish the steps under way, and leave the rest to other conductors."""
         self._closing.close()
 
+    def checks(self) -> Mapping[str, Check]:
+        """Return what its readiness depends on, once it has started."""
+        return self._checks
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it, once it has started."""
+        return self._samplers
+
     def _open(self, opened: contextlib.ExitStack) -> None:
         raise NotImplementedError
+
+    def _observe(
+        self,
+        probe: SchemaProbe,
+        table: Table,
+        scope: Mapping[str, str],
+        worker: Worker,
+        heartbeat: Heartbeat,
+        *servers: BusServer,
+    ) -> None:
+        """Note what its readiness depends on, and what is to be read of it."""
+
+        def check_servers() -> None:
+            for server in servers:
+                server.check()
+
+        self._checks = {
+            "database": probe.check,
+            "broker": check_servers,
+            "placement": heartbeat.check,
+            "workers": worker.check,
+        }
+        self._samplers = {"operations": partial(step_counts.pending, probe.database, table, scope)}
+
+    def _probe(self, opened: contextlib.ExitStack, schema: Schema, url: str, name: str) -> SchemaProbe:
+        probe = SchemaProbe(self._conf, schema, url, name)
+        opened.callback(probe.close)
+        return probe
 
     def _database(self, opened: contextlib.ExitStack, url: str, schema: str) -> Database:
         database = Database.configured(self._conf, url, schema)
@@ -119,7 +164,10 @@ class SuperConductor(_Conductor):
         self._start(opened, housekeeping)
         opened.callback(context.worker.stop)
         context.worker.start(steps)
-        self._start(opened, server, Heartbeat(conf, bus, "conductor", self._name))
+        heartbeat = Heartbeat(conf, bus, "conductor", self._name)
+        self._start(opened, server, heartbeat)
+        probe = self._probe(opened, CONDUCTOR, conf.conductor.connection or main_database(conf), "conductor")
+        self._observe(probe, conductor_operations, {}, context.worker, heartbeat, server)
 
 
 class CellConductor(_Conductor):
@@ -164,6 +212,9 @@ class CellConductor(_Conductor):
         opened.callback(context.worker.stop)
         context.worker.start(steps)
         self._start(opened, forwarder, reports, server, heartbeat)
+        url = cell.database_connection or main_database(conf)
+        probe = self._probe(opened, CELL, url, f"cell {self._cell_name}")
+        self._observe(probe, cell_operations, scope, context.worker, heartbeat, reports, server)
 
     def _cell(self, bus: Bus) -> Cell:
         placement = bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0))

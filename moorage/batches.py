@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from moorage import context, errors
+from moorage import context, errors, metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,10 +74,12 @@ class Batches(Generic[T, R]):
     :param carry_out: gives each item of a batch its result or its error; an error that it raises itself is that of
         every item which has neither. It must end within bounded time.
     :param most: the most items of one batch.
+    :param kind: what they are, as metrics name it.
     """
 
-    def __init__(self, carry_out: Callable[[Sequence[BatchItem[T, R]]], None], most: int) -> None:
+    def __init__(self, carry_out: Callable[[Sequence[BatchItem[T, R]]], None], most: int, kind: str = "other") -> None:
         self._carry_out = carry_out
+        self._sizes = metrics.BATCH_SIZE.labels(kind)
         self._most = most
         self._lock = threading.Lock()
         self._is_under_way = False
@@ -115,6 +117,7 @@ class Batches(Generic[T, R]):
     def _carry_out_next(self) -> None:
         with self._lock:
             batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+        self._sizes.observe(len(batch))
         try:
             self._carry_out(batch)
         except BaseException as fault:

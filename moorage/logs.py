@@ -25,6 +25,8 @@ _DEFAULTS: Mapping[str, Any] = {
         *("alembic=WARN", "amqp=ERROR"),
     ],
 }
+#: The fields that a line has of the context; lines in JSON have them in `extra`.
+_FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",
     default="moorage",
@@ -43,6 +45,8 @@ class _ContextFilter(logging.Filter):
         record.service = now.service or self._service
         record.request_id = now.request_id or "-"
         record.attempt_id = now.attempt_id or "-"
+        # By these oslo.log finds what else a line in JSON is to have.
+        record.extra_keys = [*getattr(record, "extra_keys", ()), *_FIELDS]
         return True
 
 

@@ -1,13 +1,16 @@
 """Run the placement role: topic `placement`, reconciler and pruning, in a process of its own or in a scheduler's."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from oslo_config import cfg
 
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
+from moorage.db.schema_probe import SchemaProbe
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic
+from moorage.service.readiness import Check, Sampler
 from moorage.service.stored_requests import Retention
 from placement_store.db.names import ResourceClassNames, sync
 from placement_store.dispatcher import Dispatcher
@@ -46,6 +49,10 @@ class PlacementRole:
         for periodic in self._periodics:
             periodic.start()
 
+    def check(self) -> None:
+        """Check that its server gets messages and answers them; see :meth:`moorage.bus.bus.BusServer.check`."""
+        self._server.check()
+
     def stop(self) -> None:
         """Finish the requests that were received and the rounds that are running, and stop."""
         self._reconciler.end()
@@ -61,6 +68,7 @@ class PlacementService:
         self._conf = conf
         self._name = name
         self._closing = ExitStack()
+        self._checks: dict[str, Check] = {}
 
     def start(self) -> None:
         """Check the schema, open the connections and start the role.
@@ -81,7 +89,18 @@ class PlacementService:
             heartbeat = Heartbeat(self._conf, bus, "placement", self._name)
             opened.callback(heartbeat.stop)
             heartbeat.start()
+            probe = SchemaProbe(self._conf, MAIN)
+            opened.callback(probe.close)
+            self._checks = {"database": probe.check, "broker": role.check}
             self._closing = opened.pop_all()
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return what its readiness depends on, once it has started."""
+        return self._checks
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it: nothing that is not counted."""
+        return {}
 
     def stop(self) -> None:
         """Finish the requests that were received, and close all connections."""

@@ -1,15 +1,15 @@
 """The scheduler as a service: its endpoints on the bus, and its periodic tasks."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
-from moorage import errors
-from moorage.bus.bus import Bus, serves
+from moorage import errors, metrics
+from moorage.bus.bus import Bus, BusServer, serves
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import (
@@ -24,7 +24,8 @@ from moorage.messages import (
 )
 from moorage.model import HostState, Selection
 from moorage.service.heartbeat import Heartbeat
-from moorage.service.process import Periodic, Service, until_available
+from moorage.service.process import Periodic, until_available
+from moorage.service.readiness import Check, Sampler
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells, schema
 from placement_store.db import change_feed
@@ -37,6 +38,7 @@ from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.decide.shared_decisions import SharedDecisions
 from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.endpoints.view import ViewEndpoint
+from scheduler.observation import SchedulerObservation
 from scheduler.plugins.loading import numeric_metadata
 from scheduler.plugins.watch import PluginWatchdog
 from scheduler.policy import ActivePolicy, SchedulingPolicy
@@ -94,12 +96,18 @@ class SchedulerEndpoint(HostReportEndpoint):
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
         """Answer :class:`~moorage.messages.SelectDestinations`; see :func:`.destinations.select` for its errors."""
-        with self.decisions.one():
+        result = metrics.FAULT
+        with self.decisions.one(), metrics.timed(metrics.DECISION_SECONDS):
             try:
                 answer = self._shared.select(message)
-            except errors.NoValidHost:
-                self._failure_counts.request_decided()
+                result = metrics.OK
+            except errors.MoorageError as fault:
+                result = fault.code
+                if isinstance(fault, errors.NoValidHost):
+                    self._failure_counts.request_decided()
                 raise
+            finally:
+                metrics.DECISIONS.labels(result).inc()
             self._failure_counts.request_decided()
             return answer
 
@@ -155,7 +163,8 @@ class SchedulerService:
         self._database: Database | None = None
         self._report_database: Database | None = None
         self._bus: Bus | None = None
-        self._servers: list[Service] = []
+        self._servers: list[BusServer | PlacementRole] = []
+        self._observation: SchedulerObservation | None = None
         self._periodics: list[Periodic] = []
         self._heartbeats: list[Heartbeat] = []
 
@@ -207,6 +216,15 @@ class SchedulerService:
         ]
         bus = self._serve(endpoints, database, names)
         self._start_periodics(database, follower, bus)
+        self._observation = SchedulerObservation(conf, self._servers, follower, host_cache, endpoint.decisions)
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return what its readiness depends on, once it has started."""
+        return {} if self._observation is None else self._observation.checks()
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it, once it has started."""
+        return {} if self._observation is None else self._observation.samplers()
 
     def reload(self) -> None:
         """Read the configuration again and put its policy in force, unless it is refused."""
@@ -229,7 +247,7 @@ class SchedulerService:
             periodic.stop()
         if self._bus:
             self._bus.close()
-        for database in (self._report_database, self._database):
+        for database in (self._observation, self._report_database, self._database):
             if database:
                 database.close()
 

@@ -36,9 +36,15 @@ class Gates:
         self._records = records
         self._sequences = sequences
         self._operations = operations
-        self._looks: SharedTransactions[AcceptInCell, AttemptRecord] = SharedTransactions(database.read, self._look)
-        self._acceptances: SharedTransactions[AcceptInCell, None] = SharedTransactions(database.write, self._accept)
-        self._finishes: SharedTransactions[BuildFinished, bool] = SharedTransactions(database.write, self._finish)
+        self._looks: SharedTransactions[AcceptInCell, AttemptRecord] = SharedTransactions(
+            database.read, self._look, "gates"
+        )
+        self._acceptances: SharedTransactions[AcceptInCell, None] = SharedTransactions(
+            database.write, self._accept, "acceptances"
+        )
+        self._finishes: SharedTransactions[BuildFinished, bool] = SharedTransactions(
+            database.write, self._finish, "finished builds"
+        )
 
     def look(self, message: AcceptInCell) -> AttemptRecord:
         """Return the attempt of a message if it may pass the first gate, by what is on record without a lock.

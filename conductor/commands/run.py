@@ -5,11 +5,10 @@ import socket
 
 from conductor.service import CellConductor, SuperConductor
 from moorage import logs
-from moorage.cli.command import Configured
-from moorage.service import process
+from moorage.cli.serving import Serving
 
 
-class Conductor(Configured):
+class Conductor(Serving):
     """Run the super conductor, or with --cell a conductor of that cell.
 
     More of each are added by starting them. It stops upon SIGTERM, once the steps under way are done; what is not yet
@@ -29,5 +28,7 @@ class Conductor(Configured):
         """Serve until a signal arrives."""
         cell, name = parsed_args.cell, parsed_args.name
         logs.setup(self.conf, f"conductor.{name}" if cell is None else f"conductor.{cell}.{name}")
-        process.run(SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell))
+        self.serve(
+            SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell), parsed_args
+        )
         return 0

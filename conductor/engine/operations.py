@@ -63,7 +63,9 @@ class Operations(Leases):
     ) -> None:
         super().__init__(database, table, name, scope, lease_seconds)
         self.backoff = backoff
-        self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(database.write, self._commit)
+        self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(
+            database.write, self._commit, "steps"
+        )
 
     def begin(
         self, connection: Connection, new: Sequence[NewOperation], request_id: str, *, taken: bool = True

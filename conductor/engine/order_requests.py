@@ -46,7 +46,9 @@ class OrderRequests:
         self._database = database
         self._requests = requests
         self._worker = worker
-        self._shared: SharedTransactions[SharedOrder, list[Operation]] = SharedTransactions(database.write, self._write)
+        self._shared: SharedTransactions[SharedOrder, list[Operation]] = SharedTransactions(
+            database.write, self._write, "orders"
+        )
 
     def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
         """Carry out an order, or return the stored answer of a repeated one; then take up the operations it has begun.

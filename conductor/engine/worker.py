@@ -13,8 +13,11 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
 from conductor.engine.operations import Operations
+from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
+from moorage.occupancy import Occupancy
+from moorage.service import liveness
 from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +28,9 @@ SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
 #: The most operations in one statement. Arbitrary: no database refuses a statement of that length.
 _RENEWED_AT_ONCE = 1000
+#: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: a step ends
+#: with the time-out of its calls, but an operation may have several steps before it waits.
+_STUCK_SECONDS = 180.0
 #: Seconds for which a postponed step keeps what is carried to it. Arbitrary: under load it waits for less than one.
 _CARRIED_SECONDS = 5.0
 
@@ -60,6 +66,7 @@ class Worker:
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
         self._ended = False
+        self._occupancy = Occupancy(threads)
         self._threads = [
             threading.Thread(target=self._run, name=f"operations-{number}", daemon=True) for number in range(threads)
         ]
@@ -80,6 +87,7 @@ class Worker:
         self._operations.release_former()
         for thread in self._threads:
             thread.start()
+            liveness.watch(thread)
         self._sweep.start()
         self._renewal.start()
 
@@ -90,6 +98,7 @@ class Worker:
             self._ended = True
             self._changed.notify_all()
         for thread in self._threads:
+            liveness.forget(thread)
             if thread.is_alive():
                 thread.join()
         # Not before: the leases of the steps under way must be renewed until they end.
@@ -98,6 +107,16 @@ class Worker:
             self._operations.release_all()
         except errors.MoorageError as fault:
             LOG.warning("Operations are free for others only when their leases have run out: %s", fault)
+
+    def check(self) -> None:
+        """Check that some thread can take up an operation; a probe of the process's readiness.
+
+        :raises Overloaded: all threads have been busy for a long time, each with one operation.
+        """
+        with self._changed:
+            seconds = self._occupancy.seconds_stuck()
+        if seconds > _STUCK_SECONDS:
+            raise errors.Overloaded(reason=f"all threads for operations have been busy for {seconds:.0f} s")
 
     def take_up(self, *operations: Operation | None) -> None:
         """Queue operations whose lease this conductor has; null is skipped."""
@@ -135,8 +154,12 @@ class Worker:
         with context.bound(service=self._service):
             while (following := self._next()) is not None:
                 operation, place = following
-                with context.bound(request_id=operation.request_id):
-                    self._drive(operation, place)
+                try:
+                    with context.bound(request_id=operation.request_id):
+                        self._drive(operation, place)
+                finally:
+                    with self._changed:
+                        self._occupancy.free()
                 # A step that was told why it waits has recorded that: the next one can be told.
                 self._bulkheads.wake()
 
@@ -145,6 +168,7 @@ class Worker:
             while not self._ended:
                 wait = self._queue[0][0] - time.monotonic() if self._queue else None
                 if wait is not None and wait <= 0:
+                    self._occupancy.take()
                     return heapq.heappop(self._queue)[2:]
                 self._changed.wait(wait)
         return None
@@ -207,9 +231,10 @@ class Worker:
         failpoints.reached("begin")
         if self._acknowledgements is not None:
             self._acknowledgements.begin()
-        commit = self._run_step(operation)
-        failpoints.reached("done")
-        following = self._operations.advance(operation, commit)
+        with counted(operation) as count:
+            commit = self._run_step(operation)
+            failpoints.reached("done")
+            following = self._operations.advance(operation, count.noting(commit))
         # A step that is retried sends the same requests again: their answers must be kept.
         if self._acknowledgements is not None and (following is None or not following.tries):
             self._acknowledgements.recorded()

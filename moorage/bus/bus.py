@@ -39,6 +39,9 @@ _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
 #: Seconds that a server waits for an absent broker at a stop. Arbitrary: half of the time that a process has to stop.
 _ANSWER_SECONDS = 5.0
+#: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
+#: a call waits for its answer by default.
+_STUCK_SECONDS = 45.0
 _HOUSEKEEPING = "moorage.bus"  # on the wire: every release names it so
 
 # --- The serving side -----------------------------------------------------------------------------------------------
@@ -73,7 +76,8 @@ class BusServer:
             self._target,
             [*endpoints, _Housekeeping()],
             access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
-            server_cls=partial(ThreadedServer, threads=threads),
+            # Topics of cells end with the cell's uuid: as metrics name them, there are few.
+            server_cls=partial(ThreadedServer, threads=threads, topic=topic.partition(".")[0]),
         )
         self._lock = threading.Lock()
         self._running = False
@@ -90,6 +94,22 @@ class BusServer:
                 self._bus.refuse_second(self._target)
                 self._server.begin()
                 self._running = True
+
+    def check(self) -> None:
+        """Check that this server gets messages and answers them; a probe of the process's readiness.
+
+        :raises BusUnavailable: the broker cannot be reached, or this server has not come back to its queue yet.
+        :raises Overloaded: all threads have been busy for a long time.
+        """
+        consumers = self._bus.servers_of(self._target.topic, self._target.server)
+        if consumers is None:  # the broker does not give the number, or is reached over TLS
+            self._bus.probe()
+        if consumers == 0:
+            queue = f"{self._target.topic}.{self._target.server}"
+            raise errors.BusUnavailable(reason=f"{self._bus.url}: queue {queue} is not consumed from here")
+        if (seconds := self._server.seconds_stuck()) > _STUCK_SECONDS:
+            reason = f"all threads of {self._target.topic} have been busy for {seconds:.0f} s"
+            raise errors.Overloaded(reason=reason)
 
     def stop(self) -> None:
         """Take no more messages, and return once those taken have been answered. A second call does nothing.

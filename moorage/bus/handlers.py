@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from moorage.config import messaging  # noqa: F401 - first, because it chooses t
 # isort: split
 import oslo_messaging
 
-from moorage import context, errors, failpoints
+from moorage import context, errors, failpoints, metrics
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
@@ -67,15 +68,31 @@ class Endpoint:
         self._type = message_type
         self._handler = handler
         self._service_name = service_name
+        self._seconds = metrics.RPC_SECONDS.labels(message_type.topic, message_type.method)
         failpoints.declare("serve", message_type.topic, message_type.method)
 
         # The library finds the method by its name, and passes each field of the message by keyword.
         def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
-            return self._answer(ctxt, arguments)
+            return self._counted(ctxt, arguments)
 
         if hasattr(self, message_type.method):
             raise TypeError(f"{message_type.method!r} cannot be the name of a method on the bus")
         setattr(self, message_type.method, oslo_messaging.expose(exposed))
+
+    def _counted(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        """Answer the message, and count it by its result."""
+        began, result = time.perf_counter(), metrics.FAULT
+        try:
+            answer = self._answer(ctxt, arguments)
+            result = metrics.OK
+        except oslo_messaging.ExpectedException as refusal:
+            result = refusal.exc_info[0].code
+            raise
+        else:
+            return answer
+        finally:
+            self._seconds.observe(time.perf_counter() - began)
+            metrics.RPC_REQUESTS.labels(self._type.topic, self._type.method, result).inc()
 
     def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
         """Decode the message, and handle it under its sender's ids and deadline."""
@@ -90,8 +107,10 @@ class Endpoint:
                 message = decode_strictly(self._type, arguments)
             except errors.DeadlineExceeded as refusal:
                 LOG.warning("%s is refused: its caller waits no longer", self._type.method)
+                metrics.RPC_LATE.labels(self._type.topic, self._type.method).inc()
                 raise _expected(refusal) from None
             except errors.MoorageError as refusal:
+                metrics.RPC_MALFORMED.labels(self._type.topic, self._type.method).inc()
                 raise _expected(refusal) from None
             with context.bound(
                 request_id=None if context.current().request_id else request_id_of(message),

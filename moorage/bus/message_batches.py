@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import cachetools
 import msgspec
 
-from moorage import context
+from moorage import context, metrics
 from moorage.batches import Batches, BatchItem
 from moorage.bus.rabbit_connection import Connection, NotSentInTime, time_to_live
 
@@ -302,6 +302,7 @@ class CallSender:
         if len(batch.calls) > 1:
             self._batches[batch.msg_id] = batch
         first = batch.calls[0]
+        metrics.BATCH_SIZE.labels("calls").observe(len(batch.calls))
         try:
             # The connection reads from the context how much of the first one's time is over.
             with context.adopted(first.of_thread), self._connect(queue.retry) as connection:
@@ -342,7 +343,7 @@ class AnswerSender:
         with self._lock:
             batches = self._batches.get(reply_queue)
             if batches is None:
-                batches = Batches(lambda batch: self._send_batch(reply_queue, batch), _MOST)
+                batches = Batches(lambda batch: self._send_batch(reply_queue, batch), _MOST, "answers")
                 self._batches[reply_queue] = batches
         batches.do(answer)
 

@@ -11,7 +11,9 @@ from moorage.config import messaging  # noqa: F401 - first, because it chooses t
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
 from oslo_messaging.rpc.server import RPCServer
 
+from moorage import metrics
 from moorage.bus.handlers import stamp
+from moorage.occupancy import Occupancy
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; after a minute without one the broker closes it.
@@ -25,18 +27,22 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
     for something, it goes on taking its share of the messages, and answers them long after their callers have gone.
 
     :param threads: the number of messages handled at a time.
+    :param topic: the topic as metrics name it.
     """
 
-    def __init__(self, *args: Any, threads: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, threads: int, topic: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._executor_cls = ThreadPoolExecutor
         self._threads = threads
-        self._busy = 0
+        self._occupancy = Occupancy(threads)
+        self._in_progress = metrics.RPC_BUSY.labels(topic)
+        self._all_threads = metrics.RPC_THREADS.labels(topic)
         self._ending = False
         self._changed = threading.Condition()
 
     def begin(self) -> None:
         """Begin to take messages."""
+        self._all_threads.inc(self._threads)
         self.start(override_pool_size=self._threads)
 
     def end(self) -> None:
@@ -44,7 +50,13 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         with self._changed:
             self._ending = True
             self._changed.notify_all()
+        self._all_threads.dec(self._threads)
         self.stop()
+
+    def seconds_stuck(self) -> float:
+        """Return for how long all threads have been busy without one becoming free; 0 while one is free."""
+        with self._changed:
+            return self._occupancy.seconds_stuck()
 
     def _on_incoming(self, incoming: Any) -> None:
         for message in incoming:
@@ -56,11 +68,13 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         waits = has_thread and not any(getattr(message, "is_further", False) for message in incoming)
         with self._changed:
             if waits:
-                self._changed.wait_for(lambda: self._busy < self._threads or self._ending, _LONGEST_WAIT)
-            self._busy += 1
+                self._changed.wait_for(lambda: self._occupancy.busy < self._threads or self._ending, _LONGEST_WAIT)
+            self._occupancy.take()
+        self._in_progress.inc()
         self._work_executor.submit(self._process_incoming, incoming).add_done_callback(self._done)
 
     def _done(self, _future: "Future[None]") -> None:
         with self._changed:
-            self._busy -= 1
+            self._occupancy.free()
             self._changed.notify()
+        self._in_progress.dec()

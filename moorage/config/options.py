@@ -93,6 +93,18 @@ _SERVICE = [
         help="Seconds between two rounds in which schedulers, placement roles and conductors delete the rows that have "
         "reached their age: by so much longer are they kept.",
     ),
+    cfg.HostAddressOpt(
+        "metrics_host",
+        default="127.0.0.1",
+        help="The address at which each service serves /metrics, /healthz and /readyz over HTTP, if metrics_port is "
+        "set. Whoever reaches it may read them.",
+    ),
+    cfg.PortOpt(
+        "metrics_port",
+        help="The port for these; unset or 0, there is none. Services of one machine need different ones: the commands "
+        "that start them take --metrics-port. Of several [scheduler] workers, each has the next port. The placement "
+        "API serves them at its own port, see [placement_api] serve_metrics.",
+    ),
 ]
 
 _PLACEMENT = [

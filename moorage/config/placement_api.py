@@ -19,6 +19,12 @@ PLACEMENT_API = [
     ),
     cfg.HostAddressOpt("host", default="127.0.0.1", help="The address that `moorage placement-api` listens on."),
     cfg.PortOpt("port", default=8778, help="The port that `moorage placement-api` listens on."),
+    cfg.BoolOpt(
+        "serve_metrics",
+        default=False,
+        help="Whether GET /metrics is answered at the API's port, for all of its processes together. Whoever reaches "
+        "the port may read them, without a token. /healthz and /readyz are always answered.",
+    ),
     cfg.IntOpt("workers", default=2, min=1, help="Processes of `moorage placement-api`."),
     cfg.IntOpt("threads", default=8, min=1, help="Threads of each of them; each has a connection to the database."),
     cfg.FloatOpt(

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection, exc
 from sqlalchemy.engine import URL
 
-from moorage import context, errors, failpoints
+from moorage import context, errors, failpoints, metrics
 from moorage.config.options import main_database
 from moorage.db import engine, faults, hosts
 from moorage.db.engine import ConnectionLimits
@@ -92,6 +92,11 @@ class Database:
         self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
         self._limits = ConnectionLimits(**limits)
         self.engine = engine.create(self.url, self._limits)
+        #: The schema as metrics name it: cells are many.
+        self._kind = schema.partition(" ")[0]
+        self._in_use = metrics.DATABASE_CONNECTIONS.labels(self._kind)
+        self._is_counted = True
+        metrics.DATABASE_POOL.labels(self._kind).inc(self._limits.pool_size)
 
     @classmethod
     def configured(
@@ -118,6 +123,9 @@ class Database:
     def close(self) -> None:
         """Close all pooled connections."""
         self.engine.dispose()
+        if self._is_counted:
+            self._is_counted = False
+            metrics.DATABASE_POOL.labels(self._kind).dec(self._limits.pool_size)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read-only transaction at isolation level READ COMMITTED.
@@ -153,7 +161,7 @@ class Database:
         return self._repeated(lambda: self._transaction(work, writing=True))
 
     def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
-        with self._sqlite_writer(writing), self.engine.connect() as connection:
+        with self._sqlite_writer(writing), self.engine.connect() as connection, self._in_use.track_inprogress():
             context.check_deadline("before its transaction was begun")  # the wait for a connection may have been long
             if writing:
                 connection = connection.execution_options(moorage_writing=True)
@@ -186,10 +194,12 @@ class Database:
     def _retried(self, first: exc.DBAPIError, transaction: Callable[[], T]) -> T:
         """Run a transaction again after its first try has failed, which counts as one; made only then, for its cost."""
         failed = [first]
+        why = "collision" if faults.is_collision(first) else "connection lost"
 
         def again() -> T:
             if failed:
                 raise failed.pop()
+            metrics.DATABASE_RETRIES.labels(self._kind, why).inc()
             return transaction()
 
         collisions = tenacity.Retrying(
@@ -213,12 +223,17 @@ class Database:
         try:
             yield
         except exc.TimeoutError as fault:
+            self._count(errors.Overloaded)
             raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
         except exc.DBAPIError as fault:
             meaning = self._meaning(fault)
             if meaning is None:
                 raise
+            self._count(type(meaning))
             raise meaning from fault
+
+    def _count(self, meaning: type[errors.MoorageError]) -> None:
+        metrics.DATABASE_FAILURES.labels(self._kind, meaning.code).inc()
 
     def _meaning(self, fault: exc.DBAPIError) -> errors.MoorageError | None:
         """Return the error of ours for an exception of the database, or None."""

@@ -30,16 +30,18 @@ class SharedTransactions(Generic[T, R]):
     :param work: the transaction. It returns for each value its result, or the error that is this value's own: for that
         one nothing is written. An error that it raises undoes everything; then each value is carried out alone. It
         locks rows in one order, whatever the order of the values.
+    :param kind: what they are, as metrics name it.
     """
 
     def __init__(
         self,
         run: Callable[[Callable[[Connection], Any]], Any],
         work: Callable[[Connection, Sequence[T]], Sequence[R | Exception]],
+        kind: str = "other",
     ) -> None:
         self._run = run
         self._work = work
-        self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER)
+        self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER, kind)
 
     def do(self, value: T) -> R:
         """Carry out one value, alone or together with those of other threads, and return its result.

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 from importlib import metadata
 
 from oslo_config import cfg
@@ -38,11 +39,25 @@ class Heartbeat:
             cell_uuid=cell_uuid,
         )
         self._is_heard = False
+        #: Since when no report has been answered; null after one that was.
+        self._silent_since: float | None = None
+        self._interval: float = conf.service.report_interval
         self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
 
     def start(self) -> None:
         """Report at once, and then periodically."""
+        self._silent_since = time.monotonic()
         self._reports.start()
+
+    def check(self) -> None:
+        """Check that the placement role answers; a probe of the process's readiness, which sends nothing.
+
+        :raises NoReply: it has not answered the last reports.
+        """
+        since = self._silent_since
+        silent = 0.0 if since is None else time.monotonic() - since
+        if silent > self._interval + _PATIENCE:
+            raise errors.NoReply(topic=ReportService.topic, method=ReportService.method, seconds=round(silent))
 
     def stop(self) -> None:
         """Send a last report that the service stops in order; a service that dies is only silent."""
@@ -56,8 +71,11 @@ class Heartbeat:
             try:
                 self._placement.call(ReportService(request_id=ids.fresh(), service=self._service, stopped=stopped))
                 self._is_heard = True
+                self._silent_since = None
             except errors.MoorageError as fault:
                 # Services that need the placement role log its absence themselves. One of a former release refuses a
                 # last report.
                 LOG.debug("This report of presence was not taken: %s", fault)
                 self._is_heard = False
+                if self._silent_since is None:
+                    self._silent_since = time.monotonic()

@@ -11,11 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import tenacity
 
 from moorage import errors
+from moorage.service import liveness
+from moorage.service.readiness import Readiness
+
+if TYPE_CHECKING:
+    from moorage.service.listener import Listener
 
 LOG = logging.getLogger(__name__)
 
@@ -112,7 +117,12 @@ def _at_work() -> str:
     return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
-def run(service: Service, stop_seconds: float = STOP_SECONDS, signals: int | None = None) -> None:
+def run(
+    service: Service,
+    stop_seconds: float = STOP_SECONDS,
+    signals: int | None = None,
+    listener: "Listener | None" = None,
+) -> None:
     """Start ``service`` and stop it at SIGTERM or SIGINT; at SIGHUP reload it if it is :class:`Reloadable`.
 
     While a part of the cloud is away, the start is repeated. A service that fails to start is stopped before that, so
@@ -120,18 +130,33 @@ def run(service: Service, stop_seconds: float = STOP_SECONDS, signals: int | Non
 
     :param stop_seconds: seconds from the first signal until the process is ended by force; the second ends it at once.
     :param signals: where a worker reads its signals; see :class:`moorage.service.workers.WorkerProcess`.
+    :param listener: serves what is seen of the process from outside.
+    :raises ConfigurationError: the listener's address cannot be listened on, or the service refuses its options.
     """
     arriving = _Signals(stop_seconds, signals)
+    if listener is None:
+        _serve(service, arriving, Readiness())
+        return
+    listener.start()
+    try:
+        _serve(service, arriving, listener.readiness)
+    finally:
+        listener.stop()
+
+
+def _serve(service: Service, arriving: _Signals, readiness: Readiness) -> None:
     try:
         until_available(lambda: _start(service), "what it starts with", seconds=math.inf)
     except Stopping:
         LOG.info("Stopped before it was ready")
         return
+    readiness.begin(service)
     LOG.info("Ready")
     while arriving.next() == signal.SIGHUP:
         if isinstance(service, Reloadable):
             service.reload()
     LOG.info("Stopping")
+    readiness.end()
     service.stop()
     LOG.info("Stopped")
 
@@ -176,10 +201,12 @@ class Periodic:
     def start(self) -> None:
         """Begin the first round at once, in the thread."""
         self._thread.start()
+        liveness.watch(self._thread)
 
     def stop(self) -> None:
         """Wait for the round in progress, and begin no other."""
         self._ended.set()
+        liveness.forget(self._thread)
         if self._thread.is_alive():
             self._thread.join()
 

@@ -31,6 +31,8 @@ class WorkerProcess(NamedTuple):
 
     name: str
     signals: int | None = None
+    #: Its number among the workers, from 0.
+    number: int = 0
 
 
 class _Running(NamedTuple):
@@ -74,7 +76,7 @@ class _Parent:
         while True:
             for name in to_start:
                 if worker := self._fork(name):
-                    return worker
+                    return worker._replace(number=names.index(name))
             if not self._workers:
                 raise SystemExit(self._status)
             number = signal.sigwait(_HANDLED)

@@ -10,9 +10,9 @@ from cliff.lister import Lister
 from moorage import logs
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, shown
+from moorage.cli.serving import Serving
 from moorage.messages import ListClaims, ListReconciled
 from moorage.model.inspection import ClaimState
-from moorage.service import process
 from placement_store.service import PlacementService
 
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
@@ -25,7 +25,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class ServePlacement(Configured, Command):
+class ServePlacement(Serving, Command):
     """Serve the placement role, apart from the schedulers, until a signal ends it."""
 
     arguments = (
@@ -35,7 +35,7 @@ class ServePlacement(Configured, Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""
         logs.setup(self.conf, f"placement.{parsed_args.name}")
-        process.run(PlacementService(self.conf, parsed_args.name))
+        self.serve(PlacementService(self.conf, parsed_args.name), parsed_args)
 
 
 class ClaimList(ListCommand):

@@ -3,15 +3,21 @@
 import argparse
 import gc
 import logging
+import os
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cliff.command import Command
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from oslo_config import cfg
+from prometheus_client import multiprocess
 
-from moorage import errors, logs
+from moorage import errors, logs, metrics
 from moorage.cli.command import Configured, argument
 from placement_store.http import wsgi
 
@@ -47,8 +53,31 @@ class PlacementApi(Configured, Command):
             self.conf.set_override("connection", parsed_args.database_url, group="database")
         logs.setup(self.conf, "placement-api")
         # A permanent fault is reported once, before any worker is forked; workers have connections of their own.
-        wsgi.prepare_once(self.conf)
-        _Servers(self.conf).run()
+        with _shared_metrics(self.conf.placement_api.serve_metrics):
+            wsgi.prepare_once(self.conf)
+            _Servers(self.conf).run()
+
+
+@contextmanager
+def _shared_metrics(are_served: bool) -> Iterator[None]:
+    """Let the processes share their metrics in a folder, which is removed by the process that has made it."""
+    if not are_served or metrics.is_shared():
+        yield
+        return
+    folder, maker = tempfile.mkdtemp(prefix="moorage-metrics-"), os.getpid()
+    metrics.share_between_processes(folder)
+    try:
+        yield
+    finally:
+        # The processes forked meanwhile leave by this way as well.
+        if os.getpid() == maker:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
+    """Take the gauges of a process that has ended out of the sums; its counters stay."""
+    if metrics.is_shared():
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
 def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names: list[str]) -> None:
@@ -94,6 +123,7 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "proc_name": "moorage-placement-api",
             # The socket of gunicorn's own control tool.
             "control_socket_disable": True,
+            "child_exit": _worker_ended,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)

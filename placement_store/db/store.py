@@ -48,7 +48,7 @@ class Store:
         self.classes = ResourceClassNames(database) if classes is None else classes
         self.traits = TraitNames(database)
         self.requests = StoredRequests(database, requests)
-        self._unstored: SharedTransactions[_Unstored, Any] = SharedTransactions(database.write, _run_each)
+        self._unstored: SharedTransactions[_Unstored, Any] = SharedTransactions(database.write, _run_each, "writes")
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read transaction and return its result."""

@@ -24,7 +24,7 @@ import falcon
 from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.db.database import Database
 from placement_store.dispatcher import Dispatcher
 from placement_store.http import errors as error_documents
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 _REQUEST_ID_HEADER = "X-Openstack-Request-Id"
+_METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _CORS_DEFAULTS = {
     "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, _REQUEST_ID_HEADER],
     "expose_headers": [versions.HEADER, _REQUEST_ID_HEADER, "Location"],
@@ -99,6 +100,7 @@ class _Preparation:
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         """Give the request an id, and determine its version and its caller."""
+        request.context.began = time.perf_counter()
         request.context.request_id = f"req-{uuid.uuid4()}"
         request.context.version = versions.negotiate(request.headers)
         request.context.caller = None if request.path == "/" else self._identify(request)
@@ -130,8 +132,18 @@ class _Preparation:
     def process_response(
         self, request: falcon.Request, response: falcon.Response, _resource: Resource | None, _succeeded: bool
     ) -> None:
-        """Add the headers with the version that was used and with the request id of the log."""
+        """Count the response, and add the headers with the version that was used and the request id of the log."""
+        _count(request, response)
         response.append_header("Vary", versions.HEADER.lower())
         if (version := request.context.get("version")) is not None:
             response.set_header(versions.HEADER, f"{versions.SERVICE} {version}")
         response.set_header(_REQUEST_ID_HEADER, request.context.request_id)
+
+
+def _count(request: falcon.Request, response: falcon.Response) -> None:
+    # What nothing serves is anybody's choice: these paths and methods are not to become values of labels.
+    path = request.uri_template
+    method = request.method if path is not None and request.method in _METHODS else "other"
+    seconds = time.perf_counter() - request.context.began
+    metrics.HTTP_SECONDS.labels(method, path or "other").observe(seconds)
+    metrics.HTTP_REQUESTS.labels(method, path or "other", str(response.status_code)).inc()

@@ -19,6 +19,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
+from moorage.service import probes
 from placement_store.http.operations import DEADLINE
 from placement_store.http.refusals import UNDEFINED
 
@@ -31,6 +32,8 @@ _KEEP_ALIVE = 75
 _LINGER = 1.0
 #: Connections of one process. One that waits for its client costs some memory and no thread.
 _CONNECTIONS = 2000
+#: Threads of one process for what is asked of it from outside: a probe does not wait until a request has ended.
+_PROBE_THREADS = 2
 # A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
 
@@ -65,8 +68,12 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         adjustments, channels = _adjustments(api), dict[int, Any]()
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(api.threads)
+        for_probes = ThreadedTaskDispatcher()
+        for_probes.set_thread_count(_PROBE_THREADS)
         self._servers = servers = [
-            _ListeningServer(self.wsgi, api, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
+            _ListeningServer(
+                self.wsgi, api, listener.sock, for_probes, map=channels, dispatcher=dispatcher, adj=adjustments
+            )
             for listener in self.sockets
         ]
         while self.alive:
@@ -79,6 +86,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 server.maintenance(time.time())
             self._turn(channels, 0.1)
         dispatcher.shutdown()
+        for_probes.shutdown()
         wasyncore.close_all(channels)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -155,7 +163,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
     channel_class = _Channel
 
-    def __init__(self, application: Any, api: Any, listening: Any, **options: Any) -> None:
+    def __init__(self, application: Any, api: Any, listening: Any, for_probes: Any, **options: Any) -> None:
+        self._for_probes = for_probes
         self._request_timeout, self._receive_timeout = api.request_timeout, api.receive_timeout
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)
@@ -168,7 +177,10 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         if not self.accepting:
             # The worker stops: its client shall not use the connection again.
             request.headers["CONNECTION"] = "close"
-        super().add_task(task)
+        if request.path in probes.PATHS:
+            self._for_probes.add_task(task)
+        else:
+            super().add_task(task)
 
     def maintenance(self, now: float) -> None:
         """Close idle connections, and refuse requests that arrive too slowly."""

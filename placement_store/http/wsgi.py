@@ -6,7 +6,7 @@ names, else from ``/etc/moorage/moorage.conf``.
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -14,6 +14,9 @@ from oslo_config import cfg
 from moorage import errors, logs
 from moorage.config import options
 from moorage.db.database import BoundedLock, Database
+from moorage.db.schema_probe import SchemaProbe
+from moorage.service import probes
+from moorage.service.readiness import Check, Readiness, Sampler
 from placement_store.db import names
 from placement_store.http.application import application as application_of
 from placement_store.schema import MAIN
@@ -72,7 +75,36 @@ def prepare_once(conf: cfg.ConfigOpts) -> None:
 def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
     """Build the API for one process with so many threads; it connects to the database at its first request."""
     database = Database.configured(conf, pool_size=threads)
-    return application_of(conf, database, SchemaCheck(database).prepare)
+    return _with_probes(application_of(conf, database, SchemaCheck(database).prepare), conf)
+
+
+class _Observation:
+    """What the readiness of the API depends on."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._probe = SchemaProbe(conf, MAIN)
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks by name."""
+        return {"database": self._probe.check}
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it: nothing that is not counted."""
+        return {}
+
+
+def _with_probes(api: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """Return the API with what is seen from outside, for which nobody is asked who they are."""
+    readiness = Readiness()
+    readiness.begin(_Observation(conf))
+    with_metrics: bool = conf.placement_api.serve_metrics
+    open_paths = probes.PATHS if with_metrics else probes.PATHS - {probes.METRICS}
+    seen = probes.application(readiness, with_metrics=with_metrics, with_reasons=False)
+
+    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return (seen if environ["PATH_INFO"] in open_paths else api)(environ, start_response)
+
+    return by_path
 
 
 class _LazyApplication:

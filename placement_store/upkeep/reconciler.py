@@ -11,7 +11,7 @@ from functools import partial
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from moorage import context, errors, ids, logs
+from moorage import context, errors, ids, logs, metrics
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, OwnsClaim, Released
@@ -101,7 +101,9 @@ class Reconciler:
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
+            metrics.RECONCILER_ACTIONS.labels("settled").inc()
         else:
+            metrics.RECONCILER_ACTIONS.labels(RELEASED).inc()
             LOG.warning(
                 "Released claim %s of consumer %s, which no host has accepted in %.0f s and %s does not want",
                 claim.claim_id,
@@ -114,6 +116,7 @@ class Reconciler:
         def work(connection: Connection) -> bool:
             return reconciler_log.record(connection, claim, outcome, reason)
 
+        metrics.RECONCILER_ACTIONS.labels(outcome).inc()
         # A finding that repeats round after round is logged once.
         level = logging.DEBUG
         if retry_on_stale_read(lambda: self._database.write(work)):

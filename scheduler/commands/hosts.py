@@ -12,9 +12,10 @@ from cliff.show import ShowOne
 from moorage import errors, ids, logs
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, ShownValue, positive
+from moorage.cli.serving import Serving
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
-from moorage.service import process, workers
+from moorage.service import workers
 from scheduler.commands import running
 from scheduler.service import SchedulerService
 
@@ -26,7 +27,7 @@ _COLUMNS = (
 )
 
 
-class Scheduler(Configured, Command):
+class Scheduler(Serving, Command):
     """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
 
     More of them are added by starting them, on one machine as well: `[scheduler] workers` starts several at once, with
@@ -47,7 +48,8 @@ class Scheduler(Configured, Command):
         worker = workers.fork(parsed_args.name, self.conf.scheduler.workers)
         if worker.name != parsed_args.name:
             logs.setup(self.conf, f"scheduler.{worker.name}")
-        process.run(SchedulerService(self.conf, worker.name), signals=worker.signals)
+        service = SchedulerService(self.conf, worker.name)
+        self.serve(service, parsed_args, signals=worker.signals, number=worker.number)
         return 0
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import begin_move, isolated_groups
@@ -111,8 +111,11 @@ class ClaimWriter:
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` and, for a move,
             :func:`placement_store.claims.begin_move.begin` do.
         """
+        metrics.CLAIM_TRIES.inc()
         with _noticing_refusals():
             stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+        if not stored.replayed:
+            metrics.CLAIMS.inc(len(planned.claims))
         return WrittenClaims(stored.result, stored.replayed, object() if planned.only_claims else None)
 
     def write_together(self, planned: Sequence[PlannedRequest]) -> object:
@@ -127,11 +130,13 @@ class ClaimWriter:
         made = [new for one in planned for new in one.claims]
         known = [one.keys for one in planned]
         keys = None if None in known else {uuid: key for keys in known if keys for uuid, key in keys.items()}
+        metrics.CLAIM_TRIES.inc()
         with _noticing_refusals():
             self.requests.once_together(
                 [(one.message, one.answer) for one in planned],
                 lambda connection: claims.claim(connection, made, self._names, known=keys),
             )
+        metrics.CLAIMS.inc(len(made))
         return object()
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
@@ -154,16 +159,17 @@ def _noticing_refusals() -> Iterator[None]:
     try:
         yield
     except errors.CapacityExceeded as refusal:
-        raise _refused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
+        raise _refused(refusal, {miss["provider_uuid"] for miss in refusal.refusals}) from refusal
     except errors.ProviderNotFound as missing:
-        raise _refused({missing.name}) from missing
+        raise _refused(missing, {missing.name}) from missing
     except errors.GroupRuleRefused as refusal:
-        raise _refused({refusal.provider_uuid}) from refusal
+        raise _refused(refusal, {refusal.provider_uuid}) from refusal
     except errors.ClaimContention as contention:
         # Something has changed between two statements of the claim; no provider has refused it.
-        raise _refused(()) from contention
+        raise _refused(contention) from contention
 
 
-def _refused(provider_uuids: Collection[str]) -> ClaimRefused:
+def _refused(why: errors.MoorageError, provider_uuids: Collection[str] = ()) -> ClaimRefused:
+    metrics.CLAIM_CONFLICTS.labels(why.code).inc()
     LOG.debug("The claim was refused by %s", set(provider_uuids) or "nobody in particular")
     return ClaimRefused(provider_uuids)

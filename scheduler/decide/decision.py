@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Generic, TypeVar
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.messages import SelectDestinations
 from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
@@ -23,6 +23,11 @@ from scheduler.decide.request_filters import Refusal, RequestResolver
 from scheduler.view.snapshot import Snapshot
 
 T = TypeVar("T")
+
+#: The seconds of each stage of a decision, or of a batch of decisions.
+FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = (
+    metrics.DECISION_STAGE_SECONDS.labels(stage) for stage in ("follow", "context", "plan", "catch_up", "claim")
+)
 
 #: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
 #: believes.
@@ -70,7 +75,8 @@ class Decision(ABC, Generic[T]):
             # An earlier policy may have accepted the same request, which then has a stored answer.
             return self.refuse(fault)
         # From here on the view is at most `max_age` old.
-        env.follower.follow(oldest)
+        with metrics.timed(FOLLOW):
+            env.follower.follow(oldest)
         self.check_on_view()
         tries, caught_up = 0, False
         while tries < env.max_tries:
@@ -78,7 +84,8 @@ class Decision(ABC, Generic[T]):
                 # Members of the server group and amounts of a moving instance change with every claim, and are in no
                 # snapshot: read them for each plan.
                 context = self.read_context()
-                plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
+                with metrics.timed(PLAN):
+                    plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
             except NOT_PLANNED as fault:
                 return self.refuse(fault)
             if isinstance(plan, NoHost):
@@ -86,7 +93,8 @@ class Decision(ABC, Generic[T]):
                     return self.no_host(plan, context)
                 # The view may have missed a change, so compare it with the store before refusing the request. Hosts
                 # that refused it may have room again: without them, "no valid host" could be wrong.
-                env.follower.catch_up(self.received_at)
+                with metrics.timed(CATCH_UP):
+                    env.follower.catch_up(self.received_at)
                 self.refused_claims.try_all_again()
                 caught_up = True
                 continue
@@ -135,11 +143,12 @@ class Decision(ABC, Generic[T]):
         environment, message = self.environment, self.message
         if not request_context.is_needed(message):
             return NO_CONTEXT
-        return retry_on_stale_read(
-            lambda: environment.database.read(
-                lambda connection: request_context.read(connection, message, environment.names)
+        with metrics.timed(CONTEXT):
+            return retry_on_stale_read(
+                lambda: environment.database.read(
+                    lambda connection: request_context.read(connection, message, environment.names)
+                )
             )
-        )
 
     @abstractmethod
     def claim(self, plan: DestinationPlan, context: RequestContext) -> T:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from msgspec import structs
 from sqlalchemy import Connection
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
 from moorage.model import Resources
 from placement_store.claims import claim as claims
 from placement_store.server_groups import rows as groups
 from scheduler.decide.claim_writer import ClaimWriter, PlannedRequest, WrittenClaims
-from scheduler.decide.decision import Decision
+from scheduler.decide.decision import CLAIM, Decision
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost
@@ -97,7 +97,8 @@ class ClaimingDecision(Decision[Selections]):
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
         unnoted = self.unnoted(plan, context)
-        written = self._writer.write(PlannedRequest(self.message, plan))
+        with metrics.timed(CLAIM):
+            written = self._writer.write(PlannedRequest(self.message, plan))
         if written.replayed:
             return self._replayed(written.answer)
         return self.claimed(unnoted, written)

@@ -114,6 +114,11 @@ class InFlight:
                 self._present.discard(number)
                 self._changed.notify_all()
 
+    def count(self) -> int:
+        """Return how many decisions are in flight."""
+        with self._changed:
+            return len(self._present)
+
     def wait(self, seconds: float) -> int:
         """Wait until all decisions now in flight have ended; return how many have not after so many seconds."""
         with self._changed:

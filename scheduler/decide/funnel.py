@@ -5,12 +5,13 @@ A filter that refuses a host and a filter that breaks are different: whatever a 
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
@@ -104,7 +105,9 @@ class Funnel:
                         continue
                     if not left.any():
                         break
+                    began = time.perf_counter()
                     left = left & self._mask(plugin, view, request, left)
+                    metrics.PLUGIN_SECONDS.labels("filter", name).observe(time.perf_counter() - began)
             except PLUGIN_EXCEPTIONS as fault:
                 self.plugin_failures.handle("filter", name, fault)
             else:
@@ -150,7 +153,9 @@ class Funnel:
                     continue
                 try:
                     with self.plugin_failures.timed("weigher", weigher.name):
+                        began = time.perf_counter()
                         contribution = self._contribution(view, weigher, request, rows)
+                        metrics.PLUGIN_SECONDS.labels("weigher", weigher.name).observe(time.perf_counter() - began)
                 except PLUGIN_EXCEPTIONS as fault:
                     self.plugin_failures.handle("weigher", weigher.name, fault)
                     continue

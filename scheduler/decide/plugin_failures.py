@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeVar
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.plugin import BadValue
 from scheduler.plugins.watch import PluginWatchdog
 
@@ -123,6 +123,7 @@ class PluginFailures:
         """
         plugin = f"{kind} {name}"
         self._failure_counts.count(plugin)
+        metrics.PLUGIN_FAILURES.labels(kind, name).inc()
         error = _error(kind, name, fault)
         if not self.skip:
             LOG.error("The %s is broken", plugin, exc_info=fault)

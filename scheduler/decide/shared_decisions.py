@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from moorage import context, errors, failpoints
+from moorage import context, errors, failpoints, metrics
 from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import DuplicateRequest
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide import destinations, request_context
 from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest, WrittenClaims
-from scheduler.decide.decision import NOT_PLANNED
+from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
 from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.evaluation import Evaluations
@@ -76,7 +76,7 @@ class SharedDecisions:
     def __init__(self, environment: DecisionEnvironment, writer: ClaimWriter) -> None:
         self._environment = environment
         self._writer = writer
-        self._batches: Batches[_Request, Selections | None] = Batches(self._decide, _TOGETHER)
+        self._batches: Batches[_Request, Selections | None] = Batches(self._decide, _TOGETHER, "decisions")
 
     def select(self, message: SelectDestinations) -> Selections:
         """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
@@ -127,14 +127,15 @@ class SharedDecisions:
         env = self._environment
         decisions = [(item, self._decision(item.value.message)) for item in _apart(batch)]
         oldest = max(decision.received_at for _, decision in decisions) - env.max_age
-        env.follower.follow(oldest)
+        with metrics.timed(FOLLOW):
+            env.follower.follow(oldest)
         contexts = self._contexts([item.value.message for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
         evaluations = Evaluations()
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
-            with context.adopted(item.context):
+            with metrics.timed(PLAN), context.adopted(item.context):
                 found = None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations)
             if found is not None:
                 planned.append(found)
@@ -154,7 +155,8 @@ class SharedDecisions:
             return [self._context(connection, message) for message in messages]
 
         if any(map(_has_context, messages)):
-            return self._environment.database.read(work)
+            with metrics.timed(CONTEXT):
+                return self._environment.database.read(work)
         return [request_context.NO_CONTEXT] * len(messages)
 
     def _context(self, connection: Connection, message: SelectDestinations) -> RequestContext | None:
@@ -173,7 +175,8 @@ class SharedDecisions:
             if not planned:
                 return
             try:
-                written = self._write(planned)
+                with metrics.timed(CLAIM):
+                    written = self._write(planned)
             except _Refused as fault:
                 planned = [one for one in planned if one not in fault.refused]
                 continue

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from sqlalchemy import Connection
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.db.database import LOCK_PATIENCE, BoundedLock, Database
 from moorage.plugin import HostInventory
 from placement_store.allocations import placed
@@ -58,6 +58,10 @@ class Follower:
     def now(self) -> float:
         """Return the time of the clock that ``begun_after`` refers to."""
         return self._clock()
+
+    def age(self) -> float:
+        """Return the seconds since the last read of the feed, or the last comparison, began; infinite before it."""
+        return self._clock() - self._followed
 
     def follow(self, begun_after: float) -> None:
         """Read the changes in the feed, unless a read that began at ``begun_after`` or later has done so.
@@ -140,13 +144,23 @@ class Follower:
             return
         # Before all reads: a later change comes in the feed after this position.
         newest = change_feed.newest(connection)
-        self._reread(
-            connection,
-            change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
-            | self._host_cache.provisional_ids(),
-            change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs()),
-        )
+        provisional = self._host_cache.provisional_ids()
+        provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
+        host_ids = change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs())
+        if self._last_change:
+            self._note_drift(connection, provider_ids - provisional, host_ids)
+        self._reread(connection, provider_ids | provisional, host_ids)
         self._last_change = newest
+
+    def _note_drift(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int]) -> None:
+        """Count those of the rows that differ of which the feed says nothing, neither before nor by now."""
+        if not provider_ids and not host_ids:
+            return
+        found = change_feed.changes_since(connection, self._last_change)
+        drifted = len(set(provider_ids) - found.provider_seqs.keys()) + len(set(host_ids) - found.host_ids)
+        metrics.VIEW_DRIFT.inc(drifted)
+        if drifted:
+            LOG.warning("The comparison has found %d row(s) that the feed had not brought", drifted)
 
     def _reread(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
         """Read rows by id and write them into the cache; an id without a row is removed from it."""

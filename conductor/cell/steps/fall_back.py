@@ -30,7 +30,7 @@ from conductor.engine.steps import (
     Wait,
     step,
 )
-from moorage import errors
+from moorage import errors, metrics
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 from moorage.model import Selection
 from moorage.model.states import InstanceState
@@ -87,6 +87,7 @@ class FallBack(CellPart):
             claimed = self._cell.placement.call(message)
         except errors.MoorageError as fault:
             return self._not_swapped(operation, payload, sequence, failed, fault)
+        metrics.ALTERNATES.labels("claimed").inc()
         return partial(self._swapped, operation, payload, claimed)
 
     def _why_skipped(self, service_host: str) -> str | None:
@@ -126,6 +127,7 @@ class FallBack(CellPart):
     def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
         (instance, sequence), candidate = self._lock(connection, operation), payload.candidate
         LOG.info("Host %d of %s is skipped: %s", candidate, instance.uuid, why)
+        metrics.ALTERNATES.labels("skipped").inc()
         self._cell.records.add_attempt(
             connection,
             instance.uuid,

@@ -1,5 +1,6 @@
 """Test that the service, the request and the attempt are bound to a thread and are on each line of its log."""
 
+import json
 import logging
 import sys
 import threading
@@ -28,9 +29,9 @@ def root_logger() -> Iterator[None]:
     sys.excepthook = hook
 
 
-def start_log(directory: Path, service: str) -> Path:
+def start_log(directory: Path, service: str, **settings: object) -> Path:
     file = directory / "log"
-    logs.setup(options.new({"DEFAULT": {"log_file": str(file)}}), service)
+    logs.setup(options.new({"DEFAULT": {"log_file": str(file), **settings}}), service)
     return file
 
 
@@ -128,3 +129,14 @@ def test_what_the_amqp_library_warns_of_at_every_stop_is_not_logged(tmp_path: Pa
     library.warning("Received method (60, 30) during closing channel 1. This method will be ignored")
     library.error("a fault of its own")
     assert [line.rpartition("] ")[2] for line in file.read_text().splitlines()] == ["a fault of its own"]
+
+
+def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler", use_json=True)
+    with context.bound(request_id="r-1", attempt_id="a-1"):
+        LOG.warning("lost %s", "it")
+    LOG.warning("nobody's")
+    first, second = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (first["message"], first["levelname"]) == ("lost it", "WARNING")
+    assert first["extra"] == {"service": "scheduler", "request_id": "r-1", "attempt_id": "a-1"}
+    assert second["extra"] == {"service": "scheduler", "request_id": "-", "attempt_id": "-"}

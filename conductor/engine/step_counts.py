@@ -1,0 +1,92 @@
+"""Count steps by their outcome, and operations on record by kind and step."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Table, case, func, select
+
+from conductor.engine.bulkheads import Postponed
+from conductor.engine.steps import CommitStep, Ended, Next, Operation, Outcome, Retry, Superseded, Wait
+from moorage import metrics
+from moorage.db.columns import now
+from moorage.db.database import Database
+from moorage.metrics import Sample
+
+#: The most operations that are counted, those first that wait for a message or have been due for longest. Arbitrary.
+_COUNTED = 10_000
+
+
+class StepCount:
+    """Learns the outcome of one step when it is recorded."""
+
+    def __init__(self) -> None:
+        self._outcome: Outcome | None = None
+
+    def noting(self, commit: CommitStep) -> CommitStep:
+        """Return the same recording of a step, which notes the outcome; of a repeated one, the last."""
+
+        def noted(connection: Connection) -> Outcome:
+            self._outcome = commit(connection)
+            return self._outcome
+
+        return noted
+
+    @property
+    def outcome(self) -> str:
+        """The outcome as metrics name it."""
+        match self._outcome:
+            case Next():
+                return "next"
+            case Wait():
+                return "wait"
+            case Retry():
+                return "retry"
+            case Ended(reason=None):
+                return "done"
+            case _:
+                return "failed"
+
+
+@contextmanager
+def counted(operation: Operation) -> Iterator[StepCount]:
+    """Count one step of an operation with its outcome and its time, from its beginning until it is on record."""
+    count, began = StepCount(), time.perf_counter()
+    outcome = "unrecorded"
+    try:
+        yield count
+        outcome = count.outcome
+    except Superseded:
+        outcome = "superseded"
+        raise
+    except Postponed:
+        outcome = "postponed"
+        raise
+    finally:
+        seconds = time.perf_counter() - began
+        metrics.OPERATION_STEPS.labels(operation.kind, operation.step, outcome).inc()
+        if outcome != "postponed":
+            metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
+
+
+def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[Sample]:
+    """Return how many operations are under way by kind and step, how many of them are retried, and the oldest's age.
+
+    :param scope: columns that narrow the table down, with their values: the cell.
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    # By the index on the state and the due time, and so bounded: SELECT kind, step, COUNT(*), … FROM (
+    #   SELECT … FROM operations WHERE state = 'pending' ORDER BY due_at LIMIT :n) GROUP BY kind, step
+    mine = (table.c[name] == value for name, value in scope.items())
+    columns = (table.c.kind, table.c.step, table.c.tries, table.c.created_at)
+    some = select(*columns).where(*mine, table.c.state == "pending").order_by(table.c.due_at).limit(_COUNTED).subquery()
+    retried = func.sum(case((some.c.tries > 0, 1), else_=0))
+    query = select(some.c.kind, some.c.step, func.count(), retried, now() - func.min(some.c.created_at)).group_by(
+        some.c.kind, some.c.step
+    )
+    samples = []
+    for kind, step, count, failing, age in database.read(lambda connection: connection.execute(query).all()):
+        samples.append(metrics.OPERATIONS.sample(count, kind, step))
+        samples.append(metrics.OPERATIONS_FAILING.sample(float(failing), kind, step))
+        samples.append(metrics.OPERATION_AGE.sample(max(0.0, age), kind, step))
+    return samples

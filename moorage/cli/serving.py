@@ -1,0 +1,38 @@
+"""The base of the commands that run a service until a signal ends it."""
+
+import argparse
+
+from moorage import errors
+from moorage.cli.command import Configured, argument
+from moorage.service import process
+
+
+class Serving(Configured):
+    """A command that runs a service; mixed in before a cliff command class."""
+
+    arguments = (
+        argument(
+            "--metrics-port",
+            type=int,
+            metavar="PORT",
+            help="serve /metrics, /healthz and /readyz there, instead of at [service] metrics_port; 0 for not at all",
+        ),
+    )
+
+    def serve(
+        self, service: process.Service, parsed_args: argparse.Namespace, *, signals: int | None = None, number: int = 0
+    ) -> None:
+        """Run a service until a signal ends it.
+
+        :param signals: where a worker process reads its signals.
+        :param number: that of a worker process, from 0.
+        :raises ConfigurationError: an option has a value that it cannot have.
+        """
+        from moorage.service.listener import Listener  # here, because it brings an HTTP server
+
+        try:
+            if parsed_args.metrics_port is not None:
+                self.conf.set_override("metrics_port", parsed_args.metrics_port, group="service")
+        except ValueError as fault:
+            raise errors.ConfigurationError(reason=f"--metrics-port: {fault}") from fault
+        process.run(service, signals=signals, listener=Listener.configured(self.conf, number))

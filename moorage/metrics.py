@@ -1,0 +1,195 @@
+"""All metrics of all services, by Prometheus's rules for names: declared here, counted where things happen.
+
+The values of labels are few: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. Counters and
+histograms belong to the process. What is read from elsewhere when somebody asks, a :class:`SampledGauge`, is given by
+the running service as :data:`Sample`.
+
+Every metric of the HTTP API has labels: its processes share their values in files
+(:func:`share_between_processes`), which a metric without labels would have to know when it is declared.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, values
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+REGISTRY: Final = CollectorRegistry()
+PlatformCollector(registry=REGISTRY)
+ProcessCollector(registry=REGISTRY)
+
+#: The result of what has succeeded; of what has not, the code of its error.
+OK: Final = "ok"
+#: The result of what has failed with an exception that is no error of ours.
+FAULT: Final = "fault"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def _counter(name: str, documentation: str, *labels: str) -> Counter:
+    return Counter(name, documentation, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, documentation: str, *labels: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+    return Histogram(name, documentation, labels, registry=REGISTRY, buckets=buckets)
+
+
+def _gauge(name: str, documentation: str, *labels: str) -> Gauge:
+    return Gauge(name, documentation, labels, registry=REGISTRY, multiprocess_mode="livesum")
+
+
+# --- Messages -------------------------------------------------------------------------------------------------------
+
+RPC_REQUESTS = _counter(
+    "moorage_rpc_requests_total", "Messages that were answered, by the error's code or ok.", "topic", "method", "result"
+)
+RPC_SECONDS = _histogram("moorage_rpc_seconds", "Time to answer a message, without its wait.", "topic", "method")
+RPC_LATE = _counter(
+    "moorage_rpc_late_total", "Messages refused unread, because their caller waited no longer.", "topic", "method"
+)
+RPC_MALFORMED = _counter(
+    "moorage_rpc_malformed_total", "Messages refused because they could not be decoded.", "topic", "method"
+)
+RPC_BUSY = _gauge("moorage_rpc_messages_in_progress", "Messages taken and not yet answered.", "topic")
+RPC_THREADS = _gauge("moorage_rpc_threads", "Threads for messages; more messages than these wait.", "topic")
+BATCH_SIZE = _histogram(
+    "moorage_batch_size",
+    "Things done together: requests of a decision, values of a shared transaction, calls or answers of a message.",
+    "kind",
+    buckets=_SIZES,
+)
+
+# --- The database ---------------------------------------------------------------------------------------------------
+
+DATABASE_CONNECTIONS = _gauge("moorage_database_connections_in_use", "Connections in a transaction.", "schema")
+DATABASE_POOL = _gauge("moorage_database_pool_size", "Connections that the pools may have.", "schema")
+DATABASE_RETRIES = _counter(
+    "moorage_database_retries_total", "Transactions run again, after a collision or a lost connection.", "schema", "why"
+)
+DATABASE_FAILURES = _counter(
+    "moorage_database_failures_total", "Transactions that failed for the database's sake, by error code.",
+    "schema", "result",
+)  # fmt: skip
+
+# --- Decisions and claims -------------------------------------------------------------------------------------------
+
+DECISIONS = _counter("moorage_decisions_total", "Requests for destinations, by the error's code or ok.", "result")
+DECISION_SECONDS = _histogram("moorage_decision_seconds", "Time from a request for destinations to its answer.")
+DECISION_STAGE_SECONDS = _histogram(
+    "moorage_decision_stage_seconds",
+    "Time of a stage: follow, context, plan, catch_up, claim; once for requests decided together.",
+    "stage",
+)
+PLUGIN_SECONDS = Summary(
+    "moorage_plugin_seconds", "Time of a filter's or weigher's look at all hosts.", ["kind", "plugin"],
+    registry=REGISTRY,
+)  # fmt: skip
+PLUGIN_FAILURES = _counter("moorage_plugin_failures_total", "Calls of a plug-in that broke.", "kind", "plugin")
+CLAIMS = _counter("moorage_claims_total", "Instances claimed by decisions.")
+CLAIM_CONFLICTS = _counter(
+    "moorage_claim_conflicts_total", "Planned claims that the store refused, by the error's code.", "why"
+)
+CLAIM_TRIES = _counter(
+    "moorage_claim_tries_total", "Transactions begun to claim what was planned, for one request or several together."
+)
+VIEW_DRIFT = _counter("moorage_view_drift_total", "Rows that the comparison found, which the feed had not brought.")
+RECONCILER_ACTIONS = _counter(
+    "moorage_reconciler_actions_total", "Unaccepted claims asked after: released, settled, kept, unknown.", "outcome"
+)
+
+# --- Operations -----------------------------------------------------------------------------------------------------
+
+OPERATION_STEPS = _counter(
+    "moorage_operation_steps_total", "Steps: next, wait, retry, done, failed, postponed, superseded, unrecorded.",
+    "kind", "step", "outcome",
+)  # fmt: skip
+OPERATION_STEP_SECONDS = _histogram(
+    "moorage_operation_step_seconds", "Time of a step, with its calls and its record.", "kind", "step"
+)
+ALTERNATES = _counter(
+    "moorage_alternates_total", "Alternates of failed builds and moves: claimed, or skipped without a try.", "result"
+)
+
+# --- HTTP -----------------------------------------------------------------------------------------------------------
+
+HTTP_REQUESTS = _counter(
+    "moorage_http_requests_total", "Requests of the placement API.", "method", "path", "status"
+)  # fmt: skip
+HTTP_SECONDS = _histogram("moorage_http_seconds", "Time to answer a request of the placement API.", "method", "path")
+
+
+# --- What is read when somebody asks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SampledGauge:
+    """A gauge that is not kept: a service reads it when somebody asks."""
+
+    name: str
+    documentation: str
+    labels: tuple[str, ...] = ()
+
+    def sample(self, value: float, *labels: str) -> "Sample":
+        """Return a value with its labels."""
+        return Sample(self, labels, value)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of a sampled gauge, with the values of its labels."""
+
+    gauge: SampledGauge
+    labels: tuple[str, ...]
+    value: float
+
+
+READY = SampledGauge("moorage_ready", "1 if the check of /readyz passes.", ("check",))
+VIEW_AGE = SampledGauge("moorage_view_age_seconds", "Time since the host view last followed the store.")
+VIEW_HOSTS = SampledGauge(
+    "moorage_view_hosts", "Hosts in the view: up, down, disabled (also of those up), forced_down.", ("state",)
+)
+DECISIONS_IN_PROGRESS = SampledGauge("moorage_decisions_in_progress", "Requests for destinations being decided.")
+OPERATIONS = SampledGauge(
+    "moorage_operations_pending", "Operations under way on record: of all conductors of the kind.", ("kind", "step")
+)
+OPERATIONS_FAILING = SampledGauge(
+    "moorage_operations_retried", "Those among them whose step has failed and is repeated.", ("kind", "step")
+)
+OPERATION_AGE = SampledGauge(
+    "moorage_operation_age_seconds", "Age of the oldest operation under way.", ("kind", "step")
+)
+SAMPLED: Final = tuple(each for each in list(globals().values()) if isinstance(each, SampledGauge))
+
+
+# --- Counting -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def timed(histogram: Histogram) -> Iterator[None]:
+    """Observe the seconds that the context lasts, whether it fails or not."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        histogram.observe(time.perf_counter() - began)
+
+
+def share_between_processes(folder: str) -> None:
+    """Keep values in files of this folder from now on, in which the processes forked later see each other's.
+
+    To be called before the first value is counted; what was counted before is shared by nobody.
+    """
+    os.environ[_MULTIPROCESS_DIR] = folder
+    values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+
+
+def is_shared() -> bool:
+    """Return whether several processes share their values, also where an operator has said so by the environment."""
+    return _MULTIPROCESS_DIR in os.environ

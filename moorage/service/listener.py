@@ -1,0 +1,93 @@
+"""The HTTP listener of a service's process, for Prometheus and for whatever supervises the process."""
+
+import logging
+import threading
+from typing import Any
+
+import waitress
+from oslo_config import cfg
+from waitress import wasyncore
+
+from moorage import errors
+from moorage.service import probes
+from moorage.service.readiness import Readiness
+
+LOG = logging.getLogger(__name__)
+
+#: Threads for requests that have arrived, and connections: a prober, a scraper, an operator. A slow client holds a
+#: connection and no thread. Arbitrary.
+_THREADS = 2
+_CONNECTIONS = 50
+#: Seconds for which a connection may be silent.
+_SILENT_SECONDS = 10
+#: Seconds that a stop may take to be noticed.
+_TURN_SECONDS = 0.5
+
+
+class Listener:
+    """Serve what is seen of a process from outside, from before its service starts until it has stopped.
+
+    :param readiness: whether the process can do its work.
+    """
+
+    def __init__(self, host: str, port: int, readiness: Readiness) -> None:
+        self._host = host
+        self._port = port
+        self.readiness = readiness
+        self._channels: dict[int, Any] = {}
+        self._ended = threading.Event()
+        self._server: Any = None
+        self._thread = threading.Thread(target=self._run, name="listener of metrics", daemon=True)
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, number: int = 0) -> "Listener | None":
+        """Return the listener that ``[service] metrics_port`` asks for, or None.
+
+        :param number: that of a worker process, from 0: each has the next port.
+        :raises ConfigurationError: there is no such port.
+        """
+        port: int | None = conf.service.metrics_port
+        if not port:
+            return None
+        if port + number > 65535:
+            raise errors.ConfigurationError(reason=f"[service] metrics_port: there is no port {port + number}")
+        return cls(conf.service.metrics_host, port + number, Readiness())
+
+    def start(self) -> None:
+        """Begin to listen.
+
+        :raises ConfigurationError: the address cannot be listened on.
+        """
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        address = f"{self._host}:{self._port}"
+        try:
+            self._server = waitress.create_server(
+                probes.application(self.readiness),
+                host=self._host,
+                port=self._port,
+                map=self._channels,
+                threads=_THREADS,
+                connection_limit=_CONNECTIONS,
+                channel_timeout=_SILENT_SECONDS,
+                cleanup_interval=1,
+                asyncore_use_poll=True,
+                clear_untrusted_proxy_headers=False,
+                ident=None,
+            )
+        except (OSError, ValueError) as fault:
+            reason = f"[service] metrics_host and metrics_port: {address} cannot be listened on: {fault}"
+            raise errors.ConfigurationError(reason=reason) from fault
+        self._thread.start()
+        LOG.info("Metrics, /healthz and /readyz are served at %s", address)
+
+    def stop(self) -> None:
+        """Close the listener; an answer under way is sent if its client takes it at once."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            wasyncore.loop(timeout=_TURN_SECONDS, use_poll=True, map=self._channels, count=1)
+        self._server.task_dispatcher.shutdown()
+        wasyncore.close_all(self._channels)

@@ -1,0 +1,98 @@
+"""What is seen from outside, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import falcon
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from moorage import metrics
+from moorage.metrics import Sample, SampledGauge
+from moorage.service import liveness
+from moorage.service.readiness import Readiness
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+METRICS: Final = "/metrics"
+HEALTH: Final = "/healthz"
+READINESS: Final = "/readyz"
+PATHS: Final = frozenset({METRICS, HEALTH, READINESS})
+
+
+class _AliveResource:
+    """Tell whether the threads live that the process cannot do without: if not, it is to be restarted."""
+
+    def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
+        _answer(response, dict.fromkeys(liveness.dead(), "this thread has died"))
+
+
+class _ReadyResource:
+    """Tell whether the process can do its work now, else why not.
+
+    :param with_reasons: false where anybody may ask: then only the failing checks are named, for the reasons contain
+        addresses.
+    """
+
+    def __init__(self, readiness: Readiness, *, with_reasons: bool) -> None:
+        self._readiness = readiness
+        self._with_reasons = with_reasons
+
+    def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
+        reasons = self._readiness.reasons()
+        _answer(response, reasons if self._with_reasons else dict.fromkeys(reasons, "failed"))
+
+
+def _answer(response: falcon.Response, reasons: dict[str, str]) -> None:
+    response.status = 503 if reasons else 200
+    response.set_header("Cache-Control", "no-store")
+    response.media = {"status": "unavailable" if reasons else "ok", "reasons": reasons}
+
+
+class _AllMetrics(Collector):
+    """The metrics of the process, or of all that share their values with it, and what is sampled when it is asked."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._counted: Collector = metrics.REGISTRY
+        if metrics.is_shared():
+            self._counted = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counted.collect()
+        yield from _families(self._readiness.samples())
+
+
+def _families(samples: Iterable[Sample]) -> Iterator[Metric]:
+    by_gauge: dict[SampledGauge, GaugeMetricFamily] = {}
+    for sample in samples:
+        gauge = sample.gauge
+        if gauge not in by_gauge:
+            by_gauge[gauge] = GaugeMetricFamily(gauge.name, gauge.documentation, labels=gauge.labels)
+        by_gauge[gauge].add_metric(sample.labels, sample.value)
+    yield from by_gauge.values()
+
+
+def application(readiness: Readiness, *, with_metrics: bool = True, with_reasons: bool = True) -> "WSGIApplication":
+    """Return the application.
+
+    :param with_metrics: whether there is a ``/metrics``.
+    :param with_reasons: whether ``/readyz`` tells the reasons, or names the failing checks alone.
+    """
+    probes = falcon.App()
+    probes.add_route(HEALTH, _AliveResource())
+    probes.add_route(READINESS, _ReadyResource(readiness, with_reasons=with_reasons))
+    if not with_metrics:
+        return probes
+    registry = CollectorRegistry(support_collectors_without_names=True)
+    registry.register(_AllMetrics(readiness))
+    scrape = make_wsgi_app(registry)
+
+    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        served = scrape if environ["PATH_INFO"] == METRICS else probes
+        return served(environ, start_response)
+
+    return by_path

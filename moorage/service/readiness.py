@@ -1,0 +1,113 @@
+"""Whether a process can do its work now: its checks, each bounded in time and remembered for a moment."""
+
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar, runtime_checkable
+
+from moorage import errors, metrics
+from moorage.metrics import Sample
+from moorage.service.bounded_call import BoundedCall
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: A check raises an error with the reason where the service cannot do its work.
+Check = Callable[[], object]
+#: Reads samples, all of them before it returns; where it fails, its samples are left out.
+Sampler = Callable[[], Iterable[Sample]]
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """A service that tells what its readiness depends on, and what is to be read of it. Asked once it has started."""
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks by name. They take no connection of the pools that serve, and may hang."""
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what reads samples, by name. They may hang."""
+
+
+class Phase(enum.Enum):
+    """The phases of a process."""
+
+    STARTING = "not started yet"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class NotReady(Exception):
+    """A check has not passed, for the reason that is the text of this exception."""
+
+
+class Readiness:
+    """The checks and samplers of one process, by phase.
+
+    :param patience: seconds for all checks of one question together.
+    :param kept: seconds for which an answer is given again.
+    """
+
+    def __init__(self, patience: float = 2.0, kept: float = 1.0) -> None:
+        self._patience = patience
+        self._kept = kept
+        self.phase = Phase.STARTING
+        self._checks: Mapping[str, BoundedCall[object]] = {}
+        self._samplers: Mapping[str, BoundedCall[Iterable[Sample]]] = {}
+
+    def begin(self, service: object) -> None:
+        """Ask a service that has started from now on, if it can be asked."""
+        if isinstance(service, Observed):
+            self._checks = self._bounded(service.checks())
+            self._samplers = self._bounded(service.samplers())
+        self.phase = Phase.RUNNING
+
+    def end(self) -> None:
+        """Note that the process stops: it is not ready from now on, and its service is asked nothing more."""
+        self.phase = Phase.STOPPING
+        self._checks, self._samplers = {}, {}
+
+    def reasons(self) -> dict[str, str]:
+        """Return, by check, why the process cannot do its work now; empty if it can."""
+        if self.phase is not Phase.RUNNING:
+            return {"started": self.phase.value}
+        return {name: reason for name, call in _begun(self._checks).items() if (reason := _reason(call))}
+
+    def samples(self) -> list[Sample]:
+        """Return what is to be read of the process now, its readiness too."""
+        is_running = self.phase is Phase.RUNNING
+        found = [metrics.READY.sample(float(is_running), "started")]
+        if not is_running:
+            return found
+        calls = _begun(self._samplers)
+        for name, check in _begun(self._checks).items():
+            found.append(metrics.READY.sample(float(not _reason(check)), name))
+        for name, call in calls.items():
+            try:
+                found.extend(call.result())
+            except Exception as fault:  # noqa: BLE001 - what can be read is told all the same
+                LOG.warning("The metrics of %s could not be read: %s", name, fault)
+        return found
+
+    def _bounded(self, works: Mapping[str, Callable[[], T]]) -> dict[str, BoundedCall[T]]:
+        return {name: BoundedCall(f"check of {name}", work, self._patience, self._kept) for name, work in works.items()}
+
+
+def _begun(calls: Mapping[str, BoundedCall[T]]) -> Mapping[str, BoundedCall[T]]:
+    """Begin all calls, so that they are waited for together."""
+    for call in calls.values():
+        call.begin()
+    return calls
+
+
+def _reason(check: BoundedCall[object]) -> str | None:
+    """Return why a check does not pass; None if it passes."""
+    try:
+        check.result()
+    except (errors.MoorageError, NotReady, TimeoutError) as fault:
+        return str(fault)
+    except Exception as fault:
+        LOG.exception("A check of readiness has failed")
+        return f"an unexpected fault ({type(fault).__name__}), see the log"
+    return None

@@ -1,0 +1,87 @@
+"""What is seen of a scheduler from outside: whether it can decide, and what is sampled of its view."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage import metrics
+from moorage.db.schema_probe import SchemaProbe
+from moorage.metrics import Sample
+from moorage.service.readiness import Check, NotReady, Sampler
+from placement_store.schema import MAIN
+from scheduler.decide.environment import InFlight
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import HostCache
+
+#: The view is too old when so many comparisons in a row have failed, and some seconds have passed.
+_COMPARISONS, _SPARE_SECONDS = 3, 5.0
+
+
+class Checked(Protocol):
+    """A server that can be checked; see :meth:`moorage.bus.bus.BusServer.check`."""
+
+    def check(self) -> None:
+        """Raise an error where it cannot serve."""
+
+
+class SchedulerObservation:
+    """The checks and samplers of a running scheduler.
+
+    :param servers: its servers on the bus.
+    :param decisions: the requests for destinations in flight.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        servers: Sequence[Checked],
+        follower: Follower,
+        host_cache: HostCache,
+        decisions: InFlight,
+    ) -> None:
+        self._oldest = _COMPARISONS * conf.scheduler.view_compare_interval + _SPARE_SECONDS
+        self._servers = servers
+        self._follower = follower
+        self._host_cache = host_cache
+        self._decisions = decisions
+        self._probe = SchemaProbe(conf, MAIN)
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks by name."""
+        return {"database": self._probe.check, "broker": self._check_servers, "view": self._check_view}
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what reads samples, by name."""
+        return {"view": self._view, "decisions": self._in_flight}
+
+    def close(self) -> None:
+        """Close the probe's connection."""
+        self._probe.close()
+
+    def _check_servers(self) -> None:
+        for server in self._servers:
+            server.check()
+
+    def _check_view(self) -> None:
+        """Check that the view follows the store.
+
+        :raises NotReady: it has not for too long.
+        """
+        if (age := self._follower.age()) > self._oldest:
+            raise NotReady(f"the host view has not followed the store for {age:.0f} s")
+
+    def _view(self) -> list[Sample]:
+        view = self._host_cache.snapshot()
+        states = {
+            "up": view.alive & ~view.forced_down,
+            "down": ~view.alive & ~view.forced_down,
+            "disabled": view.disabled,
+            "forced_down": view.forced_down,
+        }
+        hosts = [metrics.VIEW_HOSTS.sample(int(np.count_nonzero(mask)), state) for state, mask in states.items()]
+        return [metrics.VIEW_AGE.sample(self._follower.age()), *hosts]
+
+    def _in_flight(self) -> list[Sample]:
+        return [metrics.DECISIONS_IN_PROGRESS.sample(self._decisions.count())]

@@ -1,0 +1,123 @@
+"""The alert rules and the dashboard name what exists, and promtool finds that the rules raise what they should."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage import metrics
+
+REPOSITORY = Path(__file__).parents[3]
+RULES = REPOSITORY / "etc/prometheus/moorage.rules.yml"
+DASHBOARD = REPOSITORY / "etc/grafana/moorage.json"
+PAGE = REPOSITORY / "docs/operator/metrics.md"
+SERIES = Path(__file__).parent / "alert_rules_test.yml"
+_NAME = re.compile(r"\bmoorage_\w+")
+
+
+def declared() -> dict[str, set[str]]:
+    """All samples that a scrape can have, with the labels of each, its histogram's bounds aside."""
+    names = {gauge.name: set(gauge.labels) for gauge in metrics.SAMPLED}
+    for metric in vars(metrics).values():
+        if isinstance(metric, metrics.Counter | metrics.Gauge | metrics.Histogram | metrics.Summary):
+            kind = metric._type
+            suffixes = {"counter": ["_total"], "gauge": [""], "summary": ["_sum", "_count"]}
+            for suffix in suffixes.get(kind, ["_sum", "_count", "_bucket"]):
+                names[metric._name + suffix] = set(metric._labelnames)
+    return names
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def targets() -> Iterator[str]:
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+def expressions() -> list[str]:
+    return [rule["expr"] for rule in rules()] + list(targets())
+
+
+def test_each_metric_that_is_named_exists() -> None:
+    known = declared()
+    named = {name for expression in expressions() for name in _NAME.findall(expression)}
+    assert len(named) > 20
+    assert named <= known.keys()
+
+
+def test_each_metric_is_on_the_dashboard() -> None:
+    shown = {name for expression in targets() for name in _NAME.findall(expression)}
+    missing = {
+        name.removesuffix("_total") for name in declared() if not name.endswith(("_sum", "_count", "_bucket"))
+    } - {name.removesuffix("_total") for name in shown}
+    assert missing == set()
+
+
+def test_each_label_by_which_something_is_chosen_is_one_of_the_metric() -> None:
+    known = declared()
+    for expression in expressions():
+        for name, choice in re.findall(r"\b(moorage_\w+)\{([^}]*)\}", expression):
+            for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", choice):
+                assert label in known[name] | {"job", "instance", "le"}, expression
+
+
+def test_each_alert_has_a_summary_a_severity_and_a_section_in_the_docs() -> None:
+    sections = {
+        re.sub(r"[^a-z-]", "", heading.lower().replace(" ", "-"))
+        for heading in re.findall(r"^#+ (.*)$", PAGE.read_text(), re.MULTILINE)
+    }
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+    for rule in rules():
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        page, _, section = rule["annotations"]["runbook_url"].partition("#")
+        assert (REPOSITORY / page).samefile(PAGE)
+        assert section in sections, rule["alert"]
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed: it is in Debian's package prometheus")
+    return found
+
+
+def test_prometheus_takes_the_rules(promtool: str) -> None:
+    done = subprocess.run([promtool, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules())} rules found" in done.stdout
+
+
+def test_prometheus_takes_the_sample_of_a_scrape_configuration(promtool: str) -> None:
+    sample = RULES.with_name("prometheus.yml.sample")
+    done = subprocess.run([promtool, "check", "config", str(sample)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = {job["job_name"] for job in yaml.safe_load(sample.read_text())["scrape_configs"]}
+    assert {job for text in expressions() for job in re.findall(r'job="([^"]+)"', text)} <= jobs
+
+
+def test_series_raise_the_alerts_that_they_should(promtool: str, tmp_path: Path) -> None:
+    series = tmp_path / "series.yml"
+    series.write_text(SERIES.read_text().replace("- RULES", f"- {RULES}"))
+    done = subprocess.run([promtool, "test", "rules", str(series)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_scraped_is_what_prometheus_expects(promtool: str) -> None:
+    from prometheus_client import generate_latest
+
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=generate_latest(metrics.REGISTRY), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

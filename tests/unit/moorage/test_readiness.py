@@ -1,0 +1,175 @@
+"""Whether a process is ready: the reasons of its checks, bounded in time and remembered for a moment."""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from moorage import errors, metrics
+from moorage.metrics import Sample
+from moorage.service import liveness
+from moorage.service.bounded_call import BoundedCall
+from moorage.service.process import Periodic
+from moorage.service.readiness import Check, NotReady, Readiness, Sampler
+
+
+class _Service:
+    def __init__(
+        self, checks: Mapping[str, Check] | None = None, samplers: Mapping[str, Sampler] | None = None
+    ) -> None:
+        self._checks = checks or {}
+        self._samplers = samplers or {}
+
+    def checks(self) -> Mapping[str, Check]:
+        return self._checks
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        return self._samplers
+
+
+def _passes() -> None:
+    """Nothing is wrong."""
+
+
+def _away() -> None:
+    raise errors.StoreUnavailable(schema="main", reason="gone")
+
+
+def test_a_process_is_not_ready_before_it_has_started_and_from_its_stop_on() -> None:
+    readiness = Readiness()
+    assert readiness.reasons() == {"started": "not started yet"}
+    readiness.begin(_Service())
+    assert readiness.reasons() == {}
+    readiness.end()
+    assert readiness.reasons() == {"started": "stopping"}
+
+
+def test_a_service_that_cannot_be_asked_is_ready_once_it_has_started() -> None:
+    readiness = Readiness()
+    readiness.begin(object())
+    assert readiness.reasons() == {}
+
+
+def test_each_check_that_fails_gives_its_reason_and_the_others_none() -> None:
+    def is_old() -> None:
+        raise NotReady("the view is old")
+
+    readiness = Readiness()
+    readiness.begin(_Service({"database": _away, "broker": _passes, "view": is_old}))
+    reasons = readiness.reasons()
+    assert reasons.keys() == {"database", "view"}
+    assert "gone" in reasons["database"]
+    assert reasons["view"] == "the view is old"
+
+
+def test_a_check_with_a_fault_of_its_own_is_a_reason_and_no_crash() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    readiness = Readiness()
+    readiness.begin(_Service({"database": broken}))
+    assert "ZeroDivisionError" in readiness.reasons()["database"]
+
+
+def test_silent_checks_cost_their_patience_once_and_one_thread_each() -> None:
+    release = threading.Event()
+    readiness = Readiness(patience=0.3, kept=0.0)
+    readiness.begin(_Service({f"silent {number}": release.wait for number in range(5)}))
+    before = threading.active_count()
+    try:
+        began = time.monotonic()
+        reasons = readiness.reasons()
+        assert 0.25 < time.monotonic() - began < 1.2
+        assert len(reasons) == 5
+        assert all("no answer within" in reason for reason in reasons.values())
+        # What hangs is not asked again, and not waited for again.
+        began = time.monotonic()
+        for _ in range(20):
+            assert len(readiness.reasons()) == 5
+        assert time.monotonic() - began < 0.25
+        assert threading.active_count() == before + 5
+    finally:
+        release.set()
+    deadline = time.monotonic() + 10
+    while readiness.reasons() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert readiness.reasons() == {}
+
+
+def test_an_answer_is_kept_for_a_moment_and_then_asked_for_anew() -> None:
+    asked: list[float] = []
+
+    def check() -> None:
+        asked.append(time.monotonic())
+
+    readiness = Readiness(kept=0.2)
+    readiness.begin(_Service({"database": check}))
+    for _ in range(50):
+        readiness.reasons()
+    assert len(asked) == 1
+    time.sleep(0.25)
+    readiness.reasons()
+    assert len(asked) == 2
+
+
+def test_the_readiness_is_sampled_with_what_the_service_gives_and_without_what_fails() -> None:
+    def view() -> Iterable[Sample]:
+        return [metrics.VIEW_AGE.sample(3.0)]
+
+    def broken() -> Iterable[Sample]:
+        raise errors.StoreUnavailable(schema="cell", reason="gone")
+
+    readiness = Readiness()
+    assert readiness.samples() == [metrics.READY.sample(0.0, "started")]
+    readiness.begin(_Service({"database": _away, "broker": _passes}, {"view": view, "operations": broken}))
+    assert readiness.samples() == [
+        metrics.READY.sample(1.0, "started"),
+        metrics.READY.sample(0.0, "database"),
+        metrics.READY.sample(1.0, "broker"),
+        metrics.VIEW_AGE.sample(3.0),
+    ]
+
+
+def test_a_bounded_call_gives_every_thread_the_result_of_one_call() -> None:
+    begun, release = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def work() -> int:
+        calls.append(1)
+        begun.set()
+        release.wait(10)
+        return len(calls)
+
+    bounded = BoundedCall("one", work, patience=10.0)
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda: results.append(bounded.result())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(10)
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert results == [1] * 8
+
+
+def test_a_bounded_call_raises_what_the_call_raises() -> None:
+    bounded = BoundedCall("one", _away)
+    with pytest.raises(errors.StoreUnavailable):
+        bounded.result()
+
+
+def test_a_thread_that_dies_unasked_is_told_and_one_that_is_stopped_is_not() -> None:
+    periodic = Periodic("a periodic of this test", _passes, 60.0)
+    periodic.start()
+    assert "a periodic of this test" not in liveness.dead()
+    periodic.stop()
+    assert "a periodic of this test" not in liveness.dead()
+    thread = threading.Thread(target=_passes, name="a thread of this test")
+    thread.start()
+    liveness.watch(thread)
+    thread.join()
+    try:
+        assert "a thread of this test" in liveness.dead()
+    finally:
+        liveness.forget(thread)
