@@ -117,7 +117,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
     def _set_current_channel(self, new_channel: Any) -> None:
         """Use another channel, and note the broker's alarms on its connection."""
-        if new_channel is not None:
+        # The library also sets the present channel again, which may have been closed.
+        if new_channel is not None and new_channel.connection is not None:
             alarms.listen(new_channel.connection, lambda kind: alarms.LOGGED.began(self._broker(), kind))
         super()._set_current_channel(new_channel)
 

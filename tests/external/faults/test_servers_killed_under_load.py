@@ -14,7 +14,7 @@ import pytest
 from support.databases.migrated import OnMariaDB
 from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
-from support.processes.load import CLIENTS, PATIENCE, Load
+from support.processes.load import Load
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.servers import MariaDBServer, RabbitMQServer
@@ -41,10 +41,7 @@ def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int
             load.ended.wait(AWAY)
             server.start()
             backs.append(time.monotonic())
-            # Not before what the last kill has met has ended: that is the time which is to be told.
-            while not load.faults and not sum(ended > backs[-1] for _, ended, _ in load.builds) >= 2 * CLIENTS:
-                assert time.monotonic() < backs[-1] + PATIENCE, "nothing is built any more"
-                time.sleep(0.1)
+            load.wait_until_recovered(backs[-1])
     assert not load.faults, load.faults
     check(cloud, [], 60.0)
     states = [state for _, _, state in load.builds]

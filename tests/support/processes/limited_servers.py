@@ -1,7 +1,6 @@
 """Private MariaDB servers on a small disk, and with a clock that can be set."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import psutil

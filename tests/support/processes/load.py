@@ -9,7 +9,7 @@ from support.processes.faulty_cloud import FaultyCloud
 
 CLIENTS = 8
 #: An order that meets a dead server waits for it, for what starts again behind it, and for other clients.
-PATIENCE = 120.0
+PATIENCE = 40.0
 
 
 @dataclass
@@ -49,6 +49,16 @@ class Load:
                 assert gone.state == "deleted", gone
         except BaseException as fault:  # noqa: BLE001 - told by the test's own thread
             self.faults.append(fault)
+
+    def wait_until_recovered(self, back: float) -> None:
+        """Wait until so many builds have ended since ``back`` that those which had met the fault are among them.
+
+        :raises AssertionError: they do not end.
+        """
+        # Not before what has met the fault has ended: that is the time which is to be told.
+        while not self.faults and not sum(ended > back for _, ended, _ in self.builds) >= 2 * CLIENTS:
+            assert time.monotonic() < back + PATIENCE, "nothing is built any more"
+            time.sleep(0.1)
 
     def recovery(self, back: float) -> float:
         """Return how long after ``back`` the last of the builds that were ordered before it had ended.
