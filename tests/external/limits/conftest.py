@@ -29,5 +29,6 @@ def cloud(migrated_mariadb: OnMariaDB, fresh_vhosts: Iterator[str]) -> Iterator[
 def dump(cloud, request):
     yield
     import shutil
+
     shutil.rmtree("/tmp/limits-logs", ignore_errors=True)
     shutil.copytree(cloud.folder, "/tmp/limits-logs")

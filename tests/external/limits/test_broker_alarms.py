@@ -25,7 +25,7 @@ ON = 60.0 if os.environ.get("DRILLS") == "long" else 5.0
 #: Of each alarm, what raises it, what ends it, and what the broker calls it. Others than these settings are default.
 ALARMS = {
     "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4"), "low on memory"),
-    "disk": (("set_disk_free_limit", "1000TB"), ("set_disk_free_limit", "10MB"), "low on disk"),
+    "disk": (("set_disk_free_limit", "1000000000000000"), ("set_disk_free_limit", "10000000"), "low on disk"),
 }
 PATIENCE = 2.0
 
