@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, case, null, or_, select, tuple_
@@ -126,25 +126,34 @@ class Leases:
         """
         if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
             return
-        table = self._table
-        ahead = and_(*self._mine(), table.c.state == "pending", is_ahead(table.c.updated_at))
-        uuids = self._database.read(lambda connection: connection.scalars(select(table.c.uuid).where(ahead)).all())
+        ahead = self._ahead()
+        uuids = self._database.read(
+            lambda connection: connection.scalars(select(self._table.c.uuid).where(*ahead)).all()
+        )
         for part in batches(sorted(uuids)):
-            # UPDATE operations SET due_at = due_at - (updated_at - :now), lease_until = … WHERE uuid IN (…) AND …
-            # In this order: MySQL lets a later assignment see the result of an earlier one.
-            lease_until = case((table.c.lease_owner.is_(None), null()), else_=now() + self.lease_seconds)
-            statement = (
-                table.update()
-                .where(ahead, table.c.uuid.in_(part))
-                .ordered_values(
-                    (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
-                    (table.c.lease_until, lease_until),
-                    (table.c.updated_at, now()),
-                )
-            )
-            LOG.warning("The database's clock was set back: the waits of %s operations begin anew", len(part))
-            self._database.write(lambda connection, statement=statement: connection.execute(statement))
+            self._restart(part)
         self._restarted_at = time.monotonic()
+
+    def _restart(self, uuids: Sequence[str]) -> None:
+        LOG.warning("The database's clock was set back: the waits and leases of %s operations begin anew", len(uuids))
+        table = self._table
+        # UPDATE operations SET due_at = due_at - updated_at + :now, lease_until = …, updated_at = :now WHERE …
+        # In this order: MySQL lets a later assignment see the result of an earlier one.
+        lease_until = case((table.c.lease_owner.is_(None), null()), else_=now() + self.lease_seconds)
+        statement = (
+            table.update()
+            .where(*self._ahead(), table.c.uuid.in_(uuids))
+            .ordered_values(
+                (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
+                (table.c.lease_until, lease_until),
+                (table.c.updated_at, now()),
+            )
+        )
+        self._database.write(lambda connection: connection.execute(statement))
+
+    def _ahead(self) -> list[ColumnElement[bool]]:
+        """Return the conditions of the operations recorded before the clock was set back."""
+        return [*self._mine(), self._table.c.state == "pending", is_ahead(self._table.c.updated_at)]
 
     def release_former(self) -> None:
         """Release the leases that a former process of this name has left, without waiting for them to expire.
