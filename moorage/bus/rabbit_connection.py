@@ -117,8 +117,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
     def _set_current_channel(self, new_channel: Any) -> None:
         """Use another channel, and note the broker's alarms on its connection."""
-        # The library also sets the present channel again, which may have been closed.
-        if new_channel is not None and new_channel.connection is not None:
+        # The library sets the present channel again at each message; another one may have been closed already.
+        if new_channel not in (None, self.channel) and new_channel.connection is not None:
             alarms.listen(new_channel.connection, lambda kind: alarms.LOGGED.began(self._broker(), kind))
         super()._set_current_channel(new_channel)
 
