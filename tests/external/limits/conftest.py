@@ -23,12 +23,3 @@ def cloud(migrated_mariadb: OnMariaDB, fresh_vhosts: Iterator[str]) -> Iterator[
     finally:
         logging.disable(logging.NOTSET)
         gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def dump(cloud, request):
-    yield
-    import shutil
-
-    shutil.rmtree("/tmp/limits-logs", ignore_errors=True)
-    shutil.copytree(cloud.folder, "/tmp/limits-logs")

@@ -9,7 +9,7 @@ from support.processes.faulty_cloud import FaultyCloud
 
 CLIENTS = 8
 #: An order that meets a dead server waits for it, for what starts again behind it, and for other clients.
-PATIENCE = 40.0
+PATIENCE = 120.0
 
 
 @dataclass
