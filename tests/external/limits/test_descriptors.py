@@ -84,7 +84,7 @@ def test_the_placement_api_without_a_descriptor_does_not_spin_and_takes_connecti
     cloud: FaultyCloud,
 ) -> None:
     [port] = free_ports(1)
-    settings = {"placement_api": {"auth_strategy": "noauth2", "port": port}}
+    settings = {"placement_api": {"auth_strategy": "noauth2", "port": port, "workers": 1}}
     cloud.start("placement api", "placement-api", settings=settings)
     try:
         wait_until(lambda: answers(port), "the placement API to answer")
