@@ -9,15 +9,13 @@ from msgspec import structs
 from sqlalchemy import Column, Connection, Row, exc, func, or_, select
 
 from moorage import errors
+from moorage.db.columns import CLOCK_SET_BACK
 from moorage.db.database import Database
 from moorage.messages import ListCells, ListHostsDeclaredDown, LocateCell
 from moorage.model import Cell
 from placement_store.db import bulk
 from placement_store.db.store import Store, handles, reads
 from placement_store.schema import allocations, cells, hosts, resource_providers
-
-#: No message arrives so many seconds late: a stored time that is later by more was taken before a clock was set back.
-CLOCK_SET_BACK = 60.0
 
 _ROOTS = resource_providers.alias("roots")
 

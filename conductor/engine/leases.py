@@ -1,16 +1,19 @@
 """Leases on operations: if a conductor dies, another one takes over its operations when their leases have expired."""
 
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, case, null, or_, select, tuple_
 
-from conductor.engine.rows import of_row
+from conductor.engine.rows import batches, of_row
 from conductor.engine.steps import Operation
 from moorage import ids
-from moorage.db.columns import now
+from moorage.db.columns import CLOCK_SET_BACK, is_ahead, now
 from moorage.db.database import Database
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds after which this conductor takes an operation that it owns by its lease but has not in its queue: the
 #: connection was lost after the commit of its order or last step. Longer than from a commit to the worker's queue.
@@ -36,6 +39,7 @@ class Leases:
         self._scope = dict(scope)
         self.lease_seconds = seconds
         self._known_steps: list[tuple[str, str]] | None = None
+        self._restarted_at = float("-inf")
 
     def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
         """Take only operations whose next step is one of these, by kind and name.
@@ -114,6 +118,42 @@ class Leases:
             ).all()
         )
         return [uuid for uuid in uuids if uuid not in held][:limit]
+
+    def restart_waits(self) -> None:
+        """Begin waits and leases anew that were recorded before the database's clock was set back.
+
+        They would last until that clock is again where it was. Looked for now and then, by all pending operations.
+        """
+        if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
+            return
+        ahead = self._ahead()
+        uuids = self._database.read(
+            lambda connection: connection.scalars(select(self._table.c.uuid).where(*ahead)).all()
+        )
+        for part in batches(sorted(uuids)):
+            self._restart(part)
+        self._restarted_at = time.monotonic()
+
+    def _restart(self, uuids: Sequence[str]) -> None:
+        LOG.warning("The database's clock was set back: the waits and leases of %s operations begin anew", len(uuids))
+        table = self._table
+        # UPDATE operations SET due_at = due_at - updated_at + :now, lease_until = …, updated_at = :now WHERE …
+        # In this order: MySQL lets a later assignment see the result of an earlier one.
+        lease_until = case((table.c.lease_owner.is_(None), null()), else_=now() + self.lease_seconds)
+        statement = (
+            table.update()
+            .where(*self._ahead(), table.c.uuid.in_(uuids))
+            .ordered_values(
+                (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
+                (table.c.lease_until, lease_until),
+                (table.c.updated_at, now()),
+            )
+        )
+        self._database.write(lambda connection: connection.execute(statement))
+
+    def _ahead(self) -> list[ColumnElement[bool]]:
+        """Return the conditions of the operations recorded before the clock was set back."""
+        return [*self._mine(), self._table.c.state == "pending", is_ahead(self._table.c.updated_at)]
 
     def release_former(self) -> None:
         """Release the leases that a former process of this name has left, without waiting for them to expire.

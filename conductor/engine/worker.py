@@ -128,6 +128,7 @@ class Worker:
 
     def sweep(self) -> None:
         """Take the due operations whose lease nobody has."""
+        self._operations.restart_waits()
         with self._changed:
             held = set(self._in_hand)
         for uuid in self._operations.due(held, _SWEEP_LIMIT):

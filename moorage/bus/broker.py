@@ -1,4 +1,4 @@
-"""Checks of the broker: connect to it once, count a queue's consumers, hide passwords in its URL, close a transport."""
+"""Checks of the broker: connect, have a message confirmed, count consumers; hide passwords, close a transport."""
 
 import logging
 import re
@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import amqp
 import kombu.exceptions
 from kombu.connection import Connection
 
-from moorage import errors
+from moorage import errors, ids
+from moorage.bus import alarms
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
@@ -59,6 +61,37 @@ def probe(url: oslo_messaging.TransportURL, timeout: float) -> None:
     raise kind(reason=f"{mask_url(str(url))}: {'; '.join(reasons)}")
 
 
+def check_alarms(url: oslo_messaging.TransportURL, timeout: float) -> None:
+    """Send one message that no queue takes, and return when the broker has confirmed it; for a reachable broker.
+
+    :raises BusUnavailable: an alarm is on, or nothing was confirmed in time.
+    """
+    if url.transport not in {"rabbit", "kombu"} or _has_tls(url):
+        return
+
+    def refuse(kind: str) -> None:
+        raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: {alarms.reason_of(kind)}")
+
+    for host in url.hosts or [oslo_messaging.TransportHost("localhost")]:
+        connection: Any = _opened(url, host, timeout, capabilities={"connection.blocked": True})
+        try:
+            connection.ensure_connection(max_retries=0)
+            alarms.listen(connection.connection, refuse)
+            channel = connection.default_channel
+            channel.basic_publish_confirm(
+                amqp.Message(""), routing_key=f"nobody-{ids.fresh()}", confirm_timeout=timeout
+            )
+        except amqp.exceptions.AccessRefused:
+            return  # this user may send nothing without an exchange's name
+        except CONNECTION_FAULTS:
+            continue  # another host of the URL may take it
+        else:
+            return
+        finally:
+            connection.collect()  # without a farewell: while the alarm is on, it would not be answered
+    raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: it has not confirmed a message within {timeout:g} s")
+
+
 def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, timeout: float) -> int | None:
     """Return the number of a queue's consumers; None where the broker does not give it.
 
@@ -99,7 +132,9 @@ def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHos
         connection.ensure_connection(max_retries=0)
 
 
-def _opened(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> Connection:
+def _opened(
+    url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float, **properties: object
+) -> Connection:
     return Connection(  # type: ignore[no-untyped-call]
         hostname=host.hostname or "localhost",
         port=host.port or _PORT,
@@ -108,7 +143,7 @@ def _opened(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost
         virtual_host=url.virtual_host or "/",
         transport="pyamqp",
         connect_timeout=timeout,
-        transport_options={"read_timeout": timeout, "write_timeout": timeout},
+        transport_options={"read_timeout": timeout, "write_timeout": timeout, "client_properties": properties},
     )
 
 

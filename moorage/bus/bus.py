@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, farewell, let_go, probe, reason, servers_of
+from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, probe, reason, servers_of
 from moorage.bus.broker import mask_url as mask_url
 
 # isort: split
@@ -334,6 +334,13 @@ class Bus:
         :raises BusUnavailable: it cannot.
         """
         probe(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+
+    def check_alarms(self) -> None:
+        """Check that the broker takes messages, which it does not while one of its alarms is on.
+
+        :raises BusUnavailable: it does not.
+        """
+        check_alarms(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
         """Return the number of servers of a topic, or of one name on it; None where it is unknown.

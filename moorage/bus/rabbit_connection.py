@@ -14,6 +14,7 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage import context
+from moorage.bus import alarms
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
@@ -113,6 +114,20 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         """Close the connection without a long wait for a silent broker."""
         self.set_transport_socket_timeout(_SHORTEST_SOCKET_TIMEOUT)
         super().close()
+
+    def _set_current_channel(self, new_channel: Any) -> None:
+        """Use another channel, and note the broker's alarms on its connection."""
+        # The library sets the present channel again at each message; another one may have been closed already.
+        if new_channel not in (None, self.channel) and new_channel.connection is not None:
+            alarms.listen(new_channel.connection, lambda kind: alarms.LOGGED.began(self._broker(), kind))
+        super()._set_current_channel(new_channel)
+
+    def _on_connection_unblocked(self) -> None:
+        alarms.LOGGED.ended(self._broker())
+
+    def _broker(self) -> str:
+        """Return the address of the broker that this connection is to."""
+        return f"{self.connection.hostname}:{self.connection.port}"
 
     def _connection_failed(self, fault: Exception, _interval: float) -> None:
         LOG.warning("The broker cannot be reached: %s", fault)

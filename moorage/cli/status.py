@@ -78,6 +78,7 @@ class Status:
     def _bus(self, transport_url: str | None) -> str:
         bus = self._clients.bus(transport_url)
         bus.probe()
+        bus.check_alarms()
         return bus.url
 
     def _role(self, topic: str) -> Check:

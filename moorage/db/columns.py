@@ -2,11 +2,15 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, Numeric, String, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, LargeBinary, Numeric, String, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
+
+#: No clock of a database differs by so many seconds from another one's, and no message arrives so late: a stored time
+#: that is later by more was taken before the clock was set back.
+CLOCK_SET_BACK = 60.0
 
 #: Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
 _MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
@@ -64,6 +68,11 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
     # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
     # a double it is one.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
+
+
+def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:
+    """Return the condition that a time was stored before the database's clock was set back."""
+    return stored > now() + CLOCK_SET_BACK
 
 
 def moment(connection: Connection, rows: int) -> now | float:

@@ -35,8 +35,13 @@ _AWAY = frozenset().union(
     _mysql(1290, 1792, 1836),
     # It is not a part of its cluster, or that has refused a COMMIT: Galera (1047, 1180), Group Replication.
     _mysql(1047, 1180, 3100, 3101),
-    # Its disk is full; ProxySQL has found no server behind it.
-    _mysql(1021, 1114, 9001),
+    # Its disk is full: of a table, of any file, of the binary log at a COMMIT; or its storage engine has met a fault of
+    # the operating system.
+    _mysql(1021, 1114, 1026, 3, 20, 1030),
+    # It has no memory, no descriptor or no thread left.
+    _mysql(1037, 1041, 1135, 5, 23),
+    # ProxySQL has found no server behind it.
+    _mysql(9001),
     _sqlite(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY),
 )
 

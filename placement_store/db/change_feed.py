@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Table, func, select
 
-from moorage.db.columns import now
+from moorage.db.columns import CLOCK_SET_BACK, now
 from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
@@ -56,7 +56,9 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
         return Changes(last, {}, set(), is_another_history=True)
     go_on_from, has_gap = last_id, False
     for row in rows:
-        has_gap = has_gap or (row.id > go_on_from + 1 and row.age < SETTLED_AFTER)
+        # One that is far ahead of the clock was written before that was set back, and is settled.
+        is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
+        has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
         if not has_gap:
             go_on_from = row.id
     return Changes(

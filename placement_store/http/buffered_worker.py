@@ -4,6 +4,7 @@ gunicorn manages the processes: it starts, replaces and stops them. In each of t
 they arrive; a thread of the pool gets a request when all of it has arrived, and is free when its response is made.
 """
 
+import errno
 import logging
 import time
 from collections.abc import Sequence
@@ -36,6 +37,12 @@ _CONNECTIONS = 2000
 _PROBE_THREADS = 2
 # A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
+#: Seconds for which no connection is taken after one could not be for want of descriptors or memory. The socket stays
+#: readable: without a rest the loop would turn without end.
+_REST = 1.0
+_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+LOG = logging.getLogger(__name__)
 
 
 def _adjustments(api: Any) -> Adjustments:
@@ -162,6 +169,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
 class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
     channel_class = _Channel
+    #: By the monotonic clock.
+    _rests_until = float("-inf")
 
     def __init__(self, application: Any, api: Any, listening: Any, for_probes: Any, **options: Any) -> None:
         self._for_probes = for_probes
@@ -181,6 +190,22 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
             self._for_probes.add_task(task)
         else:
             super().add_task(task)
+
+    def readable(self) -> bool:
+        """Tell whether connections are taken now."""
+        takes = bool(super().readable())  # it also looks after the connections that there are
+        return takes and time.monotonic() >= self._rests_until
+
+    def accept(self) -> Any:
+        """Take a connection; none for a while, if there is no descriptor or memory for it."""
+        try:
+            return super().accept()
+        except OSError as fault:
+            if fault.errno not in _NOTHING_LEFT:
+                raise
+            LOG.warning("No connection can be taken: %s; those that wait are tried again in %g s", fault, _REST)
+            self._rests_until = time.monotonic() + _REST
+            return None
 
     def maintenance(self, now: float) -> None:
         """Close idle connections, and refuse requests that arrive too slowly."""

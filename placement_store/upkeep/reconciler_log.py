@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, exc, func, or_, select
 
-from moorage.db.columns import now
+from moorage.db.columns import is_ahead, now
 from moorage.messages import ListReconciled
 from moorage.model.inspection import ReconcilerAction
 from placement_store.db import bulk
@@ -49,10 +49,11 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
         .select_from(consumers.outerjoin(reconciled, reconciled.c.claim_id == consumers.c.claim_id))
         .where(
             consumers.c.accepted_by.is_(None),
-            consumers.c.claimed_at <= now() - older_than,
+            # Nothing is released by its age: one that may be as old as that is asked after as well.
+            or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
             consumers.c.claim_id.is_not(None),
             consumers.c.owner.is_not(None),
-            or_(looked_at.is_(None), looked_at <= now() - not_since),
+            or_(looked_at.is_(None), looked_at <= now() - not_since, is_ahead(looked_at)),
         )
         .order_by(func.coalesce(looked_at, 0.0), consumers.c.claimed_at)
         .limit(at_most)

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Connection, Row, and_, select
+from sqlalchemy import Connection, Row, and_, or_, select
 
 from moorage import errors
-from moorage.db.columns import now
+from moorage.db.columns import is_ahead, now
 from moorage.messages import ListHosts, SetHost
 from moorage.model import ZONE_KEY, HostState
 from placement_store.allocations import placed
@@ -150,20 +150,22 @@ def _wanted(message: SetHost, host: HostState) -> HostState:
 
 
 def mark_down(connection: Connection, down_after: float) -> list[str]:
-    """Mark all hosts as down that have sent no heartbeat for ``down_after`` seconds; return their names."""
-    silent = hosts.c.heartbeat_at < now() - down_after
-    found = connection.execute(select(hosts.c.id, hosts.c.service_host).where(hosts.c.up, silent)).all()
+    """Mark all hosts as down that have sent no heartbeat for ``down_after`` seconds; return their names.
+
+    Where the clock was set back, the time of those that have sent none since begins anew.
+    """
+    ahead, silent = is_ahead(hosts.c.heartbeat_at), hosts.c.heartbeat_at < now() - down_after
+    query = select(hosts.c.id, hosts.c.service_host, ahead.label("is_ahead")).where(hosts.c.up, or_(silent, ahead))
+    rows = connection.execute(query).all()
+    for chunk in bulk.chunks(sorted(row.id for row in rows if row.is_ahead)):
+        connection.execute(hosts.update().where(hosts.c.id.in_(chunk), ahead).values(heartbeat_at=now()))
+    found = [row for row in rows if not row.is_ahead]
     # The same condition again in the write: a host whose heartbeat has come in between stays up and keeps its `seq`.
     #
     #     UPDATE hosts SET up = false, seq = seq + 1, updated_at = :now
     #      WHERE id IN (...) AND up AND heartbeat_at < :now - :down_after
     update(connection, [row.id for row in found], {"up": False}, also=and_(hosts.c.up, silent))
     return [row.service_host for row in found]
-
-
-def any_host(connection: Connection) -> int | None:
-    """Return the id of any host, or None if there are no hosts."""
-    return connection.scalar(select(hosts.c.id).limit(1))
 
 
 def update(connection: Connection, ids: Collection[int], values: dict[str, Any], also: Any = None) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, bindparam, or_, select
 
-from moorage.db.columns import now
+from moorage.db.columns import CLOCK_SET_BACK, now
 from moorage.model import HostLoad
-from placement_store.cells import CLOCK_SET_BACK
 from placement_store.db import bulk, change_feed
 from placement_store.schema import hosts
 

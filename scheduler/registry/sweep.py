@@ -3,8 +3,12 @@
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
+
+from sqlalchemy import select
 
 from moorage import errors
+from moorage.db.columns import now
 from moorage.db.database import Database
 from scheduler.registry import hosts
 
@@ -17,8 +21,9 @@ _ROUNDS_PER_TIMEOUT = 6
 class Sweep:
     """Marks hosts as down that have missed heartbeats for too long, if these heartbeats could have arrived.
 
-    While the database or the broker is away no heartbeat arrives, and afterwards all hosts look dead for a moment. So
-    each host has the whole time-out from the time on at which both were reachable.
+    While the database or the broker is away no heartbeat arrives, and afterwards all hosts look dead for a moment; so
+    they do after a step of the database's clock, and after this process or its machine was suspended. So each host has
+    the whole time-out from the time on at which both were reachable, and the clocks went on alike.
 
     :param down_after: seconds without a heartbeat after which a host is down.
     :param probe: raises :class:`~moorage.errors.Unavailable` if there is no broker.
@@ -36,6 +41,8 @@ class Sweep:
         self._probe = probe
         self._clock = clock
         self._reachable_since: float | None = None
+        #: The last round by both clocks.
+        self._last_round: _Round | None = None
 
     @property
     def interval(self) -> float:
@@ -51,14 +58,32 @@ class Sweep:
         since = begun if self._reachable_since is None else self._reachable_since
         try:
             self._probe()
+            now_there = self._database.read(lambda connection: connection.scalars(select(now())).one())
+            since = self._since_clocks_agree(since, _Round(begun, now_there))
             if begun - since >= self._down_after:
                 silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
                 if silent:
                     names = ", ".join(sorted(silent))
                     LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, names)
-            else:
-                self._database.read(hosts.any_host)  # only to see that the database answers
         except errors.Unavailable:
             self._reachable_since = None
             raise
         self._reachable_since = since
+
+    def _since_clocks_agree(self, since: float, this: "_Round") -> float:
+        """Return from when on each host has its time: from this round on, where the clocks have not gone on alike.
+
+        The database's has gone on by half of the time-out since the last round: it was set, or nobody has swept.
+        """
+        last, self._last_round = self._last_round, this
+        if last is None or this.there - last.there < self._down_after / 2:
+            return since
+        LOG.warning("Hosts were not looked at for %.0f s: each has its whole time again", this.there - last.there)
+        return this.here
+
+
+class _Round(NamedTuple):
+    """The time of a round by the monotonic clock of this process, and by the database's clock."""
+
+    here: float
+    there: float

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, select, tuple_, update
 
 from conductor.schema import cell_hosts
-from moorage.db.columns import now
+from moorage.db.columns import is_ahead, now
 from moorage.db.database import Database
 from moorage.messages import NumberedDescription
 from moorage.model import HostReport
@@ -87,10 +87,10 @@ class ForwardedHosts:
 
         def work(connection: Connection) -> tuple[list[str], float]:
             clock: float = connection.scalars(select(now())).one()
-            since = clock - interval if moment is None else moment
-            names = connection.scalars(
-                select(cell_hosts.c.service_host).where(*self._up(), cell_hosts.c.last_seen >= since).distinct()
-            )
+            # A clock that was set back shows none of those whose time is ahead of it: they may have died since.
+            since = clock - interval if moment is None else min(moment, clock)
+            seen = and_(cell_hosts.c.last_seen >= since, ~is_ahead(cell_hosts.c.last_seen))
+            names = connection.scalars(select(cell_hosts.c.service_host).where(*self._up(), seen).distinct())
             return list(names), clock
 
         return self._database.read(work)

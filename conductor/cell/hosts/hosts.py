@@ -16,7 +16,7 @@ from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.db.columns import now
+from moorage.db.columns import is_ahead, now
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
@@ -182,7 +182,10 @@ class CellHosts:
         """
         lately = now() - self._recorded_in
         recorded = select(func.count(cell_hosts.c.service_host.distinct())).where(
-            self._here(), cell_hosts.c.agent == agent, cell_hosts.c.last_seen > lately
+            self._here(),
+            cell_hosts.c.agent == agent,
+            cell_hosts.c.last_seen > lately,
+            ~is_ahead(cell_hosts.c.last_seen),
         )
         return connection.scalar(recorded) == hosts
 

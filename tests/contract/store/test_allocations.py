@@ -351,6 +351,19 @@ def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
 
 
 @pytest.mark.backends("sqlite", "mariadb")
+def test_the_feed_waits_for_no_number_that_was_left_out_before_the_clock_was_set_back(store: Store) -> None:
+    store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
+        connection.exec_driver_sql("UPDATE changes SET created_at = created_at + 3600")
+    last = store.database.read(change_feed.newest)
+
+    go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
+
+    assert (go_on_from, found.keys()) == (last, {1, 3})
+
+
+@pytest.mark.backends("sqlite", "mariadb")
 def test_pairs_and_rows_tell_what_the_host_view_compares(store: Store, host: str) -> None:
     store.put(ids.fresh(), {host: SMALL})
 

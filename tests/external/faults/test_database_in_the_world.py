@@ -184,7 +184,7 @@ def test_an_answer_that_the_driver_cannot_read_means_away() -> None:
 
     assert faults.is_away(exc.InternalError("SELECT 1", None, torn))
     # A fault of the statement itself, which has a code, means no such thing.
-    assert not faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(3, "other")))
+    assert not faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(1815, "other")))
 
 
 class _Fails:

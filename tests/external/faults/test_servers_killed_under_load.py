@@ -7,15 +7,14 @@ twenty minutes with six outages of the broker in each.
 import gc
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import pytest
 from support.databases.migrated import OnMariaDB
-from support.processes.fault_servers import Server, check, delete
+from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
+from support.processes.load import Load
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.servers import MariaDBServer, RabbitMQServer
@@ -28,61 +27,8 @@ pytestmark = [
 ]
 
 LONG = os.environ.get("DRILLS") == "long"
-CLIENTS = 8
 #: Seconds of work before a kill, and seconds that the server stays away.
 BETWEEN, AWAY = 3.0, 1.0
-#: An order that meets a dead server waits for it, for what starts again behind it, and for other clients.
-PATIENCE = 120.0
-
-
-@dataclass
-class Load:
-    """Clients that build an instance, see to it that it is as it should be, delete it, and begin again."""
-
-    cloud: FaultyCloud
-    ended: threading.Event = field(default_factory=threading.Event)
-    #: Of each build: when it was ordered, when it ended, and how.
-    builds: list[tuple[float, float, str]] = field(default_factory=list)
-    faults: list[BaseException] = field(default_factory=list)
-
-    def __enter__(self) -> "Load":
-        self._threads = [threading.Thread(target=self._work) for _ in range(CLIENTS)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self) -> None:
-        try:
-            while not self.ended.is_set() and not self.faults:
-                server = Server(self.cloud, 1, zone="nova", patience=PATIENCE)
-                began = time.monotonic()
-                server.order_build()
-                instance = server.built()
-                self.builds.append((began, time.monotonic(), instance.state))
-                if instance.state == "active":
-                    hosts = [guest.host for guest in self.cloud.guests() if guest.instance_uuid == instance.uuid]
-                    assert hosts.count(str(instance.host)) == 1, (hosts, instance)
-                delete([server])
-                gone = server.show()
-                assert gone.state == "deleted", gone
-        except BaseException as fault:  # noqa: BLE001 - told by the test's own thread
-            self.faults.append(fault)
-
-    def recovery(self, back: float) -> float:
-        """Return how long after ``back`` the last of the builds that were ordered before it had ended.
-
-        Where every client was deleting just then, it is how long after it the first build has ended.
-        """
-        after = [(began, ended) for began, ended, _ in self.builds if ended > back]
-        return max(
-            [ended - back for began, ended in after if began < back],
-            default=min(ended - back for _, ended in after),
-        )
 
 
 def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int) -> str:
@@ -95,10 +41,7 @@ def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int
             load.ended.wait(AWAY)
             server.start()
             backs.append(time.monotonic())
-            # Not before what the last kill has met has ended: that is the time which is to be told.
-            while not load.faults and not sum(ended > backs[-1] for _, ended, _ in load.builds) >= 2 * CLIENTS:
-                assert time.monotonic() < backs[-1] + PATIENCE, "nothing is built any more"
-                time.sleep(0.1)
+            load.wait_until_recovered(backs[-1])
     assert not load.faults, load.faults
     check(cloud, [], 60.0)
     states = [state for _, _, state in load.builds]

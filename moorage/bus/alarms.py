@@ -1,0 +1,67 @@
+"""The alarms of a broker: while one is on, the broker takes no messages, and says so to each connection that sends.
+
+RabbitMQ has one for its memory and one for the space left on its disk. It reads nothing more from a connection that has
+sent a message meanwhile; what was sent is read when the alarm ends, also from a connection that was closed since.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from amqp import spec
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two log lines about one alarm: each message that is sent meets it anew. Arbitrary.
+_LOG_SECONDS = 60.0
+_REASON = spec.method(spec.Connection.Blocked, "s")
+
+
+def listen(connection: Any, blocked: Callable[[str], None]) -> None:
+    """Have ``blocked`` called with the broker's reason when it blocks a connection of py-amqp.
+
+    The library does not read the reason, and tells the user to look into the broker's log.
+    """
+    connection._METHODS = {**connection._METHODS, _REASON.method_sig: _REASON}  # noqa: SLF001
+    connection._callbacks[_REASON.method_sig] = blocked  # noqa: SLF001
+
+
+def reason_of(kind: str) -> str:
+    """Return the text for a broker that blocks its connections for a reason such as ``low on memory``."""
+    return (
+        f"an alarm of the broker is on ({kind}), and it takes no messages; see `rabbitmq-diagnostics alarms`, and free "
+        "memory or disk space there, or raise the limit"
+    )
+
+
+class AlarmLog:
+    """Log the beginning and the end of a broker's alarms, each once for all connections of this process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: By broker, when its alarm was logged last.
+        self._logged_at: dict[str, float] = {}
+
+    def began(self, broker: str, kind: str) -> None:
+        """Log that an alarm is on, unless that was logged a short time ago."""
+        with self._lock:
+            if self._clock() - self._logged_at.get(broker, float("-inf")) < _LOG_SECONDS:
+                return
+            self._logged_at[broker] = self._clock()
+        LOG.warning(
+            "%s: %s. What is to be sent waits, and goes on by itself when the alarm ends", broker, reason_of(kind)
+        )
+
+    def ended(self, broker: str) -> None:
+        """Log that an alarm is over, if its beginning was logged."""
+        with self._lock:
+            if self._logged_at.pop(broker, None) is None:
+                return
+        LOG.warning("%s: the broker's alarm is over", broker)
+
+
+#: Of this process.
+LOGGED = AlarmLog()

@@ -1,0 +1,88 @@
+"""Records of conductors that were written before the database's clock was set back by an hour, on each store."""
+
+import pytest
+from sqlalchemy import Table, select
+from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.engine.operations import Operations
+from conductor.engine.steps import Backoff, NoPayload, Wait
+from conductor.schema import cell_hosts, conductor_operations
+from moorage import ids
+from moorage.config import options
+from moorage.db.columns import now
+from moorage.db.database import Database
+from moorage.messages import ReportHostsInCell
+from moorage.model import HostReport
+
+HOUR = 3600.0
+
+
+def of(database: Database, owner: str) -> Operations:
+    return Operations(database, conductor_operations, owner, {}, Backoff(first=0.01, longest=0.05))
+
+
+def set_back(database: Database, table: Table, *columns: str) -> None:
+    """Have the clock set back: all times on record are an hour ahead of it."""
+    ahead = table.update().values({name: table.c[name] + HOUR for name in columns})
+    database.write(lambda connection: connection.execute(ahead))
+
+
+def seconds_until(database: Database, column: str) -> float:
+    query = select(conductor_operations.c[column] - now())
+    return database.read(lambda connection: connection.scalars(query).one())
+
+
+def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_anew(database: Database) -> None:
+    operations = of(database, "me")
+    operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=30.0))
+    set_back(database, conductor_operations, "due_at", "updated_at", "created_at")
+
+    operations.restart_waits()
+
+    assert 25.0 < seconds_until(database, "due_at") <= 30.0
+    assert operations.due((), 10) == []
+
+
+def test_the_lease_of_a_dead_conductor_runs_out_though_the_clock_was_set_back(database: Database) -> None:
+    dead, others = of(database, "dead"), of(database, "other")
+    operation = begin(database, dead)
+    set_back(database, conductor_operations, "due_at", "lease_until", "updated_at", "created_at")
+    assert seconds_until(database, "lease_until") > HOUR
+
+    others.restart_waits()
+
+    assert 0 < seconds_until(database, "lease_until") <= others.lease_seconds, "its owner may be alive, and renews it"
+    assert others.take(operation.uuid) is None
+    database.write(lambda connection: connection.execute(conductor_operations.update().values(lease_until=now() - 1)))
+    assert others.take(operation.uuid) is not None
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0])
+def test_a_wait_that_is_ahead_by_no_more_than_clocks_differ_stays_as_it_is(database: Database, seconds: float) -> None:
+    operations = of(database, "me")
+    operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=100.0))
+    ahead = conductor_operations.update().values(updated_at=now() + seconds, due_at=now() + 100.0 + seconds)
+    database.write(lambda connection: connection.execute(ahead))
+
+    operations.restart_waits()
+
+    assert seconds_until(database, "updated_at") > 0
+
+
+def test_heartbeats_are_recorded_and_forwarded_again_after_the_clock_was_set_back(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    reports = tuple(
+        HostReport(service_host=name, nodename=name, compute_node_uuid=ids.fresh(), agent="agent")
+        for name in ("alive", "dead")
+    )
+    names = tuple(host.service_host for host in reports)
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, alive=names))
+    _, clock = hosts.forwarded.seen_since(None, 60.0)
+    set_back(database, cell_hosts, "last_seen")
+    assert hosts.forwarded.seen_since(clock + HOUR, 60.0)[0] == [], "nobody has been heard of since"
+
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("alive",)))
+
+    assert hosts.forwarded.seen_since(clock, 60.0)[0] == ["alive"]
+    assert hosts.why_returning("alive") is None, "it has missed nothing"

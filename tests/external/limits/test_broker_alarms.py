@@ -1,0 +1,72 @@
+"""The broker's alarms: callers get an error in time, services say what is wrong, and all goes on when they end."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.processes.fault_servers import check
+from support.processes.faulty_cloud import FaultyCloud
+from support.processes.load import Load
+
+from harness.servers import RabbitMQServer
+from moorage import errors
+from moorage.messages import ListInstances
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
+]
+
+#: Seconds for which an alarm is on. Long: beyond all time-outs, those of the broker's heartbeats too.
+ON = 60.0 if os.environ.get("DRILLS") == "long" else 5.0
+#: Of each alarm, what raises it, what ends it, and what the broker calls it. Others than these settings are default.
+ALARMS = {
+    "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4"), "low on memory"),
+    "disk": (("set_disk_free_limit", "1000000000000000"), ("set_disk_free_limit", "10000000"), "low on disk"),
+}
+PATIENCE = 2.0
+
+
+@contextmanager
+def alarm(rabbitmq: RabbitMQServer, kind: str) -> Iterator[None]:
+    begin, end, _ = ALARMS[kind]
+    rabbitmq.rabbitmqctl(rabbitmq.nodename, list(begin))
+    try:
+        yield
+    finally:
+        rabbitmq.rabbitmqctl(rabbitmq.nodename, list(end))
+
+
+def logged(cloud: FaultyCloud, text: str) -> int:
+    return sum(cloud.log(role).count(text) for role in cloud.ROLES)
+
+
+@pytest.mark.parametrize("kind", ALARMS)
+def test_while_an_alarm_is_on_callers_get_errors_in_time_and_everything_goes_on_when_it_ends(
+    cloud: FaultyCloud, rabbitmq: RabbitMQServer, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    named, over = f"an alarm of the broker is on ({ALARMS[kind][2]})", "alarm is over"
+    warned, ended = logged(cloud, named), logged(cloud, over)
+    client = cloud.client("conductor", timeout=PATIENCE)
+    with Load(cloud) as load:
+        load.ended.wait(1.0)
+        with alarm(rabbitmq, kind):
+            until = time.monotonic() + ON
+            while time.monotonic() < until:
+                begun = time.monotonic()
+                with pytest.raises(errors.Unavailable):
+                    client.call(ListInstances())
+                assert time.monotonic() - begun < PATIENCE + 1.0
+            status = cloud.run("status", "--timeout", "1", "-f", "value", check=False)
+        back = time.monotonic()
+        assert any(line.startswith("bus wrong") and named in line for line in status.stdout.splitlines()), status
+        load.wait_until_recovered(back)
+    assert not load.faults, load.faults
+    check(cloud, [], 60.0)
+    # Each process says it once a minute at most, however many messages meet the alarm, and says that it is over.
+    assert 1 <= logged(cloud, named) - warned <= len(cloud.ROLES) * (1 + ON // 60)
+    assert logged(cloud, over) > ended
+    record_property("measured", f"alarm of the broker ({kind}) for {ON:g} s: recovery in {load.recovery(back):.1f} s")

@@ -1,0 +1,89 @@
+"""More transactions at once than the pool has connections: a bounded wait, a typed error, and nothing leaks."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import QueuePool, text
+
+from harness.servers import MariaDBServer
+from moorage import context, errors
+from moorage.db.database import Database
+
+pytestmark = pytest.mark.servers
+
+CONNECTIONS, WAIT, CALLERS = 2, 0.5, 12
+
+
+@pytest.fixture
+def database(mariadb_url: str) -> Iterator[Database]:
+    opened = Database(mariadb_url, "main", pool_size=CONNECTIONS, pool_timeout=WAIT)
+    yield opened
+    opened.close()
+
+
+def one(database: Database) -> int:
+    return database.read(lambda connection: connection.scalar(text("SELECT 1")))
+
+
+def in_use(database: Database) -> int:
+    pool = database.engine.pool
+    assert isinstance(pool, QueuePool)
+    return pool.checkedout()
+
+
+@contextmanager
+def all_in_use(database: Database) -> Iterator[None]:
+    """Hold every connection of the pool in a transaction."""
+    begun, let_go = threading.Barrier(CONNECTIONS + 1), threading.Event()
+
+    def hold() -> None:
+        database.read(lambda connection: (connection.scalar(text("SELECT 1")), begun.wait(10), let_go.wait(30)))
+
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        holding = [threads.submit(hold) for _ in range(CONNECTIONS)]
+        begun.wait(10)
+        try:
+            yield
+        finally:
+            let_go.set()
+            for each in holding:
+                each.result(10)
+
+
+def test_whoever_finds_no_connection_free_is_refused_after_the_time_of_the_pool_and_leaks_none(
+    database: Database, mariadb: MariaDBServer
+) -> None:
+    def refused(_number: int) -> float:
+        begun = time.monotonic()
+        with pytest.raises(errors.Overloaded, match="no connection to the database of main came free"):
+            one(database)
+        return time.monotonic() - begun
+
+    with all_in_use(database):
+        for _ in range(2):
+            with ThreadPoolExecutor(CALLERS) as threads:
+                waits = list(threads.map(refused, range(CALLERS)))
+            assert min(waits) >= WAIT * 0.9
+            assert max(waits) < WAIT + 2.0
+        assert in_use(database) == CONNECTIONS
+
+    assert in_use(database) == 0
+    with ThreadPoolExecutor(CALLERS) as threads:
+        assert list(threads.map(lambda _: one(database), range(CALLERS))) == [1] * CALLERS
+    [(connections,)] = mariadb.execute(
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s", str(database.url.database)
+    )
+    assert connections == CONNECTIONS
+
+
+def test_a_waiter_whose_caller_has_given_up_begins_nothing(database: Database) -> None:
+    with all_in_use(database):
+        begun = time.monotonic()
+        with context.bound(deadline=begun + WAIT / 5), pytest.raises(errors.Unavailable):
+            one(database)
+        assert time.monotonic() - begun < WAIT + 1.0
+    assert in_use(database) == 0

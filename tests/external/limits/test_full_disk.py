@@ -1,0 +1,165 @@
+"""A full disk under the database: writers get typed errors, nothing is half written, and all goes on with room."""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import falcon.testing
+import pytest
+from sqlalchemy import Connection, text
+from support.processes import private_servers
+from support.processes.fault_servers import Server, check, delete
+from support.processes.faulty_cloud import FaultyCloud
+from support.processes.limited_servers import MariaDBOnASmallDisk
+from support.processes.load import Load
+
+from harness.audit import judge
+from harness.cloud import wait_until
+from moorage import errors, ids
+from moorage.config import options
+from moorage.db.database import Database
+from placement_store.http import wsgi
+from placement_store.schema import MAIN
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
+]
+
+#: Writes until the pages that the tables have are used up.
+MOST = 2000
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[MariaDBOnASmallDisk]:
+    yield from private_servers.run(MariaDBOnASmallDisk)
+
+
+@pytest.fixture(autouse=True)
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "small" in request.fixturenames:
+        server: MariaDBOnASmallDisk = request.getfixturevalue("small")
+        server.free_disk()
+
+
+def test_http_answers_503_while_the_disk_is_full_and_has_written_nothing_of_what_it_refused(
+    small: MariaDBOnASmallDisk, tmp_path: Path
+) -> None:
+    url = small.create_database("http_full")
+    store = Database(url, MAIN.name)
+    MAIN.upgrade(store)
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = {url}\n")
+    made = wsgi.make(options.new(files=[file]), threads=2)
+    api = falcon.testing.TestClient(lambda environ, start_response: made(environ, start_response))
+    headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement latest"}
+
+    def create() -> tuple[str, int]:
+        uuid = ids.fresh()
+        body = {"name": f"{uuid}{'n' * 160}", "uuid": uuid}
+        begun = time.monotonic()
+        status: int = api.simulate_post("/resource_providers", headers=headers, json=body).status_code
+        assert time.monotonic() - begun < 10.0
+        return uuid, status
+
+    server = small.pid
+    answers = [create()]
+    small.fill_disk()
+    while answers[-1][1] == 200 and len(answers) < MOST:
+        answers.append(create())
+    answers += [create() for _ in range(5)]
+    listed = api.simulate_get("/resource_providers", headers=headers)
+    assert listed.status_code == 200, "what is there can be read"
+    small.free_disk()
+    answers.append(create())
+
+    assert answers[-1][1] == 200
+    assert {status for _, status in answers} == {200, 503}, answers
+    names = {row["uuid"] for row in api.simulate_get("/resource_providers", headers=headers).json["resource_providers"]}
+    assert names == {uuid for uuid, status in answers if status == 200}
+    assert judge(store, set()).clean
+    assert small.pid == server
+    store.close()
+
+
+def test_everything_goes_on_without_a_restart_when_a_cloud_under_load_has_room_again(
+    small: MariaDBOnASmallDisk, rabbitmq_url: str, record_property: Callable[[str, object], None]
+) -> None:
+    logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
+    try:
+        with FaultyCloud(rabbitmq_url, small.create_database("cloud_full")) as cloud:
+            cloud.begin()
+            services = [process.pid for process in cloud.processes.values()]
+            standing = Server(cloud, 1, zone="nova")
+            standing.order_build()
+            before = standing.becomes("active")
+            with Load(cloud) as load:
+                load.ended.wait(1.0)
+                small.fill_disk()
+                wait_until(lambda: any("is full" in cloud.log(role) for role in cloud.ROLES), "the tables to be full")
+                load.ended.wait(3.0)
+                small.free_disk()
+                back = time.monotonic()
+                load.wait_until_recovered(back)
+            assert not load.faults, load.faults
+            after = standing.show()
+            assert (after.state, after.host, after.claim_id) == (before.state, before.host, before.claim_id)
+            check(cloud, [standing], 60.0)
+            delete([standing])
+            check(cloud, [], 60.0)
+            assert [process.pid for process in cloud.processes.values() if process.poll() is None] == services
+            record_property("measured", f"disk of the database full: recovery in {load.recovery(back):.1f} s")
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.collect()
+
+
+# --- With a binary log, MariaDB waits for room ------------------------------------------------------------------------
+
+STATEMENT = 1.0
+
+
+@pytest.fixture(scope="module")
+def logging_server() -> Iterator[MariaDBOnASmallDisk]:
+    yield from private_servers.run(lambda: MariaDBOnASmallDisk("log-bin=binlog", "server-id=1"))
+
+
+def test_a_commit_that_waits_for_room_is_ended_in_time_and_what_it_would_have_written_is_not_there(
+    logging_server: MariaDBOnASmallDisk,
+) -> None:
+    database = Database(logging_server.create_database("log_full"), "main", statement_limit=STATEMENT)
+    with database.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE seen (n INT PRIMARY KEY, filler VARCHAR(500)) ENGINE = InnoDB"))
+
+    def write(number: int) -> None:
+        def work(connection: Connection) -> None:
+            if connection.scalar(text("SELECT n FROM seen WHERE n = :n"), {"n": number}) is None:
+                connection.execute(text("INSERT INTO seen VALUES (:n, REPEAT('x', 500))"), {"n": number})
+
+        database.write(work)
+
+    logging_server.fill_disk()
+    try:
+        written, refused = 0, False
+        while not refused and written < MOST:
+            begun = time.monotonic()
+            try:
+                write(written)
+                written += 1
+            except errors.StoreUnavailable:
+                refused = True
+        assert refused
+        # Each try waits for as long as a statement may take.
+        assert time.monotonic() - begun < 10 * STATEMENT
+        kept = database.read(lambda connection: list(connection.scalars(text("SELECT n FROM seen ORDER BY n"))))
+        assert kept == list(range(written))
+    finally:
+        logging_server.free_disk()
+
+    write(written)
+    assert database.read(lambda connection: connection.scalar(text("SELECT COUNT(*) FROM seen"))) == written + 1
+    database.close()

@@ -1,0 +1,87 @@
+"""Private MariaDB servers on a small disk, and with a clock that can be set."""
+
+import shutil
+from pathlib import Path
+
+import psutil
+
+from harness.servers import MariaDBServer, ServersMissing
+
+
+class MariaDBOnASmallDisk(MariaDBServer):
+    """A MariaDB whose data are on a file system of a few megabytes, which can be filled up and made free again.
+
+    The file system is in memory, and mounted for the server alone: it goes with the server's process, and with it the
+    data.
+    """
+
+    _MEGABYTES = 256
+    #: Copies the data to the new file system, and then becomes the server.
+    _SCRIPT = 'mount -t tmpfs -o size="$1" none "$3" && cp -a --sparse=never "$2/." "$3/" && shift 3 && exec "$@"'
+
+    def _prepare(self, directory: Path) -> None:
+        if shutil.which("unshare") is None:
+            raise ServersMissing("there is no unshare here: install the Debian package util-linux")
+        super()._prepare(directory)
+        (directory / "small").mkdir()
+
+    def _run(self, *command: str, wait_for_line: str | None = None) -> psutil.Popen:
+        if command[0] != "mariadbd":
+            return super()._run(*command, wait_for_line=wait_for_line)
+        data, small = f"{self.tempdir}/data", f"{self.tempdir}/small"
+        server = [part.replace(f"--datadir={data}", f"--datadir={small}") for part in command]
+        namespace = ("unshare", "--mount", "--map-root-user", "--", "sh", "-c", self._SCRIPT, "sh")
+        return super()._run(*namespace, f"{self._MEGABYTES}m", data, small, *server, wait_for_line=wait_for_line)
+
+    @property
+    def _disk(self) -> Path:
+        """The file system as the server sees it."""
+        return Path(f"/proc/{self.pid}/root{self.tempdir}/small")
+
+    def fill_disk(self) -> None:
+        """Leave no byte free."""
+        with (self._disk / "filler").open("wb", buffering=0) as file:
+            block = b"\0" * 2**16
+            try:
+                while True:
+                    file.write(block)
+            except OSError:
+                pass
+
+    def free_disk(self) -> None:
+        """Make the space free again."""
+        (self._disk / "filler").unlink(missing_ok=True)
+
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that are free."""
+        return shutil.disk_usage(self._disk).free
+
+
+class MariaDBWithItsOwnClock(MariaDBServer):
+    """A MariaDB whose wall clock can be set; its monotonic clock goes on as the machine's."""
+
+    def _prepare(self, directory: Path) -> None:
+        super()._prepare(directory)
+        libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+        if not libraries:
+            raise ServersMissing("there is no libfaketime here: install the Debian package libfaketime")
+        self._library = libraries[0]
+        self._offset = directory / "offset"
+        self.set_clock(0.0)
+
+    def _launch(self) -> psutil.Popen:
+        self.env |= {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        return super()._launch()
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the server's clock to so many seconds after the machine's."""
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{seconds:+.3f}\n")
+        new.rename(self._offset)

@@ -1,0 +1,56 @@
+"""The log of a broker's alarms: one line when one begins, one when it is over, however many connections meet it."""
+
+import logging
+
+import pytest
+
+from moorage.bus.alarms import AlarmLog
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_an_alarm_that_many_messages_meet_is_logged_once_with_its_name_and_what_to_do(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AlarmLog(clock)
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            log.began("broker:5672", "low on memory")
+        log.ended("broker:5672")
+        log.ended("broker:5672")
+
+    began, over = caplog.messages
+    assert "broker:5672" in began
+    assert "low on memory" in began
+    assert "rabbitmq-diagnostics alarms" in began
+    assert over == "broker:5672: the broker's alarm is over"
+
+
+def test_an_alarm_that_stays_is_logged_again_after_a_minute_and_so_is_the_next_one(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AlarmLog(clock)
+    log.began("one", "low on disk")
+    clock.now = 61.0
+    log.began("one", "low on disk")
+    log.ended("one")
+    log.began("one", "low on disk")
+    log.began("other", "low on disk")
+
+    assert len(caplog.messages) == 5
+
+
+def test_the_end_of_an_alarm_that_nobody_has_met_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    AlarmLog(clock).ended("one")
+
+    assert caplog.messages == []
