@@ -31,16 +31,19 @@ ALTERNATES = (
         module="scheduler.decide.planner",
         line="_rows_of(view, refused_claims.lost))",
         broken="_rows_of(view, ()))",
-        tests=(_DESTINATIONS + "test_a_host_that_has_refused_is_no_alternate_even_if_it_has_room_again",),
+        tests=(_DESTINATIONS + "test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught_up",),
     ),
     Break(
         name="alternates_before_the_claims",
         promise=5,
-        lost="An alternate has room only for as long as the instances of the same request are not claimed.",
+        lost="An alternate suits a server only for as long as the others of its request are not claimed.",
         module="scheduler.decide.planner",
         line="            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)",
         broken="            _ = infeasible",
-        tests=(_DESTINATIONS + "test_alternates_are_feasible_after_all_claims_of_the_request",),
+        tests=(
+            "tests/contract/scheduler/test_server_group_destinations.py::"
+            "test_members_of_one_request_see_each_other",
+        ),
     ),
 )
 
