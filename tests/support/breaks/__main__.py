@@ -11,10 +11,14 @@ from support.breaks.description import Break
 from support.breaks.trials import fails_tests, found_by_simulation
 
 
+#: Of how the simulation puts it: the promise, and the beginning of the words.
+_SHOWN = 60
+
+
 def _line(one: Break, asked: argparse.Namespace, noticed: bool) -> str:
     tests = ", ".join(f"`{test.rpartition('::')[2]}`" for test in one.tests) if noticed else "**nobody**"
     found = found_by_simulation(one, asked.seed, asked.histories, asked.jobs) if asked.histories else None
-    after = f"{found[0]}: {found[1]}" if found else f"not in {asked.histories}"
+    after = f"in {found[0]}: {found[1][:_SHOWN]}" if found else f"not in {asked.histories}"
     return f"| {one.promise} | `{one.name}` | {one.lost} | {tests} | {after} |"
 
 
@@ -23,7 +27,7 @@ def _main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help="default: all of them")
     parser.add_argument("--list", action="store_true", help="print their names alone")
     parser.add_argument("--seed", default="break", help="of the simulation, default %(default)s")
-    parser.add_argument("--histories", type=int, default=40, help="0: without the simulation")
+    parser.add_argument("--histories", type=int, default=0, help="of the simulation, by default none")
     parser.add_argument("--jobs", type=int, default=1, help="histories at once")
     parser.add_argument("--no-tests", action="store_true", help="the simulation alone")
     asked = parser.parse_args()

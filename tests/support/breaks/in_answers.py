@@ -115,7 +115,7 @@ EXPLAINED = (
         module="scheduler.decide.explain.nearest_misses",
         line="            order = chosen[np.lexsort((ties[chosen], share[chosen]))]",
         broken="            order = chosen[np.lexsort((ties[chosen], -share[chosen]))]",
-        tests=(_NO_VALID_HOST + "test_the_nearest_misses_are_told_of_where_hosts_with_room_were_removed_too",),
+        tests=(_NO_VALID_HOST + "test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses",),
     ),
 )
 
