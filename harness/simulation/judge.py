@@ -53,6 +53,7 @@ SELECT h.service_host, c.name, SUM(i.total)
 _ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
 """
+_NESTED_HOSTS = "SELECT COUNT(DISTINCT root_provider_id) FROM resource_providers WHERE parent_provider_id IS NOT NULL"
 _PLACEMENTS = """
 SELECT DISTINCT c.uuid, p.root_provider_id
   FROM allocations a
@@ -152,6 +153,7 @@ class Judge:
         self.check()
         instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
         self._callers.answers.update(f"ended {one.state}" for one in instances)
+        self._callers.answers["ended nested"] += self._file.execute(_NESTED_HOSTS).fetchone()[0]
         self._check_states({one.uuid: one for one in instances})
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}

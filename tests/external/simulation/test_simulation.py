@@ -51,7 +51,7 @@ def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None
     assert many.returncode == 0, many.stdout + many.stderr
     assert f"{HISTORIES} histories, 0 with a broken promise" in many.stdout
     # They are no idle ones: callers get much of what they ask for.
-    for done in ("build: done", "delete: done", "claim: done", "write: done", "ended active"):
+    for done in ("build: done", "delete: done", "claim: done", "write: done", "attach: done", "ended active"):
         assert done in many.stdout
     found = traces(many.stdout)
     assert len(set(found.values())) == HISTORIES, many.stdout
