@@ -17,7 +17,9 @@ TESTS = Path(__file__).parents[2]
 _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 
 
-def simulate(*arguments: str, hash_seed: str | None = None, break_: str | None = None) -> subprocess.CompletedProcess[str]:
+def simulate(
+    *arguments: str, hash_seed: str | None = None, break_: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command; ``hash_seed`` is that of the process which starts it, ``break_`` a deliberate break."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     environment.pop("PYTHONHASHSEED", None)

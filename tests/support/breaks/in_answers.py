@@ -41,8 +41,7 @@ ALTERNATES = (
         line="            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)",
         broken="            _ = infeasible",
         tests=(
-            "tests/contract/scheduler/test_server_group_destinations.py::"
-            "test_members_of_one_request_see_each_other",
+            "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_see_each_other",
         ),
     ),
 )
@@ -67,7 +66,9 @@ TRUE_REFUSALS = (
         module="scheduler.decide.decision",
         line="                self.refused_claims.try_all_again()",
         broken="                _ = self.refused_claims",
-        tests=(_DESTINATIONS + "test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none",),
+        tests=(
+            _DESTINATIONS + "test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none",
+        ),
     ),
     Break(
         name="nothing_is_compared",

@@ -43,7 +43,9 @@ COSTS_TIME = (
         module="moorage.db.database",
         line="            retry=tenacity.retry_if_exception(faults.is_away),",
         broken="            retry=tenacity.retry_if_exception(faults.is_collision),",
-        tests=("tests/external/faults/test_lost_commits.py::test_a_write_whose_commit_was_lost_is_done_once_and_answered",),
+        tests=(
+            "tests/external/faults/test_lost_commits.py::test_a_write_whose_commit_was_lost_is_done_once_and_answered",
+        ),
         needs_servers=True,
     ),
     Break(
@@ -53,8 +55,10 @@ COSTS_TIME = (
         module="moorage.db.engine",
         line='            "read_timeout": limits.answer,',
         broken='            "read_timeout": 3600,',
-        tests=("tests/external/faults/test_silent_database.py::"
-               "test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_nothing",),
+        tests=(
+            "tests/external/faults/test_silent_database.py::"
+            "test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_nothing",
+        ),
         needs_servers=True,
     ),
 )
@@ -103,8 +107,10 @@ LATE_MESSAGES = (
         module="conductor.cell.records.lives",
         line=" and lives.get(host, found[host].number) == found[host].number",
         broken="",
-        tests=("tests/functional/conductor/cell/test_lives_of_hosts.py::"
-               "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone",),
+        tests=(
+            "tests/functional/conductor/cell/test_lives_of_hosts.py::"
+            "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone",
+        ),
     ),
     Break(
         name="old_attempts_pass_the_gates",
@@ -113,8 +119,10 @@ LATE_MESSAGES = (
         module="conductor.cell.gates",
         line='    is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")',
         broken="    is_current = attempt.claim_id is not None",
-        tests=("tests/functional/conductor/cell/test_falling_back.py::"
-               "test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect",),
+        tests=(
+            "tests/functional/conductor/cell/test_falling_back.py::"
+            "test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect",
+        ),
     ),
     Break(
         name="destroyed_attempts_are_started",
@@ -135,8 +143,9 @@ STAYS_ALONE = (
         module="conductor.engine.bulkheads",
         line="        return len(self.begun) + self.kept < share",
         broken="        return len(self.begun) + self.kept < share + 1_000_000",
-        tests=("tests/unit/conductor/test_bulkheads.py::"
-               "test_a_step_beyond_the_share_is_postponed_until_a_call_is_over",),
+        tests=(
+            "tests/unit/conductor/test_bulkheads.py::test_a_step_beyond_the_share_is_postponed_until_a_call_is_over",
+        ),
     ),
     Break(
         name="breakers_never_open",
@@ -145,8 +154,10 @@ STAYS_ALONE = (
         module="conductor.engine.bulkheads",
         line="                if begun > bulkhead.answered_at and bulkhead.open_since is None:",
         broken="                if begun < 0:",
-        tests=("tests/unit/conductor/test_bulkheads.py::"
-               "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers",),
+        tests=(
+            "tests/unit/conductor/test_bulkheads.py::"
+            "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers",
+        ),
     ),
     Break(
         name="boundless_memory",
@@ -156,8 +167,7 @@ STAYS_ALONE = (
         line="        return self._cells <= CELLS",
         broken="        return self._cells >= 0",
         tests=(
-            "tests/unit/placement_store/test_search_budget.py::"
-            "test_a_request_remembers_a_bounded_number_of_positions",
+            "tests/unit/placement_store/test_search_budget.py::test_a_request_remembers_a_bounded_number_of_positions",
         ),
     ),
     Break(
@@ -167,8 +177,10 @@ STAYS_ALONE = (
         module="scheduler.decide.destinations",
         line="    if count * (1 + message.num_alternates) > MAX_SELECTIONS:",
         broken="    if count < 0:",
-        tests=("tests/contract/scheduler/test_destinations.py::"
-               "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done",),
+        tests=(
+            "tests/contract/scheduler/test_destinations.py::"
+            "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done",
+        ),
     ),
 )
 
