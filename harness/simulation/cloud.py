@@ -112,9 +112,14 @@ def specification() -> CloudSpec:
             "scheduler": {"view_compare_interval": 60.0},
             "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
             "fake_driver": {
-                **{"vcpus": WHOLE["VCPU"], "memory_mb": WHOLE["MEMORY_MB"], "disk_gb": WHOLE["DISK_GB"]},
-                **{"numa_nodes": 2, "gpus": 2, "vgpus_per_gpu": WHOLE["VGPU"] // 2},
-                **{"fail_rate": 0.1, "spawn_seconds": 0.3},
+                "vcpus": WHOLE["VCPU"],
+                "memory_mb": WHOLE["MEMORY_MB"],
+                "disk_gb": WHOLE["DISK_GB"],
+                "numa_nodes": 2,
+                "gpus": 2,
+                "vgpus_per_gpu": WHOLE["VGPU"] // 2,
+                "fail_rate": 0.1,
+                "spawn_seconds": 0.3,
             },
         },
     )

@@ -5,11 +5,14 @@ Run it from the folder of the repository, with ``PYTHONPATH=tests``. It returns 
 
 import argparse
 import sys
+from functools import partial
 
 from support.breaks.catalog import BREAKS
 from support.breaks.description import Break
 from support.breaks.trials import fails_tests, found_by_simulation
 
+
+_say = partial(print, flush=True)
 
 #: Of how the simulation puts it: the promise, and the beginning of the words.
 _SHOWN = 60
@@ -36,11 +39,11 @@ def _main() -> int:
     unnoticed = False
     for name in asked.names or BREAKS:
         if asked.list:
-            print(name)
+            _say(name)
             continue
         noticed = asked.no_tests or fails_tests(BREAKS[name])
         unnoticed = unnoticed or not noticed
-        print(_line(BREAKS[name], asked, noticed), flush=True)
+        _say(_line(BREAKS[name], asked, noticed))
     return 1 if unnoticed else 0
 
 

@@ -1,4 +1,4 @@
-"""What a deliberate break consists of."""
+"""Describe a deliberate break of a promise."""
 
 from dataclasses import dataclass
 
