@@ -11,7 +11,6 @@ from support.breaks.catalog import BREAKS
 from support.breaks.description import Break
 from support.breaks.trials import fails_tests, found_by_simulation
 
-
 _say = partial(print, flush=True)
 
 #: Of how the simulation puts it: the promise, and the beginning of the words.

@@ -56,8 +56,10 @@ COSTS_TIME = (
         line='            "read_timeout": limits.answer,',
         broken='            "read_timeout": 3600,',
         tests=(
-            ("tests/external/faults/test_silent_database.py::"
-             "test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_nothing"),
+            (
+                "tests/external/faults/test_silent_database.py::"
+                "test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_nothing"
+            ),
         ),
         needs_servers=True,
     ),
@@ -108,8 +110,10 @@ LATE_MESSAGES = (
         line=" and lives.get(host, found[host].number) == found[host].number",
         broken="",
         tests=(
-            ("tests/functional/conductor/cell/test_lives_of_hosts.py::"
-             "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone"),
+            (
+                "tests/functional/conductor/cell/test_lives_of_hosts.py::"
+                "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone"
+            ),
         ),
     ),
     Break(
@@ -120,8 +124,10 @@ LATE_MESSAGES = (
         line='    is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")',
         broken="    is_current = attempt.claim_id is not None",
         tests=(
-            ("tests/functional/conductor/cell/test_falling_back.py::"
-             "test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect"),
+            (
+                "tests/functional/conductor/cell/test_falling_back.py::"
+                "test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect"
+            ),
         ),
     ),
     Break(
@@ -155,8 +161,10 @@ STAYS_ALONE = (
         line="                if begun > bulkhead.answered_at and bulkhead.open_since is None:",
         broken="                if begun < 0:",
         tests=(
-            ("tests/unit/conductor/test_bulkheads.py::"
-             "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers"),
+            (
+                "tests/unit/conductor/test_bulkheads.py::"
+                "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers"
+            ),
         ),
     ),
     Break(
@@ -178,8 +186,10 @@ STAYS_ALONE = (
         line="    if count * (1 + message.num_alternates) > MAX_SELECTIONS:",
         broken="    if count < 0:",
         tests=(
-            ("tests/contract/scheduler/test_destinations.py::"
-             "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done"),
+            (
+                "tests/contract/scheduler/test_destinations.py::"
+                "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done"
+            ),
         ),
     ),
 )

@@ -74,8 +74,10 @@ ONE_PLACEMENT = (
         line="    if (pending := connection.scalar(query)) is not None:",
         broken="    if (pending := connection.scalar(query)) is not None and generation is None:",
         tests=(
-            ("tests/contract/store/test_moves.py::"
-             "test_a_migration_that_is_there_already_is_refused_and_so_is_a_second_move_before_the_first_has_ended"),
+            (
+                "tests/contract/store/test_moves.py::"
+                "test_a_migration_that_is_there_already_is_refused_and_so_is_a_second_move_before_the_first_has_ended"
+            ),
         ),
     ),
 )
@@ -176,8 +178,10 @@ GROUP_RULES = (
         line="    if group.policy in _HARD:",
         broken="    if group.policy not in _HARD:",
         tests=(
-            ("tests/external/races/test_group_rule_races.py::"
-             "test_of_two_hundred_claims_by_eight_writers_each_host_takes_as_many_as_the_rule_says"),
+            (
+                "tests/external/races/test_group_rule_races.py::"
+                "test_of_two_hundred_claims_by_eight_writers_each_host_takes_as_many_as_the_rule_says"
+            ),
         ),
         needs_servers=True,
     ),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.breaks.catalog import BREAKS
 from support.breaks.description import Break
 
