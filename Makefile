@@ -13,7 +13,7 @@ HISTORIES ?= 10000
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
 
-.PHONY: help demo test grid drills simulation check style types layers docstrings packaging notes site sample clean $(SAMPLE)
+.PHONY: help demo test grid drills simulation breaks check style types layers docstrings packaging notes site sample clean $(SAMPLE)
 
 help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
@@ -21,6 +21,7 @@ help:
 	@echo "make grid     kill every process at every failpoint, and the servers under load (an hour)"
 	@echo "make drills   the long forms of what make test tries in short (an hour), then make simulation"
 	@echo "make simulation   10,000 histories of a simulated cloud (hours of a processor; HISTORIES=1000 for fewer)"
+	@echo "make breaks   promises broken on purpose, each against the tests that have to notice it"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"
 	@echo "make site     the documentation as a site, into build/site"
 	@echo "make $(SAMPLE)    write the sample configuration anew"
@@ -54,6 +55,10 @@ drills: $(VENV)/.test
 
 simulation: $(VENV)/.test
 	$(BIN)/python -m harness.simulation --histories $(HISTORIES) --jobs $(WORKERS) --most 3
+
+breaks: $(VENV)/.test
+	.ci/install-servers
+	PYTHONPATH=tests $(BIN)/python -m support.breaks --jobs $(WORKERS) $(ARGS)
 
 check: style types layers docstrings packaging notes site sample
 

@@ -17,11 +17,14 @@ today = datetime.date.today().isoformat()
 patches.install()
 
 # isort: split
+from harness.simulation import command
+
+asked = command.parsed(sys.argv[1:], today)
+# It may change what is imported next.
+command.load(asked.load)
+
 from harness.simulation import network, store
 
 store.install()
 network.install()
-
-from harness.simulation import command
-
-sys.exit(command.main(sys.argv[1:], today))
+sys.exit(command.main(asked))

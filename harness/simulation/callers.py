@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.cloud import RunningCloud
@@ -11,11 +11,13 @@ from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, St
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
+    AttachResource,
     BuildInstances,
     ConfirmMigration,
     CreateResourceProvider,
     DeleteAllocations,
     DeleteInstance,
+    DetachResource,
     EnsureResourceClass,
     EvacuateInstance,
     GetAllocations,
@@ -39,6 +41,8 @@ from moorage.model import (
     Inventory,
     ProviderAmounts,
     RequestSpec,
+    ResourceGroup,
+    Resources,
     Selection,
     ServerGroup,
 )
@@ -58,6 +62,20 @@ class Broken(Exception):
 
 
 @dataclass
+class GroupOrder:
+    """An order to attach a resource group to a server, or to detach it, and what became of it.
+
+    :param operation: that which carries it out, once the order is accepted.
+    """
+
+    kind: str
+    suffix: str
+    resources: Resources
+    outcome: str = UNKNOWN
+    operation: str | None = None
+
+
+@dataclass
 class Told:
     """The answers of a cloud to orders about one server.
 
@@ -67,6 +85,8 @@ class Told:
     orders: list[tuple[str, str]] = field(default_factory=list)
     flavors: list[Flavor] = field(default_factory=list)
     group: str | None = None
+    #: Each has a suffix of its own; whatever is detached was attached before.
+    attached: list[GroupOrder] = field(default_factory=list)
 
     def was(self, kinds: Iterable[str], *outcomes: str) -> bool:
         """Return whether one of these orders had one of these outcomes."""
@@ -197,6 +217,41 @@ class Callers:
             for orders, place in places:
                 orders[place] = (kind, outcome)
 
+    def _attach(self, action: Action) -> None:
+        uuid = self.servers[action.server]
+        if uuid is None:
+            return
+        order = GroupOrder("attach", f"_group{action.number}", {"VGPU": 1 + action.choice % 2})
+        message = AttachResource(
+            request_id=self._request(action),
+            instance_uuid=uuid,
+            suffix=order.suffix,
+            group=ResourceGroup(resources=order.resources),
+        )
+        self._again(lambda: self._ordered_group(uuid, order, message))
+
+    def _detach(self, action: Action) -> None:
+        uuid = self.servers[action.server]
+        groups = [] if uuid is None else [one for one in self.told[uuid].attached if one.kind == "attach"]
+        if uuid is None or not groups:
+            return
+        of = groups[action.choice % len(groups)]
+        message = DetachResource(request_id=self._request(action), instance_uuid=uuid, suffix=of.suffix)
+        self._again(lambda: self._ordered_group(uuid, GroupOrder("detach", of.suffix, of.resources), message))
+
+    def _ordered_group(self, uuid: str, order: GroupOrder, message: AttachResource | DetachResource) -> None:
+        # A repetition has an outcome of its own.
+        order = replace(order, outcome=UNKNOWN)
+        self.told[uuid].attached.append(order)
+        try:
+            order.operation = self._send("conductor", message).operation_uuid
+            order.outcome = ACCEPTED
+        except errors.Unavailable:
+            raise
+        except errors.MoorageError:
+            order.outcome = REFUSED
+            raise
+
     def _force(self, action: Action) -> None:
         down = action.kind == "force down"
         self.forced_down = self.forced_down or down
@@ -265,6 +320,8 @@ class Callers:
 
     _METHODS: Mapping[str, Callable[["Callers", Action], None]] = {
         "build": _build,
+        "attach": _attach,
+        "detach": _detach,
         "force down": _force,
         "force up": _force,
         "claim": _claim,

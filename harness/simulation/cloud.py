@@ -13,12 +13,24 @@ from moorage import errors
 from moorage.service.process import Service
 from scheduler.service import SchedulerService
 
+#: What a host has in all, whether it is flat or nested.
+WHOLE = {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200, "VGPU": 4}
 #: Seconds between two tries to start a service that misses something.
 _START_INTERVAL = 1.0
 
 
 class SimulatedCloud(RunningCloud):
     """A cloud in the kernel. Its services do not stop: they crash, or the simulation ends."""
+
+    def __init__(self, plan: CloudSpec) -> None:
+        super().__init__(plan)
+        #: By agent, how its hosts describe what they have; another layout holds from its next start.
+        self.layouts = {f"compute-{cell}": "flat" for cell in plan.cell_names}
+
+    def reshape(self, name: str) -> str:
+        """Change the layout of an agent's hosts from its next start, and return the new one."""
+        self.layouts[name] = "flat" if self.layouts[name] == "nested" else "nested"
+        return self.layouts[name]
 
     def add(self, name: str, service: Service) -> None:
         """Start one more service, in a process of its own."""
@@ -70,8 +82,13 @@ class SimulatedCloud(RunningCloud):
     def compute(self, cell: str, hosts: int) -> ComputeService:
         """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
         name = f"agent-{cell}"
-        layout = {"hosts": hosts, "host_prefix": f"{cell}-host", "state_file": str(self.folder / f"{name}.guests")}
-        return ComputeService(self.configuration(compute={"agent": name}, fake_driver=layout), cell)
+        hosts_of_agent = {
+            "hosts": hosts,
+            "host_prefix": f"{cell}-host",
+            "state_file": str(self.folder / f"{name}.guests"),
+            "layout": self.layouts[f"compute-{cell}"],
+        }
+        return ComputeService(self.configuration(compute={"agent": name}, fake_driver=hosts_of_agent), cell)
 
 
 def specification() -> CloudSpec:
@@ -94,6 +111,15 @@ def specification() -> CloudSpec:
             "compute": {"report_interval": 5.0, "workers": 4},
             "scheduler": {"view_compare_interval": 60.0},
             "placement": {"reconcile_interval": 20.0, "reconcile_after": 40.0},
-            "fake_driver": {"vcpus": 8, "memory_mb": 16384, "disk_gb": 200, "fail_rate": 0.1, "spawn_seconds": 0.3},
+            "fake_driver": {
+                "vcpus": WHOLE["VCPU"],
+                "memory_mb": WHOLE["MEMORY_MB"],
+                "disk_gb": WHOLE["DISK_GB"],
+                "numa_nodes": 2,
+                "gpus": 2,
+                "vgpus_per_gpu": WHOLE["VGPU"] // 2,
+                "fail_rate": 0.1,
+                "spawn_seconds": 0.3,
+            },
         },
     )

@@ -15,17 +15,15 @@ if TYPE_CHECKING:
     from harness.simulation.history import Outcome
 
 
-def main(arguments: Sequence[str], today: str) -> int:
-    """Run histories; return 0 if all promises are kept, and 1 if one is broken.
+def load(named: str | None) -> None:
+    """Call ``module:function``, if it is named."""
+    if named is not None:
+        module, _, function = named.partition(":")
+        getattr(importlib.import_module(module), function)()
 
-    :param today: the seed where none is given.
-    """
-    asked = _parsed(arguments, today)
-    if asked.load:
-        # It may change what is imported next.
-        module, _, function = asked.load.partition(":")
-        loaded = importlib.import_module(module)
-        getattr(loaded, function)()
+
+def main(asked: argparse.Namespace) -> int:
+    """Run histories; return 0 if all promises are kept, and 1 if one is broken."""
     _say(f"seed {asked.seed}: {asked.histories} histories of {asked.operations} operations")
     from harness.simulation import forks
 
@@ -73,7 +71,11 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     _say(f"trace {trace}; again: python -m harness.simulation --histories 1 --seed '{story.seed}'\n")
 
 
-def _parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
+def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
+    """Return what the command is asked for.
+
+    :param today: the seed where none is given.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="default: the date, %(default)s")
     parser.add_argument("--histories", type=int, default=1)

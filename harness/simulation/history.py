@@ -128,6 +128,8 @@ class _Run:
         elif fault.kind == "cut":
             self._cut(fault.who, fault.other, 1)
             self._later(fault.seconds, lambda: self._cut(fault.who, fault.other, -1))
+        elif fault.kind == "reshape":
+            self._reshape(fault)
         elif fault.kind == "lose commit":
             store.FAULTS.lost_commits[fault.who] = fault.count
         elif fault.kind == "step clock":
@@ -142,6 +144,12 @@ class _Run:
         self._log(f"{fault.who} crashes in {KERNEL.current.name}")
         self._cloud.crash(fault.who)
         self._later(fault.seconds, lambda: self._restart(fault.who))
+
+    def _reshape(self, fault: Fault) -> None:
+        """Start an agent again with another layout; one that has crashed gets it when it comes back."""
+        self._log(f"the hosts of {fault.who} become {self._cloud.reshape(fault.who)}")
+        if fault.who in self._cloud.services:
+            self._crash(fault)
 
     def _freeze(self, fault: Fault) -> None:
         self._log(f"{fault.who} stands still in {KERNEL.current.name}")

@@ -8,7 +8,7 @@ from typing import Any
 from compute.fake.guest_file import GuestFile
 from harness.simulation import store
 from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, Told, until_answered
-from harness.simulation.cloud import SimulatedCloud
+from harness.simulation.cloud import WHOLE, SimulatedCloud
 from harness.simulation.kernel import KERNEL
 from moorage import errors, ids
 from moorage.messages import (
@@ -20,6 +20,7 @@ from moorage.messages import (
     ListOperations,
     SelectDestinations,
     SetHost,
+    ShowOperation,
 )
 from moorage.messages.wire import Message
 from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, Resources
@@ -39,6 +40,20 @@ SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.
     ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
  WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
 """
+# What the providers of each host have in all, by class: a reshape shows it neither twice nor not at all.
+_TOTALS = """
+SELECT h.service_host, c.name, SUM(i.total)
+  FROM hosts h
+  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
+  JOIN resource_providers p ON p.root_provider_id = root.id
+  JOIN inventories i ON i.resource_provider_id = p.id
+  JOIN resource_classes c ON c.id = i.resource_class_id
+ GROUP BY h.service_host, c.name
+"""
+_ROOTS = """
+SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
+"""
+_NESTED_HOSTS = "SELECT COUNT(DISTINCT root_provider_id) FROM resource_providers WHERE parent_provider_id IS NOT NULL"
 _PLACEMENTS = """
 SELECT DISTINCT c.uuid, p.root_provider_id
   FROM allocations a
@@ -70,6 +85,10 @@ class Judge:
             f"and {used} counted as used, of {capacity:g}"
             for name, number, used, amount, capacity in self._file.execute(_WRONG_INVENTORIES)
         ]
+        totals: dict[str, dict[str, int]] = defaultdict(dict)
+        for host, name, total in self._file.execute(_TOTALS):
+            totals[host][name] = total
+        wrong += [f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != WHOLE]
         roots: dict[str, set[int]] = defaultdict(set)
         for uuid, root in self._file.execute(_PLACEMENTS):
             roots[uuid].add(root)
@@ -134,6 +153,7 @@ class Judge:
         self.check()
         instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
         self._callers.answers.update(f"ended {one.state}" for one in instances)
+        self._callers.answers["ended nested"] += self._file.execute(_NESTED_HOSTS).fetchone()[0]
         self._check_states({one.uuid: one for one in instances})
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
@@ -146,10 +166,32 @@ class Judge:
     def _check_states(self, found: Mapping[str, Instance]) -> None:
         for uuid, told in self._callers.told.items():
             if (instance := found.get(uuid)) is not None:
-                for promise, wrong in _faults_of(instance, told):
+                for promise, wrong in (*_faults_of(instance, told), *self._wrong_groups(instance, told)):
                     raise Broken(f"promise {promise}: {uuid} is {instance.state}, {wrong}")
             elif told.was(["build"], ACCEPTED):
                 raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
+
+    def _wrong_groups(self, instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
+        """Yield in words which groups an instance should have or should not, each with the promise that it breaks."""
+        if instance.state == "deleted":
+            return
+        done: set[tuple[str, str]] = set()
+        possible: set[tuple[str, str]] = set()
+        for order in told.attached:
+            if order.operation is not None:
+                if self._ask("conductor", ShowOperation(uuid=order.operation)).state == "done":
+                    done.add((order.kind, order.suffix))
+            elif order.outcome == UNKNOWN:
+                possible.add((order.kind, order.suffix))
+        possible |= done
+        for order in told.attached:
+            has = instance.attached.get(order.suffix)
+            if has is not None and has.resources != order.resources:
+                yield 11, f"and its group {order.suffix} has {has.resources}, of {order.resources}"
+            if has is not None and (("attach", order.suffix) not in possible or ("detach", order.suffix) in done):
+                yield 11, f"and has group {order.suffix}, which nobody wanted, or which was detached"
+            if has is None and ("attach", order.suffix) in done and ("detach", order.suffix) not in possible:
+                yield 4, f"and has no group {order.suffix}, though it was attached"
 
     def _wanted(
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
@@ -164,20 +206,22 @@ class Judge:
             if instance.state == "moved" and instance.migration_uuid is not None:
                 migration = migrations[instance.migration_uuid]
                 source = str(migration.source_host)
-                held[migration.uuid, hosts[source].compute_node_uuid] = _amounts(flavor)
+                held[migration.uuid, hosts[source].compute_node_uuid] = _amounts(flavor, instance)
                 guests[source, instance.uuid] += 1
                 flavor = self._callers.sizes.get(migration.uuid, flavor)
-            held[instance.uuid, hosts[instance.host].compute_node_uuid] = _amounts(flavor)
+            held[instance.uuid, hosts[instance.host].compute_node_uuid] = _amounts(flavor, instance)
             guests[instance.host, instance.uuid] += 1
         return held, dict(guests)
 
     def _held(self) -> dict[object, object]:
-        return {
-            (one.uuid, provider): dict(amounts)
-            for one in self._holders()
-            if one.uuid not in self._callers.others
-            for provider, amounts in one.held.items()
-        }
+        """Return what each consumer holds of which host, in all of its providers."""
+        root_of = dict(self._file.execute(_ROOTS))
+        held: dict[object, Counter[str]] = defaultdict(Counter)
+        for one in self._holders():
+            if one.uuid not in self._callers.others:
+                for provider, amounts in one.held.items():
+                    held[one.uuid, root_of[provider]].update(amounts)
+        return {key: dict(amounts) for key, amounts in held.items()}
 
     def _holders(self) -> Sequence[Any]:
         return list(self._ask("placement", AuditStore(amounts=True)).holders)
@@ -249,5 +293,9 @@ def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, 
             raise Broken(f"{what} of {key} are {found.get(key)}, and should be {wanted.get(key)}")
 
 
-def _amounts(flavor: Flavor) -> Resources:
-    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb}
+def _amounts(flavor: Flavor, instance: Instance) -> Resources:
+    """Return what an instance of a flavor holds, with what is attached to it."""
+    amounts = Counter({"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb})
+    for group in instance.attached.values():
+        amounts.update(group.resources)
+    return dict(amounts)

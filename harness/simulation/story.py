@@ -25,6 +25,8 @@ _ACTIONS = {
     "shelve": 4,
     "unshelve": 4,
     "rebuild": 3,
+    "attach": 7,
+    "detach": 4,
     "force down": 3,
     "force up": 4,
     "claim": 5,
@@ -42,6 +44,7 @@ _FAULTS = {
     "lose answer": 4,
     "lose commit": 3,
     "step clock": 1,
+    "reshape": 3,
 }
 
 _SCHEDULERS = ("scheduler1", "scheduler2")
@@ -50,7 +53,8 @@ _SUPER_CONDUCTORS = ("conductor1", "conductor2")
 _CELL_CONDUCTORS = ("conductor1-cell1", "conductor2-cell1", "conductor1-cell2")
 _WITH_STORE = (*_SCHEDULERS, *_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
 #: In the order in which they are started.
-PROCESSES = (*_WITH_STORE, *(f"compute-{cell}" for cell in CELLS))
+_AGENTS = tuple(f"compute-{cell}" for cell in CELLS)
+PROCESSES = (*_WITH_STORE, *_AGENTS)
 STORE = "store"
 _TALKING = (
     *((one, other) for one in _SUPER_CONDUCTORS for other in (*_SCHEDULERS, *_CELL_CONDUCTORS)),
@@ -110,6 +114,7 @@ class Fault:
             "lose answer": f"the {_nth(self.count)} answer from then on is lost",
             "lose commit": f"{self.who} gets no answer to its {_nth(self.count)} commit from then on",
             "step clock": f"the clock of the databases is stepped by {self.seconds:+.0f} s",
+            "reshape": f"{self.who} is started again with its hosts flat or nested, after {self.seconds:.1f} s",
         }
         return words[self.kind]
 
@@ -173,6 +178,8 @@ def _fault(chance: random.Random, operations: int) -> Fault:
         return Fault(after, kind, *chance.choice(_TALKING), 0, chance.uniform(0.5, 40.0))
     if kind == "step clock":
         return Fault(after, kind, seconds=float(chance.choice((-600, -40, -5, 5, 40, 600))))
+    if kind == "reshape":
+        return Fault(after, kind, chance.choice(_AGENTS), seconds=chance.uniform(0.0, 5.0))
     if kind == "lose commit":
         return Fault(after, kind, chance.choice(_WITH_STORE), "", chance.randrange(1, 20))
     return Fault(after, kind, "", "", int(2 ** chance.uniform(0.0, 7.0)), 2 ** chance.uniform(-5.0, 6.0))

@@ -49,12 +49,14 @@ class Desk:
         self.entered = threading.Event()
         self.may_go_on = threading.Event()
         self.refused: list[errors.MoorageError] = []
+        self.begun: list[str] = []
         self.pause: Callable[[], object] = lambda: None
         self.done = threading.Semaphore(0)
 
     @bus.serves(Note)
     def note(self, message: Note) -> str:
         assert self.database is not None
+        self.begun.append(message.word)
 
         def work(connection: Connection) -> None:
             connection.execute(text("INSERT INTO words VALUES (:word)"), {"word": message.word})
@@ -142,7 +144,7 @@ def words(database: Database) -> list[str]:
 # --- Late messages --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_writes_nothing(
+def test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_is_not_even_begun(
     office: Office, database: Database
 ) -> None:
     desk = office.serve(Desk(database), threads=1)
@@ -156,6 +158,8 @@ def test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_writes_noth
         assert held.result(10) == "held"
     assert client.call(Note(word="in time")) == "in time"
     assert words(database) == ["in time"]
+    # Its reads and its calls to others would be lost work, too.
+    assert desk.begun == ["in time"]
 
 
 def test_a_call_that_is_late_at_commit_writes_nothing(office: Office, database: Database) -> None:

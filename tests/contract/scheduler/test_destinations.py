@@ -122,6 +122,41 @@ def test_a_host_that_has_refused_is_no_alternate_even_if_it_has_room_again(rig: 
     assert hosts_of(selections) == ["host1", "host2"]
 
 
+def test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught_up(rig: Rig) -> None:
+    rig.add_hosts(range(2))
+    former = rig.take(0, vcpus=16)
+    scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
+    scheduler.follower.follow(scheduler.follower.now())
+    taker = rig.take(1, vcpus=16)
+    catch_up = scheduler.follower.catch_up
+
+    def catch_up_late(begun_after: float) -> None:
+        # Both have room again: the one that the view takes for full, and the one that has refused.
+        rig.release(former)
+        rig.release(taker)
+        catch_up(begun_after)
+
+    scheduler.follower.catch_up = catch_up_late  # type: ignore[method-assign]
+    [selections] = scheduler.select(select("r1", num_alternates=4))
+    assert scheduler.used(1) == 0
+    assert hosts_of(selections) == ["host0"]
+
+
+def test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none(rig: Rig) -> None:
+    rig.add_hosts([0])
+    scheduler = rig.scheduler(max_age=3600.0)
+    taker = rig.take(0, vcpus=16)
+    refresh = scheduler.follower.refresh
+
+    def refresh_early(nodes: Any) -> None:
+        refresh(nodes)
+        rig.release(taker)
+
+    scheduler.follower.refresh = refresh_early  # type: ignore[method-assign]
+    [selections] = scheduler.select(select("r1"))
+    assert hosts_of(selections) == ["host0"]
+
+
 def test_one_refused_member_rolls_all_back_and_the_whole_is_planned_anew(rig: Rig) -> None:
     rig.add_hosts(range(3), vcpus=4)
     scheduler = rig.scheduler(max_age=3600.0)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.breaks import loading
 
 LONG = os.environ.get("DRILLS") == "long"
 #: What fits beside everything else: some two seconds of a processor each.
@@ -16,12 +17,17 @@ TESTS = Path(__file__).parents[2]
 _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 
 
-def simulate(*arguments: str, hash_seed: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command; ``hash_seed`` is that of the process which starts it."""
+def simulate(
+    *arguments: str, hash_seed: str | None = None, break_: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; ``hash_seed`` is that of the process which starts it, ``break_`` a deliberate break."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     environment.pop("PYTHONHASHSEED", None)
     if hash_seed is not None:
         environment["PYTHONHASHSEED"] = hash_seed
+    if break_ is not None:
+        environment[loading.VARIABLE] = break_
+        arguments = ("--load", "support.breaks.loading:load", *arguments)
     return subprocess.run(
         [sys.executable, "-m", "harness.simulation", *arguments],
         capture_output=True,
@@ -47,7 +53,7 @@ def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None
     assert many.returncode == 0, many.stdout + many.stderr
     assert f"{HISTORIES} histories, 0 with a broken promise" in many.stdout
     # They are no idle ones: callers get much of what they ask for.
-    for done in ("build: done", "delete: done", "claim: done", "write: done", "ended active"):
+    for done in ("build: done", "delete: done", "claim: done", "write: done", "attach: done", "ended active"):
         assert done in many.stdout
     found = traces(many.stdout)
     assert len(set(found.values())) == HISTORIES, many.stdout
@@ -64,8 +70,8 @@ WITHIN = 40
 
 @pytest.mark.parametrize("name", [*BREAKS] if LONG else [*BREAKS][:1])
 def test_a_deliberate_break_is_found_shrunk_and_told_in_words(name: str) -> None:
-    load = ("--load", f"support.simulation.breaks:{name}")
-    ended = simulate(*load, "--seed", "break", "--histories", str(WITHIN), "--shrink", "50" if LONG else "4")
+    shrink = "50" if LONG else "4"
+    ended = simulate("--seed", "break", "--histories", str(WITHIN), "--shrink", shrink, break_=name)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f"breaks a promise: {BREAKS[name]}" in ended.stdout
     shrunk = re.search(r"in short, (\d+) operations and (\d+) faults: (.*)", ended.stdout)

@@ -1,0 +1,123 @@
+"""Breaks of promises 5, 8 and 9: of what the scheduler answers, and why."""
+
+from support.breaks.description import Break
+
+_DESTINATIONS = "tests/contract/scheduler/test_destinations.py::"
+_NO_VALID_HOST = "tests/contract/scheduler/test_no_valid_host.py::"
+
+ALTERNATES = (
+    Break(
+        name="alternates_of_any_cell",
+        promise=5,
+        lost="An alternate is in a cell whose conductor cannot build on it.",
+        module="scheduler.decide.choosing",
+        line="            among = offered & (view.cell_codes == cell)",
+        broken="            among = offered",
+        tests=(_DESTINATIONS + "test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody",),
+    ),
+    Break(
+        name="claimed_host_as_its_own_alternate",
+        promise=5,
+        lost="The host that has failed is offered as its own alternate.",
+        module="scheduler.decide.choosing",
+        line=" if other.row != choice.row][:count]",
+        broken="][:count]",
+        tests=(_DESTINATIONS + "test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody",),
+    ),
+    Break(
+        name="refusing_hosts_are_alternates",
+        promise=5,
+        lost="A host that has just refused a claim of this request is offered as an alternate.",
+        module="scheduler.decide.planner",
+        line="_rows_of(view, refused_claims.lost))",
+        broken="_rows_of(view, ()))",
+        tests=(_DESTINATIONS + "test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught_up",),
+    ),
+    Break(
+        name="alternates_before_the_claims",
+        promise=5,
+        lost="An alternate suits a server only for as long as the others of its request are not claimed.",
+        module="scheduler.decide.planner",
+        line="            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)",
+        broken="            _ = infeasible",
+        tests=(
+            "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_see_each_other",
+        ),
+    ),
+)
+
+TRUE_REFUSALS = (
+    Break(
+        name="refused_without_catching_up",
+        promise=8,
+        lost='"No valid host" is said by a view that is behind the store.',
+        module="scheduler.decide.decision",
+        line="                if caught_up:",
+        broken="                if caught_up or not caught_up:",
+        tests=(
+            _NO_VALID_HOST
+            + "test_room_that_was_made_behind_the_views_back_is_found_before_it_is_said_that_there_is_none",
+        ),
+    ),
+    Break(
+        name="refused_hosts_stay_refused",
+        promise=8,
+        lost="A host that has refused once is left out of the last decision, though it has room again.",
+        module="scheduler.decide.decision",
+        line="                self.refused_claims.try_all_again()",
+        broken="                _ = self.refused_claims",
+        tests=(
+            _DESTINATIONS + "test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none",
+        ),
+    ),
+    Break(
+        name="nothing_is_compared",
+        promise=8,
+        lost="A change that the feed has missed is never found.",
+        module="scheduler.view.follower",
+        line="            change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())",
+        broken="            set()",
+        tests=(_NO_VALID_HOST + "test_a_change_that_the_feed_has_missed_is_found_by_comparing",),
+    ),
+    Break(
+        name="any_comparison_will_do",
+        promise=8,
+        lost="A refusal goes by a comparison that was made before its request arrived.",
+        module="scheduler.view.follower",
+        line="        if self._compared >= begun_after:",
+        broken="        if self._compared > float('-inf'):",
+        tests=(_NO_VALID_HOST + "test_hosts_that_came_or_grew_or_woke_behind_the_views_back_are_found_too",),
+    ),
+)
+
+EXPLAINED = (
+    Break(
+        name="uncounted_refusals",
+        promise=9,
+        lost="An explanation does not say how many hosts each filter has removed.",
+        module="scheduler.decide.funnel",
+        line="removed=entered - left, reason=stage.reason",
+        broken="removed=entered - entered, reason=stage.reason",
+        tests=(_NO_VALID_HOST + "test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses",),
+    ),
+    Break(
+        name="explanations_are_thrown_away",
+        promise=9,
+        lost="Why a server could not be placed cannot be asked for afterwards.",
+        module="conductor.super.records.instances",
+        line='    values = {"state": "error", "reason": reason, "explanation": explanation,',
+        broken='    values = {"state": "error", "reason": reason, "explanation": None,',
+        tests=("tests/functional/conductor/cell/test_builds.py::test_a_refusal_is_kept_with_its_explanation",),
+    ),
+    Break(
+        name="farthest_misses",
+        promise=9,
+        lost="The hosts that lack most are named as the nearest misses.",
+        module="scheduler.decide.explain.nearest_misses",
+        line="            order = chosen[np.lexsort((ties[chosen], share[chosen]))]",
+        broken="            order = chosen[np.lexsort((ties[chosen], -share[chosen]))]",
+        tests=(_NO_VALID_HOST + "test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses",),
+    ),
+)
+
+IN_ANSWERS = (*ALTERNATES, *TRUE_REFUSALS, *EXPLAINED)

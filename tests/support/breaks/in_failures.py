@@ -1,0 +1,197 @@
+"""Breaks of promises 10 to 12: of what is lost, late, repeated, slow or hostile."""
+
+from support.breaks.description import Break
+
+_LATE_ORDERS = "tests/functional/conductor/cell/test_late_orders.py::"
+_DEADLINES = "tests/contract/bus/test_deadlines.py::"
+_RECORDS = "tests/contract/conductor/test_conductor_records.py::"
+
+COSTS_TIME = (
+    Break(
+        name="leases_for_ever",
+        promise=10,
+        lost="What a dead conductor had in hand is never gone on with.",
+        module="conductor.engine.leases",
+        line="or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))",
+        broken="or_(lease.lease_owner.is_(None), left))",
+        tests=(_RECORDS + "test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out",),
+    ),
+    Break(
+        name="no_fencing_token",
+        promise=10,
+        lost="A conductor that was thought dead goes on with what another one has taken over.",
+        module="conductor.engine.leases",
+        line="                table.lease_number == operation.lease_number,",
+        broken="                table.lease_number == table.lease_number,",
+        tests=(_RECORDS + "test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it",),
+    ),
+    Break(
+        name="lost_commits_are_failures",
+        promise=10,
+        lost="A write whose COMMIT was carried out and not answered is reported as one that is still running.",
+        module="moorage.service.stored_requests",
+        line="                if stored := self._database.read(lambda connection: self.find(connection, message)):",
+        broken="                if stored := None:",
+        tests=(
+            "tests/contract/store/test_claims.py::test_the_same_request_is_carried_out_once_and_answered_as_before",
+        ),
+    ),
+    Break(
+        name="one_lost_connection_is_an_outage",
+        promise=10,
+        lost="A request that meets a connection from before the database's restart fails.",
+        module="moorage.db.database",
+        line="            retry=tenacity.retry_if_exception(faults.is_away),",
+        broken="            retry=tenacity.retry_if_exception(faults.is_collision),",
+        tests=(
+            "tests/external/faults/test_lost_commits.py::test_a_write_whose_commit_was_lost_is_done_once_and_answered",
+        ),
+        needs_servers=True,
+    ),
+    Break(
+        name="silence_is_waited_for",
+        promise=10,
+        lost="Who waits for a database that has gone silent waits for ever.",
+        module="moorage.db.engine",
+        line='            "read_timeout": limits.answer,',
+        broken='            "read_timeout": 3600,',
+        tests=(
+            (
+                "tests/external/faults/test_silent_database.py::"
+                "test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_nothing"
+            ),
+        ),
+        needs_servers=True,
+    ),
+)
+
+LATE_MESSAGES = (
+    Break(
+        name="late_orders_are_obeyed",
+        promise=11,
+        lost="An order that was overtaken by a later one is carried out when it arrives.",
+        module="conductor.cell.records.order_numbers",
+        line="    if number < instance.order_number:",
+        broken="    if number < 0:",
+        tests=(_LATE_ORDERS + "test_an_order_that_comes_after_a_later_one_is_refused_and_changes_nothing",),
+    ),
+    Break(
+        name="refused_orders_come_again",
+        promise=11,
+        lost="A second copy of an order that was refused is carried out later.",
+        module="conductor.cell.records.order_numbers",
+        line="    if instance.order_number < number <= instance.refused_order_number:",
+        broken="    if number < 0:",
+        tests=(_LATE_ORDERS + "test_an_order_that_was_refused_is_not_carried_out_when_a_copy_of_it_comes_later",),
+    ),
+    Break(
+        name="expired_calls_are_begun",
+        promise=11,
+        lost="A call that waited beyond its caller's time is carried out.",
+        module="moorage.bus.handlers",
+        line='                context.check_deadline("before it was begun")',
+        broken="                _ = context",
+        tests=(_DEADLINES + "test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_is_not_even_begun",),
+    ),
+    Break(
+        name="expired_writes_are_committed",
+        promise=11,
+        lost="A write is committed after its caller has given it up.",
+        module="moorage.db.database",
+        line='                    context.check_deadline("before COMMIT")',
+        broken="                    _ = context",
+        tests=(_DEADLINES + "test_a_call_that_is_late_at_commit_writes_nothing",),
+    ),
+    Break(
+        name="old_lists_of_guests",
+        promise=11,
+        lost="A list of guests from an earlier life of a host is taken as proof that a younger guest is gone.",
+        module="conductor.cell.records.lives",
+        line=" and lives.get(host, found[host].number) == found[host].number",
+        broken="",
+        tests=(
+            (
+                "tests/functional/conductor/cell/test_lives_of_hosts.py::"
+                "test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone"
+            ),
+        ),
+    ),
+    Break(
+        name="old_attempts_pass_the_gates",
+        promise=11,
+        lost="The guest of an attempt that was given up counts as the instance's.",
+        module="conductor.cell.gates",
+        line='    is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")',
+        broken="    is_current = attempt.claim_id is not None",
+        tests=(
+            (
+                "tests/functional/conductor/cell/test_falling_back.py::"
+                "test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect"
+            ),
+        ),
+    ),
+    Break(
+        name="destroyed_attempts_are_started",
+        promise=11,
+        lost="An order to build that comes after the order to destroy is carried out.",
+        module="compute.attempts",
+        line="            if attempt.building or attempt.destroyed:",
+        broken="            if attempt.building:",
+        tests=("tests/unit/compute/test_attempts.py::test_a_destroyed_attempt_is_never_taken_up",),
+    ),
+)
+
+STAYS_ALONE = (
+    Break(
+        name="no_bulkheads",
+        promise=12,
+        lost="One cell that does not answer takes all workers of a conductor.",
+        module="conductor.engine.bulkheads",
+        line="        return len(self.begun) + self.kept < share",
+        broken="        return len(self.begun) + self.kept < share + 1_000_000",
+        tests=(
+            "tests/unit/conductor/test_bulkheads.py::test_a_step_beyond_the_share_is_postponed_until_a_call_is_over",
+        ),
+    ),
+    Break(
+        name="breakers_never_open",
+        promise=12,
+        lost="Each call to a cell that is dead waits for its whole time-out.",
+        module="conductor.engine.bulkheads",
+        line="                if begun > bulkhead.answered_at and bulkhead.open_since is None:",
+        broken="                if begun < 0:",
+        tests=(
+            (
+                "tests/unit/conductor/test_bulkheads.py::"
+                "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers"
+            ),
+        ),
+    ),
+    Break(
+        name="boundless_memory",
+        promise=12,
+        lost="The search for one request remembers as many positions as it likes.",
+        module="placement_store.candidates.search_budget",
+        line="        return self._cells <= CELLS",
+        broken="        return self._cells >= 0",
+        tests=(
+            "tests/unit/placement_store/test_search_budget.py::test_a_request_remembers_a_bounded_number_of_positions",
+        ),
+    ),
+    Break(
+        name="answers_of_any_size",
+        promise=12,
+        lost="A request for more selections than fit into an answer is worked on.",
+        module="scheduler.decide.destinations",
+        line="    if count * (1 + message.num_alternates) > MAX_SELECTIONS:",
+        broken="    if count < 0:",
+        tests=(
+            (
+                "tests/contract/scheduler/test_destinations.py::"
+                "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done"
+            ),
+        ),
+    ),
+)
+
+IN_FAILURES = (*COSTS_TIME, *LATE_MESSAGES, *STAYS_ALONE)

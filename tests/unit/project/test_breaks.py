@@ -1,0 +1,60 @@
+"""The catalogue of deliberate breaks cannot rot: each still changes one line, and names tests that exist."""
+
+import ast
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.breaks import loading
+from support.breaks.catalog import BREAKS
+from support.breaks.trials import fails_tests
+
+ROOT = Path(__file__).parents[3]
+PROMISES = range(1, 13)
+#: Quick ones of different rooms, tried in every run; all others in the long form, with their servers.
+QUICK = ("destroyed_attempts_are_started", "no_bulkheads")
+LONG = os.environ.get("DRILLS") == "long"
+
+
+def by_name(names: tuple[str, ...] | dict[str, object]) -> pytest.MarkDecorator:
+    marked = [pytest.param(name, marks=[pytest.mark.servers] * BREAKS[name].needs_servers) for name in names]
+    return pytest.mark.parametrize("name", marked)
+
+
+def test_each_promise_has_at_least_two_breaks() -> None:
+    count = Counter(one.promise for one in BREAKS.values())
+    assert count.keys() == {*PROMISES}
+    assert min(count.values()) >= 2
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_line_of_a_break_is_once_in_its_module_and_changed_to_another_that_compiles(name: str) -> None:
+    one = BREAKS[name]
+    path, source = loading.broken_source(one)
+    assert source != Path(path).read_text(encoding="utf-8")
+    compile(source, path, "exec")
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_tests_that_have_to_notice_a_break_exist(name: str) -> None:
+    assert BREAKS[name].tests
+    for test in BREAKS[name].tests:
+        file, _, function = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
+
+
+def test_the_table_in_the_docs_has_each_break_with_its_tests() -> None:
+    rows = [line for line in (ROOT / "docs" / "breaks.md").read_text(encoding="utf-8").splitlines() if "| `" in line]
+    told = {row.split("|")[2].strip(" `"): row for row in rows}
+    assert [*told] == [*BREAKS]
+    for name, one in BREAKS.items():
+        assert told[name].startswith(f"| {one.promise} |")
+        assert one.lost in told[name]
+        assert all(f"`{test.rpartition('::')[2]}`" in told[name] for test in one.tests), name
+
+
+@by_name({**BREAKS} if LONG else QUICK)
+def test_a_break_is_noticed_by_each_of_its_tests(name: str) -> None:
+    assert fails_tests(BREAKS[name])
