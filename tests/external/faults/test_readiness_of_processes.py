@@ -1,6 +1,5 @@
 """Real processes are probed while their broker or their database is away or silent, and afterwards."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.databases.migrated import OnMariaDB
 from support.processes.building_client import build
 from support.processes.forked_cloud import ForkedCloud
+from support.processes.private_servers import program
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
@@ -163,9 +163,7 @@ class Prometheus:
     """A Prometheus of the test's own, with the alert rules and the services of a cloud as its jobs."""
 
     def __init__(self, folder: Path, ports: dict[str, int]) -> None:
-        program = shutil.which("prometheus")
-        if program is None:
-            pytest.skip("Prometheus is not installed: it is Debian's package prometheus")
+        path = program("prometheus", "prometheus")
         jobs = {
             "scheduler": "scheduler",
             "conductor": "conductor",
@@ -186,7 +184,7 @@ class Prometheus:
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
             [
-                program,
+                path,
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'tsdb'}",
                 f"--web.listen-address=127.0.0.1:{port}",

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.processes.private_servers import program
 
 from moorage import metrics
 
@@ -87,10 +87,7 @@ def test_each_alert_has_a_summary_a_severity_and_a_section_in_the_docs() -> None
 
 @pytest.fixture
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not installed: it is in Debian's package prometheus")
-    return found
+    return program("promtool", "prometheus")
 
 
 def test_prometheus_takes_the_rules(promtool: str) -> None:

@@ -1,8 +1,9 @@
 """Private servers and clusters of them, for as long as a fixture lives."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -20,8 +21,18 @@ def run(server: Callable[[], S]) -> Iterator[S]:
         try:
             private.start()
         except ServersMissing as missing:
-            absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-            absent(f"{missing} (.ci/install-servers does it)")
+            absent(str(missing))
         yield private
     finally:
         private.close()
+
+
+def program(name: str, package: str) -> str:
+    """Return the path of a program of one of Debian's packages; without it, skip at home and fail where CI=true."""
+    return shutil.which(name) or absent(f"there is no {name} here: install the Debian package {package}")
+
+
+def absent(reason: str) -> NoReturn:
+    """Skip a test for want of a program, or fail it where CI=true."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{reason} (.ci/install-servers does it)")
+    raise AssertionError
