@@ -30,8 +30,8 @@ ALLOWED: Mapping[str, Allowance] = {
     "data_mb": Allowance(0.2, 2.0),
     "seconds": Allowance(0.25, 0.1),
 }
-#: The moves of a server, and the attempts at them, are on record for as long as the server is: those of the servers that
-#: live for weeks add up, by one for each maintenance of their hosts.
+#: The moves of a server, and the attempts at them, are on record for as long as the server is: those of servers that
+#: live for weeks add up, by two for each maintenance of their hosts.
 _ON_RECORD_WITH_SERVERS = {
     f"rows {table.name}": Allowance(0.2, 120.0) for table in (cell_migrations, cell_attempts, conductor_migrations)
 }
