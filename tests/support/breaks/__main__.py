@@ -20,7 +20,8 @@ _SHOWN = 60
 def _line(one: Break, asked: argparse.Namespace, noticed: bool) -> str:
     tests = ", ".join(f"`{test.rpartition('::')[2]}`" for test in one.tests) if noticed else "**nobody**"
     found = found_by_simulation(one, asked.seed, asked.histories, asked.jobs) if asked.histories else None
-    after = f"in {found[0]}: {found[1][:_SHOWN]}" if found else f"not in {asked.histories}"
+    missed = f"not in {asked.histories}" if asked.histories else "not tried"
+    after = f"in {found[0]}: {found[1][:_SHOWN]}" if found else missed
     return f"| {one.promise} | `{one.name}` | {one.lost} | {tests} | {after} |"
 
 

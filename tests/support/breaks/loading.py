@@ -4,10 +4,14 @@ As a plug-in (``-p support.breaks.loading``) before pytest imports the first con
 the simulation's command. The environment variable ``BREAK`` names the break.
 """
 
-import importlib.util
+import importlib
 import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 
 import pytest
 
@@ -28,30 +32,44 @@ def pytest_load_initial_conftests() -> None:
     load()
 
 
-def source_of(module: str) -> tuple[str, str]:
-    """Return the path and the text of a module of the product, without importing it."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, module
-    assert spec.origin is not None, module
-    return spec.origin, Path(spec.origin).read_text(encoding="utf-8")
-
-
-def broken_source(one: Break) -> tuple[str, str]:
-    """Return the path of a break's module and its text with the line changed."""
-    path, source = source_of(one.module)
+def changed(one: Break, source: str) -> str:
+    """Return the text of a break's module with the line changed."""
     assert "\n" not in one.line + one.broken, f"{one.name}: more than one line"
     assert source.count(one.line) == 1, f"{one.name}: {one.line!r} is {source.count(one.line)} times in {one.module}"
-    return path, source.replace(one.line, one.broken)
+    return source.replace(one.line, one.broken)
+
+
+class _Loader(SourceFileLoader):
+    """Compiles the changed text, and never what is kept of the file."""
+
+    def __init__(self, one: Break, path: str) -> None:
+        super().__init__(one.module, path)
+        self._one = one
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(changed(self._one, Path(self.path).read_text(encoding="utf-8")), self.path, "exec")
+
+
+class _Finder(MetaPathFinder):
+    """Finds the module of a break, whoever imports it: the package that it is in may."""
+
+    def __init__(self, one: Break) -> None:
+        self._one = one
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._one.module:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Loader(self._one, spec.origin)
+        return spec
 
 
 def import_broken(one: Break) -> None:
     """Import a module with one line of it changed, before anything else imports it."""
-    path, source = broken_source(one)
     assert one.module not in sys.modules, f"{one.module} is imported already"
-    spec = importlib.util.find_spec(one.module)
-    assert spec is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[one.module] = made
-    exec(compile(source, path, "exec"), made.__dict__)
-    parent, _, name = one.module.rpartition(".")
-    setattr(sys.modules[parent], name, made)
+    sys.meta_path.insert(0, _Finder(one))
+    importlib.import_module(one.module)

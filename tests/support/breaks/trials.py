@@ -12,6 +12,7 @@ from support.breaks.loading import VARIABLE
 _TESTS = Path(__file__).parents[2]
 #: With the test's parameters, and perhaps what it has failed with.
 _FAILED = re.compile(r"^FAILED ([^\s\[]+)", re.MULTILINE)
+_ENDED = re.compile(r"^\d+ (passed|failed)\b.* in ", re.MULTILINE)
 _FOUND = re.compile(r"^\S+/(\d+) breaks a promise: (.*)$", re.MULTILINE)
 
 
@@ -23,7 +24,7 @@ def fails_tests(one: Break) -> bool:
     marked = "servers" if one.needs_servers else "not servers"
     arguments = ["-m", "pytest", "-p", "support.breaks.loading", "-q", "-rf", "-m", marked, "-p", "no:cacheprovider"]
     ended = _run(one, [*arguments, *one.tests])
-    assert ended.returncode in (0, 1), f"{one.name}:\n{ended.stdout}{ended.stderr}"
+    assert _ENDED.search(ended.stdout), f"{one.name}:\n{ended.stdout}{ended.stderr}"
     return set(one.tests) <= set(_FAILED.findall(ended.stdout))
 
 
