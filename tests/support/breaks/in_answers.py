@@ -75,8 +75,8 @@ TRUE_REFUSALS = (
         promise=8,
         lost="A change that the feed has missed is never found.",
         module="scheduler.view.follower",
-        line="            change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())",
-        broken="            set()",
+        line="change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())",
+        broken="set()",
         tests=(_NO_VALID_HOST + "test_a_change_that_the_feed_has_missed_is_found_by_comparing",),
     ),
     Break(
