@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 import tenacity
 
 from moorage import errors
-from moorage.service import liveness
+from moorage.service import liveness, supervision
 from moorage.service.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -152,12 +152,22 @@ def _serve(service: Service, arriving: _Signals, readiness: Readiness) -> None:
         return
     readiness.begin(service)
     LOG.info("Ready")
+    interval = supervision.sign_interval()
+    signs = Periodic("signs of life", supervision.alive, interval) if interval else None
+    if signs:
+        signs.start()
+    supervision.ready()
     while arriving.next() == signal.SIGHUP:
         if isinstance(service, Reloadable):
+            supervision.reloading()
             service.reload()
+            supervision.ready()
     LOG.info("Stopping")
+    supervision.stopping()
     readiness.end()
     service.stop()
+    if signs:
+        signs.stop()
     LOG.info("Stopped")
 
 

@@ -1,23 +1,28 @@
 """How a process of a service, or its workers, is stopped, reloaded and kept waiting: by signals, at any time."""
 
+import configparser
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+
+from moorage.cli.shell import Shell
 
 #: A service whose parts each test replaces; it prints what happens to it, line by line.
 SERVICE = """
 import logging, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from moorage import errors
-from moorage.service import workers
+from moorage.service import liveness, workers
 from moorage.service.process import run
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
@@ -32,6 +37,15 @@ class Quiet:
 class Reloading(Quiet):
     def reload(self):
         print("reload", flush=True)
+
+class Mortal(Quiet):
+    def start(self):
+        self.ends = threading.Event()
+        mortal = threading.Thread(target=self.ends.wait, name="mortal")
+        mortal.start()
+        liveness.watch(mortal)
+    def reload(self):
+        self.ends.set()
 
 class StartHangs(Quiet):
     def start(self):
@@ -230,6 +244,80 @@ def test_a_process_has_ten_seconds_to_stop() -> None:
     from moorage.service.process import STOP_SECONDS
 
     assert STOP_SECONDS == 10
+
+
+# --- The supervisor --------------------------------------------------------------------------------------------------
+
+
+class Systemd:
+    """The socket of a supervisor that speaks systemd's protocol, and the environment that names it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.settimeout(30)
+        self._socket.bind(str(folder / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+
+    def next(self) -> list[str]:
+        return self._socket.recv(1000).decode().splitlines()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd]:
+    supervisor = Systemd(tmp_path, monkeypatch)
+    yield supervisor
+    supervisor.close()
+
+
+def test_the_supervisor_is_told_when_a_service_is_ready_reloads_and_stops(systemd: Systemd) -> None:
+    with running("Reloading") as service:
+        assert systemd.next() == ["READY=1"]
+        service.send(signal.SIGHUP)
+        reloading, since = systemd.next()
+        assert (reloading, since.partition("=")[0]) == ("RELOADING=1", "MONOTONIC_USEC")
+        assert systemd.next() == ["READY=1"]
+        service.send(signal.SIGTERM)
+        assert systemd.next() == ["STOPPING=1"]
+        assert service.ended() == 0
+
+
+def test_a_service_that_waits_for_the_cloud_is_not_ready(systemd: Systemd) -> None:
+    with running("StoreAway") as service:
+        service.until("Waiting for")
+        service.send(signal.SIGTERM)
+        assert service.ended() == 0
+    systemd._socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.next()
+
+
+def test_signs_of_life_end_when_a_thread_that_must_live_has_died(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    with program("run(Mortal())") as service:
+        while systemd.next() != ["WATCHDOG=1"]:
+            pass
+        service.send(signal.SIGHUP)
+        service.until("These threads have died")
+        assert service.lines[-1].endswith("mortal")
+
+
+def test_the_units_start_commands_that_there_are_with_options_that_they_have() -> None:
+    shell = Shell()
+    for unit in (Path(__file__).parents[3] / "etc/systemd").iterdir():
+        parsed = configparser.ConfigParser(strict=False, interpolation=None)
+        parsed.optionxform = str  # type: ignore[assignment,method-assign]
+        parsed.read(unit)
+        words = parsed["Service"]["ExecStart"].split()
+        assert words[0] == "/opt/moorage/bin/moorage"
+        given = [word.replace("%i", "cell1") for word in words[1:] if not word.startswith("$")]
+        command, name, rest = shell.command_manager.find_command(given)
+        command(shell, None, name).get_parser(name).parse_args(rest)
+        assert (parsed["Service"]["Type"], parsed["Install"]["WantedBy"]) == ("notify", "multi-user.target")
 
 
 # --- Workers --------------------------------------------------------------------------------------------------------

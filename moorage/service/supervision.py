@@ -1,0 +1,46 @@
+"""Notifications to the supervisor of a process by systemd's protocol: ready, reloading, stopping, alive (sd_notify(3)).
+
+Without a supervisor that asks for them, in the environment, nothing is sent.
+"""
+
+import logging
+import os
+import time
+
+from gunicorn.systemd import sd_notify
+
+from moorage.service import liveness
+
+LOG = logging.getLogger(__name__)
+
+
+def sign_interval() -> float | None:
+    """Return the seconds between two signs of life, twice as many as are asked for; null where none is asked for.
+
+    `WATCHDOG_PID` is left alone: of several worker processes each gives signs of life, and their parent none.
+    """
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    return int(microseconds) / 2e6 if microseconds.isdecimal() and int(microseconds) else None
+
+
+def ready() -> None:
+    """Tell that the service is ready, also after a reload."""
+    sd_notify("READY=1", LOG)
+
+
+def reloading() -> None:
+    """Tell that the service reloads its configuration; :func:`ready` ends that."""
+    sd_notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}", LOG)
+
+
+def stopping() -> None:
+    """Tell that the service stops."""
+    sd_notify("STOPPING=1", LOG)
+
+
+def alive() -> None:
+    """Tell that the process is alive, unless one of its essential threads has died."""
+    if dead := liveness.dead():
+        LOG.error("These threads have died, and the supervisor is to end the process: %s", ", ".join(dead))
+    else:
+        sd_notify("WATCHDOG=1", LOG)
