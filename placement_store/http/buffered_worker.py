@@ -186,7 +186,8 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         if not self.accepting:
             # The worker stops: its client shall not use the connection again.
             request.headers["CONNECTION"] = "close"
-        if request.path in probes.PATHS:
+        # A request that is refused before its first line has arrived has no path.
+        if getattr(request, "path", None) in probes.PATHS:
             self._for_probes.add_task(task)
         else:
             super().add_task(task)

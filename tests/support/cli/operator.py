@@ -50,7 +50,8 @@ class Operator:
         said = self._capsys.readouterr()
         assert said.out == ""
         lines = [line for line in said.err.splitlines() if line and not line.startswith(("usage:", " "))]
-        return lines[-1]
+        # A wrong argument is followed by where to read on.
+        return lines[-1].partition("; see `moorage ")[0]
 
     def _type(self, command: str, *more: str) -> int:
         try:
