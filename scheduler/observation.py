@@ -1,4 +1,4 @@
-"""What is seen of a scheduler from outside: whether it can decide, and what is sampled of its view."""
+"""The view of a scheduler from outside: whether it can decide, and what is sampled of its view."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

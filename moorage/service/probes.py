@@ -1,4 +1,4 @@
-"""What is seen from outside, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
+"""The view from outside, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Whether a process can do its work now: its checks, each bounded in time and remembered for a moment."""
+"""Readiness of a process to do its work now: checks, each bounded in time and remembered for a moment."""
 
 import enum
 import logging

@@ -79,7 +79,7 @@ def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
 
 
 class _Observation:
-    """What the readiness of the API depends on."""
+    """The check that the readiness of the API depends on."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._probe = SchemaProbe(conf, MAIN)

@@ -1,4 +1,4 @@
-"""What is seen of the API from outside: probes without a token, and metrics of all its processes where it is said."""
+"""The API from outside: probes without a token, and metrics of all its processes where it is said."""
 
 import re
 from collections.abc import Iterator

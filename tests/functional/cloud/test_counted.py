@@ -1,4 +1,4 @@
-"""What the metrics say of a cloud in one process: after builds, refusals and alternates they are what happened."""
+"""The metrics of a cloud in one process: after builds, refusals and alternates they are what happened."""
 
 from collections.abc import Iterator
 from pathlib import Path

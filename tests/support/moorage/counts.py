@@ -1,4 +1,4 @@
-"""What the metrics of this process have counted since a moment: other tests count in the same process."""
+"""Counts of this process's metrics since a moment: other tests count in the same process."""
 
 from collections.abc import Callable, Mapping
 

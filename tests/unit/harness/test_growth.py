@@ -1,4 +1,4 @@
-"""Whether figures grow: those that do are found, and those that only go up and down are not."""
+"""Test whether figures grow: those that do are found, and those that only go up and down are not."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Whether a process is ready: the reasons of its checks, bounded in time and remembered for a moment."""
+"""Test whether a process is ready: the reasons of its checks, bounded in time and remembered for a moment."""
 
 import threading
 import time
