@@ -2,7 +2,7 @@
 
 The values of labels are few: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. Counters and
 histograms belong to the process. What is read from elsewhere when somebody asks, a :class:`SampledGauge`, is given by
-the running service as :data:`Sample`.
+the running service as :data:`GaugeSample`.
 
 Every metric of the HTTP API has labels: its processes share their values in files
 (:func:`share_between_processes`), which a metric without labels would have to know when it is declared.
@@ -136,13 +136,13 @@ class SampledGauge:
     documentation: str
     labels: tuple[str, ...] = ()
 
-    def sample(self, value: float, *labels: str) -> "Sample":
+    def sample(self, value: float, *labels: str) -> "GaugeSample":
         """Return a value with its labels."""
-        return Sample(self, labels, value)
+        return GaugeSample(self, labels, value)
 
 
 @dataclass(frozen=True)
-class Sample:
+class GaugeSample:
     """A value of a sampled gauge, with the values of its labels."""
 
     gauge: SampledGauge

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-class Occupancy:
+class ThreadOccupancy:
     """Counts busy threads; used under the lock of whoever hands out their work.
 
     :param threads: how many there are.

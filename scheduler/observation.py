@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from moorage import metrics
 from moorage.db.schema_probe import SchemaProbe
-from moorage.metrics import Sample
+from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN
 from scheduler.decide.environment import InFlight
@@ -72,7 +72,7 @@ class SchedulerObservation:
         if (age := self._follower.age()) > self._oldest:
             raise NotReady(f"the host view has not followed the store for {age:.0f} s")
 
-    def _view(self) -> list[Sample]:
+    def _view(self) -> list[GaugeSample]:
         view = self._host_cache.snapshot()
         states = {
             "up": view.alive & ~view.forced_down,
@@ -83,5 +83,5 @@ class SchedulerObservation:
         hosts = [metrics.VIEW_HOSTS.sample(int(np.count_nonzero(mask)), state) for state, mask in states.items()]
         return [metrics.VIEW_AGE.sample(self._follower.age()), *hosts]
 
-    def _in_flight(self) -> list[Sample]:
+    def _in_flight(self) -> list[GaugeSample]:
         return [metrics.DECISIONS_IN_PROGRESS.sample(self._decisions.count())]

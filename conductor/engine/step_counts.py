@@ -11,7 +11,7 @@ from conductor.engine.steps import CommitStep, Ended, Next, Operation, Outcome, 
 from moorage import metrics
 from moorage.db.columns import now
 from moorage.db.database import Database
-from moorage.metrics import Sample
+from moorage.metrics import GaugeSample
 
 #: The most operations that are counted, those first that wait for a message or have been due for longest. Arbitrary.
 _COUNTED = 10_000
@@ -69,7 +69,7 @@ def counted(operation: Operation) -> Iterator[StepCount]:
             metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
 
 
-def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[Sample]:
+def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[GaugeSample]:
     """Return how many operations are under way by kind and step, how many of them are retried, and the oldest's age.
 
     :param scope: columns that narrow the table down, with their values: the cell.

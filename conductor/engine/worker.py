@@ -16,7 +16,7 @@ from conductor.engine.operations import Operations
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
-from moorage.occupancy import Occupancy
+from moorage.occupancy import ThreadOccupancy
 from moorage.service import liveness
 from moorage.service.process import Periodic
 
@@ -66,7 +66,7 @@ class Worker:
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
         self._ended = False
-        self._occupancy = Occupancy(threads)
+        self._occupancy = ThreadOccupancy(threads)
         self._threads = [
             threading.Thread(target=self._run, name=f"operations-{number}", daemon=True) for number in range(threads)
         ]

@@ -26,7 +26,7 @@ _LARGE = np.array([16.0, 64 * 1024.0])
 _LOOKS = 200
 
 #: Virtual CPUs and GiB, with the percentage of requests.
-_HUAWEI = (
+HUAWEI_SIZES = (
     (1, 2, 43.9),
     (1, 1, 22.0),
     (2, 4, 13.4),
@@ -104,7 +104,7 @@ class Mix:
 
 MIXES: Mapping[str, Mix] = {
     "azure": Mix(_AZURE, _AZURE_LIVES),
-    "huawei": Mix(_HUAWEI, _HUAWEI_LIVES),
+    "huawei": Mix(HUAWEI_SIZES, _HUAWEI_LIVES),
     "enterprise": Mix(_ENTERPRISE, _ENTERPRISE_LIVES),
 }
 

@@ -12,24 +12,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from harness.bench.packing import HUAWEI_SIZES
 from moorage.model import Flavor
 
 #: The hours of a month.
 HOURS = 720.0
 
-#: vCPUs, GiB of memory, and the percentage of the requests. The three largest sizes, 1 % of all, are left out: hosts of
-#: a small cloud have no room for them.
-_SIZES = (
-    (1, 2, 43.9),
-    (1, 1, 22.0),
-    (2, 4, 13.4),
-    (4, 8, 9.1),
-    (1, 4, 2.7),
-    (8, 16, 2.7),
-    (2, 8, 1.9),
-    (4, 16, 1.7),
-    (8, 32, 1.0),
-)
+#: The largest size that hosts of a small cloud have room for, in vCPUs: larger ones are 1 % of all.
+_MOST_VCPUS = 8
+_SIZES = [size for size in HUAWEI_SIZES if size[0] <= _MOST_VCPUS]
 #: The cumulative share of batches of so many servers at most. Larger ones, 12 % of all, are ten: in a small cloud.
 _BATCHES = ((1, 0.47), (2, 0.638), (3, 0.713), (4, 0.764), (5, 0.791), (7, 0.837), (10, 1.0))
 #: The cumulative share of servers that live for so many hours at most.

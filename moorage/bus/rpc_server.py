@@ -13,7 +13,7 @@ from oslo_messaging.rpc.server import RPCServer
 
 from moorage import metrics
 from moorage.bus.handlers import stamp
-from moorage.occupancy import Occupancy
+from moorage.occupancy import ThreadOccupancy
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; after a minute without one the broker closes it.
@@ -34,7 +34,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._executor_cls = ThreadPoolExecutor
         self._threads = threads
-        self._occupancy = Occupancy(threads)
+        self._occupancy = ThreadOccupancy(threads)
         self._in_progress = metrics.RPC_BUSY.labels(topic)
         self._all_threads = metrics.RPC_THREADS.labels(topic)
         self._ending = False

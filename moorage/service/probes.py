@@ -10,7 +10,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from moorage import metrics
-from moorage.metrics import Sample, SampledGauge
+from moorage.metrics import GaugeSample, SampledGauge
 from moorage.service import liveness
 from moorage.service.readiness import Readiness
 
@@ -66,7 +66,7 @@ class _AllMetrics(Collector):
         yield from _families(self._readiness.samples())
 
 
-def _families(samples: Iterable[Sample]) -> Iterator[Metric]:
+def _families(samples: Iterable[GaugeSample]) -> Iterator[Metric]:
     by_gauge: dict[SampledGauge, GaugeMetricFamily] = {}
     for sample in samples:
         gauge = sample.gauge

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 from moorage import errors, metrics
-from moorage.metrics import Sample
+from moorage.metrics import GaugeSample
 from moorage.service.bounded_call import BoundedCall
 
 LOG = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: A check raises an error with the reason where the service cannot do its work.
 Check = Callable[[], object]
 #: Reads samples, all of them before it returns; where it fails, its samples are left out.
-Sampler = Callable[[], Iterable[Sample]]
+Sampler = Callable[[], Iterable[GaugeSample]]
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class Readiness:
         self._kept = kept
         self.phase = Phase.STARTING
         self._checks: Mapping[str, BoundedCall[object]] = {}
-        self._samplers: Mapping[str, BoundedCall[Iterable[Sample]]] = {}
+        self._samplers: Mapping[str, BoundedCall[Iterable[GaugeSample]]] = {}
 
     def begin(self, service: object) -> None:
         """Ask a service that has started from now on, if it can be asked."""
@@ -74,7 +74,7 @@ class Readiness:
             return {"started": self.phase.value}
         return {name: reason for name, call in _begun(self._checks).items() if (reason := _reason(call))}
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[GaugeSample]:
         """Return what is to be read of the process now, its readiness too."""
         is_running = self.phase is Phase.RUNNING
         found = [metrics.READY.sample(float(is_running), "started")]

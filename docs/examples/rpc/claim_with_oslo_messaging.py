@@ -51,8 +51,66 @@ class Caller:
         raise AssertionError("not reached")
 
 
+def claim(caller: Caller, instance: str) -> list[dict]:
+    """Return the claimed host of an instance, and its alternates."""
+    [selections] = caller.call(
+        "scheduler",
+        "1.0",
+        "select_destinations",
+        request_id=str(uuid.uuid4()),
+        request_spec={"project_id": "p", "user_id": "u", "flavor": {"vcpus": 1, "memory_mb": 512, "root_gb": 1}},
+        instance_uuids=[instance],
+        num_alternates=2,
+        owner=OWNER,
+    )
+    return selections
+
+
+def accept(caller: Caller, instance: str, selection: dict) -> None:
+    """Accept a claim, as its host does before it begins to build."""
+    caller.call(
+        "placement",
+        "1.0",
+        "accept_claim",
+        request_id=str(uuid.uuid4()),
+        consumer_uuid=instance,
+        claim_id=selection["claim_id"],
+        attempt_id=str(uuid.uuid4()),
+        host=selection["service_host"],
+    )
+
+
+def swap(caller: Caller, instance: str, failed: dict, alternate: dict) -> str:
+    """Claim an alternate instead of a host that has nothing of the guest left; return the new claim's id."""
+    swapped = caller.call(
+        "placement",
+        "1.0",
+        "swap_claim",
+        request_id=str(uuid.uuid4()),
+        consumer_uuid=instance,
+        claim_id=failed["claim_id"],
+        released=failed["allocation_request"],
+        claimed=alternate["allocation_request"],
+        root_provider_uuid=alternate["compute_node_uuid"],
+        guest_gone=True,
+    )
+    return swapped["claim_id"]
+
+
+def release(caller: Caller, instance: str) -> None:
+    """Release all that an instance holds, for good."""
+    caller.call(
+        "placement",
+        "1.0",
+        "delete_allocations",
+        request_id=str(uuid.uuid4()),
+        consumer_uuid=instance,
+        for_good=True,
+    )
+
+
 def main(url: str) -> None:
-    """Claim a host for one instance with two alternates, accept the claim, and release it."""
+    """Claim a host for one instance, accept the claim, go on to an alternate, and release it."""
     conf = cfg.CONF  # the library registers some of its options on this object alone
     conf([], default_config_files=[])
     oslo_messaging.set_transport_defaults(EXCHANGE)
@@ -64,59 +122,17 @@ def main(url: str) -> None:
     )
     server.start()
     instance = str(uuid.uuid4())
-    [[selection, *alternates]] = caller.call(
-        "scheduler",
-        "1.0",
-        "select_destinations",
-        request_id=str(uuid.uuid4()),
-        request_spec={
-            "project_id": "p",
-            "user_id": "u",
-            "flavor": {"vcpus": 1, "memory_mb": 512, "root_gb": 1},
-        },
-        instance_uuids=[instance],
-        num_alternates=2,
-        owner=OWNER,
-    )
+    selection, *alternates = claim(caller, instance)
     owner.wanted.add(selection["claim_id"])
     print(f"claimed {selection['service_host']}, alternates {[one['service_host'] for one in alternates]}", flush=True)
-    attempt = str(uuid.uuid4())
-    caller.call(
-        "placement",
-        "1.0",
-        "accept_claim",
-        request_id=str(uuid.uuid4()),
-        consumer_uuid=instance,
-        claim_id=selection["claim_id"],
-        attempt_id=attempt,
-        host=selection["service_host"],
-    )
+    accept(caller, instance, selection)
     print(f"accepted {selection['claim_id']}", flush=True)
-    # The build has failed on that host, and its guest is gone: claim the first alternate instead, in one transaction.
+    # The build has failed on that host.
     if alternates:
-        swapped = caller.call(
-            "placement",
-            "1.0",
-            "swap_claim",
-            request_id=str(uuid.uuid4()),
-            consumer_uuid=instance,
-            claim_id=selection["claim_id"],
-            released=selection["allocation_request"],
-            claimed=alternates[0]["allocation_request"],
-            root_provider_uuid=alternates[0]["compute_node_uuid"],
-            guest_gone=True,
-        )
-        owner.wanted = {swapped["claim_id"]}
+        owner.wanted = {swap(caller, instance, selection, alternates[0])}
         print(f"swapped to {alternates[0]['service_host']}", flush=True)
     input("enter releases the claim: ")
-    caller.call(
-        "placement",
-        "1.0",
-        "delete_allocations",
-        request_id=str(uuid.uuid4()),
-        consumer_uuid=instance,
-        for_good=True,
-    )
+    release(caller, instance)
     print("released", flush=True)
     server.stop()
     server.wait()

@@ -10,7 +10,7 @@ from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids, metrics
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, SelectDestinations, ShowInstance
-from moorage.metrics import Sample
+from moorage.metrics import GaugeSample
 from moorage.model import Flavor, Instance, RequestSpec
 from moorage.service.readiness import Observed, Readiness
 
@@ -38,7 +38,7 @@ def selecting(spec: RequestSpec) -> SelectDestinations:
     return SelectDestinations(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids, num_alternates=0)
 
 
-def sampled(service: object) -> list[Sample]:
+def sampled(service: object) -> list[GaugeSample]:
     assert isinstance(service, Observed)
     return [sample for read in service.samplers().values() for sample in read()]
 

@@ -11,6 +11,8 @@ from harness.galera import GaleraCluster
 from harness.rabbitmq_cluster import RabbitMQCluster
 from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
 
+_INSTALLED_BY = "(.ci/install-servers does it)"
+
 S = TypeVar("S", MariaDBServer, RabbitMQServer, GaleraCluster, RabbitMQCluster)
 
 
@@ -21,7 +23,7 @@ def run(server: Callable[[], S]) -> Iterator[S]:
         try:
             private.start()
         except ServersMissing as missing:
-            absent(str(missing))
+            absent(f"{missing} {_INSTALLED_BY}")
         yield private
     finally:
         private.close()
@@ -29,10 +31,12 @@ def run(server: Callable[[], S]) -> Iterator[S]:
 
 def program(name: str, package: str) -> str:
     """Return the path of a program of one of Debian's packages; without it, skip at home and fail where CI=true."""
-    return shutil.which(name) or absent(f"there is no {name} here: install the Debian package {package}")
+    return shutil.which(name) or absent(
+        f"there is no {name} here: install the Debian package {package} {_INSTALLED_BY}"
+    )
 
 
 def absent(reason: str) -> NoReturn:
-    """Skip a test for want of a program, or fail it where CI=true."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{reason} (.ci/install-servers does it)")
+    """Skip a test for want of what it needs, or fail it where CI=true."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     raise AssertionError

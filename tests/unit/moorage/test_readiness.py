@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from moorage import errors, metrics
-from moorage.metrics import Sample
+from moorage.metrics import GaugeSample
 from moorage.service import liveness
 from moorage.service.bounded_call import BoundedCall
 from moorage.service.process import Periodic
@@ -114,10 +114,10 @@ def test_an_answer_is_kept_for_a_moment_and_then_asked_for_anew() -> None:
 
 
 def test_the_readiness_is_sampled_with_what_the_service_gives_and_without_what_fails() -> None:
-    def view() -> Iterable[Sample]:
+    def view() -> Iterable[GaugeSample]:
         return [metrics.VIEW_AGE.sample(3.0)]
 
-    def broken() -> Iterable[Sample]:
+    def broken() -> Iterable[GaugeSample]:
         raise errors.StoreUnavailable(schema="cell", reason="gone")
 
     readiness = Readiness()
