@@ -21,6 +21,7 @@ from moorage.model import (
 )
 from placement_store.candidates.load import Batch, Pools, trees_of
 from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
+from placement_store.candidates.problem import SearchRequest
 from placement_store.candidates.search import MAX_STEPS, search, search_one_of_each_tree
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import CandidateProvider, HostTree
@@ -81,7 +82,7 @@ def list_candidates(
     request, needs, pools, only, first = resolved
     of_tree = search_one_of_each_tree if one_of_each_tree else search
     seed = None if rng is None else rng.getrandbits(32)
-    find = partial(of_tree, request=request, seed=seed, folds=folds)
+    find = partial(of_tree, request=request, seed=seed, folds=folds, compiled=SearchRequest(request))
     listing = _Listing(limit, find, budget or SearchBudget(), folds=folds)
     for root_ids in _batches(read, only, first) if rng is None else _shuffled_batches(read, only, rng):
         listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))

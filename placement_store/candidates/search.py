@@ -24,6 +24,7 @@ def search(
     max_steps: int = MAX_STEPS,
     budget: SearchBudget | None = None,
     folds: bool = True,
+    compiled: SearchRequest | None = None,
 ) -> Iterator[AllocationRequest]:
     """Yield all allocation candidates of a host's tree, and of the pools that share with it, for a request.
 
@@ -36,6 +37,7 @@ def search(
     :param budget: the budget of the request, where several trees are searched for it.
     :param folds: whether each set of amounts comes once, with one of the mappings that lead to it, rather than with
         each of them.
+    :param compiled: the request as variables, where several trees are searched for it.
     :raises SearchBoundReached: one of the two is used up; whether there are more candidates is not known.
     """
     root = tree.root
@@ -46,7 +48,7 @@ def search(
         return
     budget = budget or SearchBudget()
     with budget.running():
-        problem = compile_problem(tree, SearchRequest(request), seed, budget, folds=folds)
+        problem = compile_problem(tree, compiled or SearchRequest(request), seed, budget, folds=folds)
     solutions = _solutions(problem, f"allocation candidates of resource provider {root.uuid}", max_steps)
     while True:
         # The caller's work between two candidates is not counted.
@@ -65,6 +67,7 @@ def search_one_of_each_tree(
     max_steps: int = MAX_STEPS,
     budget: SearchBudget | None = None,
     folds: bool = True,
+    compiled: SearchRequest | None = None,
 ) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
@@ -74,6 +77,7 @@ def search_one_of_each_tree(
     :raises SearchBoundReached: see :func:`~placement_store.candidates.search.search`.
     """
     budget = budget or SearchBudget()
+    compiled = compiled or SearchRequest(request)
     root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
     # Where no provider of the tree has an inventory, the pools may still serve the request alone.
     for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
@@ -85,6 +89,7 @@ def search_one_of_each_tree(
             max_steps=max_steps,
             budget=budget,
             folds=folds,
+            compiled=compiled,
         ):
             roots = {root_of[uuid] for uuid in candidate.allocations}
             if len(roots) == len(candidate.allocations):

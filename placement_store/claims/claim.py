@@ -186,9 +186,7 @@ def bind_groups(connection: Connection, claims: Sequence[NewClaim]) -> dict[str,
 
     :raises InvalidRequest: the store has one of them with another rule.
     """
-    named = {new.group.uuid: new.group for new in claims if new.group is not None}
-    # In one order everywhere: a concurrent transaction may wait for the row of a group that is created here.
-    return {uuid: groups.bind(connection, named[uuid]) for uuid in sorted(named)}
+    return groups.bind(connection, {new.group.uuid: new.group for new in claims if new.group is not None})
 
 
 def placement_columns(new: NewClaim, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     _require_consistent(message, holds)
     # Before anything is locked, and in one order: see `claims.bind_groups`.
     known = {hold.group.uuid: hold.group for hold in message.holds if hold.group is not None}
-    group_ids = {uuid: groups.bind(connection, known[uuid]) for uuid in sorted(known)}
+    group_ids = groups.bind(connection, known)
     found = consumers.holdings(connection, message.seen)
     for uuid, seen in message.seen.items():
         _require_as_seen(uuid, seen, found.get(uuid))

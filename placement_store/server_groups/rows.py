@@ -31,23 +31,23 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 # --- Creation -------------------------------------------------------------------------------------------------------
 
 
-def bind(connection: Connection, group: ServerGroup) -> int:
-    """Return the id of a group that a claim names, and create it if it does not exist.
+def bind(connection: Connection, named: Mapping[str, ServerGroup]) -> dict[str, int]:
+    """Return the ids of the groups that claims name, by uuid, and create those that do not exist.
 
-    Call it before any row is locked: if a concurrent transaction is creating the group, this one waits for its end.
+    Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits for its
+    end. They are created in the order of their uuids, as by every other transaction.
 
-    :raises InvalidRequest: the store has the group with another policy or maximum; neither ever changes.
+    :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
-    found = _find(connection, group.uuid)
-    if found is None:
-        found = _create_or_find(connection, group)
-    if (found.policy, found.max_per_root) != (group.policy, group.max_server_per_host):
-        raise errors.InvalidRequest(
-            path="$.request_spec.server_group",
-            reason=f"the group is known with policy {found.policy} and at most {found.max_per_root} on a host",
-        )
-    number: int = found.id
-    return number
+    found = {row.uuid: row for row in _BY_UUID.rows(connection, sorted(named))}
+    for uuid, group in sorted(named.items()):
+        row = found[uuid] = found.get(uuid) or _create_or_find(connection, group)
+        if (row.policy, row.max_per_root) != (group.policy, group.max_server_per_host):
+            raise errors.InvalidRequest(
+                path="$.request_spec.server_group",
+                reason=f"the group is known with policy {row.policy} and at most {row.max_per_root} on a host",
+            )
+    return {uuid: row.id for uuid, row in found.items()}
 
 
 @writes(CreateServerGroup)
@@ -66,14 +66,13 @@ def create(connection: Connection, message: CreateServerGroup) -> ServerGroupSta
 def _create_or_find(connection: Connection, group: ServerGroup) -> Row[Any]:
     with suppress(exc.IntegrityError):  # a concurrent transaction has created it; its commit was waited for
         _insert(connection, group, name=None, project_id=None)
-    found = _find(connection, group.uuid)
-    if found is None:
+    found: list[Row[Any]] = list(_BY_UUID.rows(connection, [group.uuid]))
+    if not found:
         raise errors.ClaimContention(tries=1)
-    return found
+    return found[0]
 
 
-def _find(connection: Connection, uuid: str) -> Row[Any] | None:
-    return connection.execute(select(consumer_groups).where(consumer_groups.c.uuid == uuid)).one_or_none()
+_BY_UUID = bulk.Lookup(select(consumer_groups), consumer_groups.c.uuid)
 
 
 def _insert(connection: Connection, group: ServerGroup, *, name: str | None, project_id: str | None) -> None:
@@ -242,19 +241,34 @@ def placed(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(source.outerjoin(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid))
 
 
-def occupancy(connection: Connection, group_uuid: str, besides: Collection[str]) -> Occupancy:
-    """Return the occupancy of a group, read by one statement; empty if there is no such group.
+def occupancies(connection: Connection, besides: Mapping[str, Collection[str]]) -> dict[str, Occupancy]:
+    """Return the occupancy of groups by their uuid, read by one statement; empty for a group that does not exist.
 
-    :param besides: the uuids of instances that are not counted, since they are about to be placed.
+    :param besides: for each group, the uuids of instances that are not counted, since they are about to be placed.
     """
-    number = select(consumer_groups.c.id).where(consumer_groups.c.uuid == group_uuid).scalar_subquery()
-    query = placed(MEMBER.label("member"), resource_providers.c.uuid, hosts.c.forced_down)
+    placements: dict[str, list[Row[Any]]] = {uuid: [] for uuid in besides}
+    for row in _PLACED_IN_GROUPS.rows(connection, sorted(besides)):
+        if row.member not in besides[row.group_uuid]:
+            placements[row.group_uuid].append(row)
+    return {uuid: _occupancy(rows) for uuid, rows in placements.items()}
+
+
+_PLACED_IN_GROUPS = bulk.Lookup(
+    placed(
+        consumer_groups.c.uuid.label("group_uuid"),
+        MEMBER.label("member"),
+        resource_providers.c.uuid,
+        hosts.c.forced_down,
+    ).join(consumer_groups, consumer_groups.c.id == consumers.c.consumer_group_id),
+    consumer_groups.c.uuid,
+)
+
+
+def _occupancy(placements: Sequence[Row[Any]]) -> Occupancy:
     members: dict[str, set[str]] = {}
     down: set[str] = set()
     live: dict[str, set[str]] = {}
-    for row in connection.execute(query.where(consumers.c.consumer_group_id == number)):
-        if row.member in besides:
-            continue
+    for row in placements:
         members.setdefault(row.uuid, set()).add(row.member)
         if row.forced_down:
             down.add(row.uuid)

@@ -2,16 +2,17 @@
 
 A write by which a root gains a member locks the group's row, after all other rows, and then counts the members as they
 are now. No counter is stored, so none can be wrong. A write that only removes members, or leaves them where they are,
-locks no group and is never refused.
+locks no group and is never refused. Many groups take as many statements as one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, select, true
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, true
 
 from moorage import errors
+from placement_store.db import bulk
 from placement_store.providers.rows import uuids_of
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
 from placement_store.server_groups.rows import MEMBER, placed
@@ -45,36 +46,74 @@ def verify(
         for membership in set(after).difference(before)
         if membership.root_id is not None or (membership.group_id, membership.member) not in known
     }
-    for group_id in sorted({membership.group_id for membership in gained}):
-        gains = {(membership.root_id, membership.member) for membership in gained if membership.group_id == group_id}
-        group = _lock(connection, group_id)
-        for root_id in sorted(root_id for root_id in {root for root, _ in gains} if root_id is not None):
-            members = {member for root, member in gains if root == root_id}
-            _GainedRoot(connection, group, root_id, members, written).verify()
+    gains: dict[tuple[int, int], set[str]] = {}
+    for group_id, root_id, member in gained:
+        if root_id is not None:
+            gains.setdefault((group_id, root_id), set()).add(member)
+    groups = _lock(connection, sorted({membership.group_id for membership in gained}))
+    apart = [place for place in gains if groups[place[0]].policy == "anti-affinity"]
+    here = _members_on(connection, apart)
+    for (group_id, root_id), members in sorted(gains.items()):
+        there = here.get((group_id, root_id), ())
+        _GainedRoot(connection, groups[group_id], root_id, members, written, there).verify()
 
 
-def _lock(connection: Connection, group_id: int) -> Row[Any]:
-    """Lock a group against other writes by which a root gains a member; with a soft rule, only against deletion.
+def _lock(connection: Connection, group_ids: Sequence[int]) -> dict[int, Row[Any]]:
+    """Lock groups against other writes by which a root gains a member; with a soft rule, only against deletion.
 
-    :raises ClaimContention: it has been deleted before it had a member; the next request that names it creates it anew.
+    Those with a hard rule come first, in the order of their ids, and then the others: as in every transaction.
+
+    :raises ClaimContention: one has been deleted before it had a member; the next request that names it creates it.
     """
-    query = select(consumer_groups).where(consumer_groups.c.id == group_id)
-    group = connection.execute(query).one_or_none()
-    if group is None:
+    groups = {row.id: row for row in _BY_ID.rows(connection, group_ids)}
+    hard = [id_ for id_ in group_ids if id_ in groups and groups[id_].policy in _HARD]
+    soft = sorted(groups.keys() - set(hard))
+    # An update rather than a locking read: nodes of a Galera cluster certify each other's updates when they commit,
+    # and never see each other's locks.
+    #
+    # UPDATE consumer_groups SET seq = seq + 1 WHERE id IN (...)
+    locked = sum(connection.execute(_BUMP, {"ids": chunk}).rowcount for chunk in bulk.chunks(hard))
+    # SELECT ... FROM consumer_groups WHERE id IN (...) ORDER BY id LOCK IN SHARE MODE
+    locked += len(list(_SHARED.rows(connection, soft)))
+    if locked != len(group_ids):
         raise errors.ClaimContention(tries=1)
-    if group.policy in _HARD:
-        # An update rather than a locking read: nodes of a Galera cluster certify each other's updates when they commit,
-        # and never see each other's locks.
-        #
-        # UPDATE consumer_groups SET seq = seq + 1 WHERE id = :id
-        statement = consumer_groups.update().where(consumer_groups.c.id == group_id)
-        locked = connection.execute(statement.values(seq=consumer_groups.c.seq + 1)).rowcount == 1
-    else:
-        # SELECT ... FROM consumer_groups WHERE id = :id LOCK IN SHARE MODE
-        locked = connection.execute(query.with_for_update(read=True)).one_or_none() is not None
-    if not locked:
-        raise errors.ClaimContention(tries=1)
-    return group
+    return groups
+
+
+_BY_ID = bulk.Lookup(select(consumer_groups), consumer_groups.c.id)
+_BUMP = (
+    consumer_groups.update()
+    .where(consumer_groups.c.id.in_(bindparam("ids", expanding=True)))
+    .values(seq=consumer_groups.c.seq + 1)
+)
+_SHARED = bulk.Lookup(
+    select(consumer_groups.c.id).order_by(consumer_groups.c.id).with_for_update(read=True), consumer_groups.c.id
+)
+
+_MEMBERS = placed(
+    consumers.c.uuid,
+    MEMBER.label("member"),
+    resource_providers.c.uuid.label("root_uuid"),
+    consumers.c.consumer_group_id,
+    consumers.c.root_provider_id,
+)
+
+
+def _members_on(connection: Connection, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Row[Any]]]:
+    """Return the members of locked groups on root providers, for pairs of a group and a root provider."""
+    found: dict[tuple[int, int], list[Row[Any]]] = {place: [] for place in places}
+    roots = sorted({root_id for _, root_id in places})
+    for row in _MEMBERS_ON_ROOTS.rows(connection, sorted({group_id for group_id, _ in places}), roots=roots):
+        # Of each of these groups on each of these roots: some of the pairs were not asked for.
+        place = (row.consumer_group_id, row.root_provider_id)
+        if place in found:
+            found[place].append(row)
+    return found
+
+
+_MEMBERS_ON_ROOTS = bulk.Lookup(
+    _MEMBERS.where(consumers.c.root_provider_id.in_(bindparam("roots", expanding=True))), consumers.c.consumer_group_id
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +125,8 @@ class _GainedRoot:
     root_id: int
     members: Collection[str]
     written: Collection[str]
+    #: The members on it now; only where the policy is anti-affinity.
+    here: Sequence[Row[Any]]
 
     def verify(self) -> None:
         """Refuse the write if the group's rule does not allow it.
@@ -98,10 +139,10 @@ class _GainedRoot:
             self._verify_together()
 
     def _verify_apart(self) -> None:
-        here = {row.member for row in self._here()}
+        here = {row.member for row in self.here}
         if len(here) <= self.group.max_per_root:
             return
-        newcomers = self._newcomers()
+        newcomers = self._newcomers(self.here)
         for member in sorted(newcomers):
             there = len(here - newcomers)
             most = self.group.max_per_root
@@ -121,7 +162,7 @@ class _GainedRoot:
             return
         for member in sorted(self.members):
             others = {other: roots for other, roots in elsewhere.items() if other != member}
-            if others and member in self._newcomers():
+            if others and member in self._newcomers(self._here()):
                 raise self._refused(member, self._why_apart(member in elsewhere, others))
 
     def _why_apart(self, leaves: bool, others: Mapping[str, Collection[str]]) -> str:
@@ -134,16 +175,15 @@ class _GainedRoot:
                 return f"its member {other} is moving, and nobody joins before that has ended"
         return f"its members are on {roots}"
 
-    def _newcomers(self) -> set[str]:
+    def _newcomers(self, here: Sequence[Row[Any]]) -> set[str]:
         """Return those of the members that no consumer outside this write has on this root."""
-        return set(self.members).difference(row.member for row in self._here() if row.uuid not in self.written)
+        return set(self.members).difference(row.member for row in here if row.uuid not in self.written)
 
     def _here(self) -> Sequence[Row[Any]]:
         return self._rows(consumers.c.root_provider_id == self.root_id)
 
     def _rows(self, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
-        columns = (consumers.c.uuid, MEMBER.label("member"), resource_providers.c.uuid.label("root_uuid"))
-        query = placed(*columns).where(consumers.c.consumer_group_id == self.group.id, *conditions)
+        query = _MEMBERS.where(consumers.c.consumer_group_id == self.group.id, *conditions)
         return self.connection.execute(query).all()
 
     def _refused(self, member: str, reason: str) -> errors.GroupRuleRefused:

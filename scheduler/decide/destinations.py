@@ -143,7 +143,7 @@ class ClaimingDecision(Decision[Selections]):
             if isinstance(fault, errors.NoValidHost):
                 if (group := self.message.request_spec.server_group) is not None:
                     # Decided by another rule than the group's own, the refusal would be wrong.
-                    groups.bind(connection, group)
+                    groups.bind(connection, {group.uuid: group})
                 LOG.info("No valid host for %s instance(s): %s", fault.instances, fault.summary)
             raise fault
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from moorage.model import RequestSpec
+from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Host
 from scheduler.decide.funnel import FilterResult, Funnel
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS
@@ -52,6 +52,8 @@ class Evaluation:
         #: Whether no host has a multiplier of its own: such are not worked out for single hosts.
         self._is_uniform = not any(multiplier_key(weigher.name) in keys for weigher in funnel.weighers)
         self._entering, self._left_out = entering, frozenset(left_out)
+        #: The first candidates that were found, by row: those of hosts that have not changed since.
+        self.candidates: dict[int, AllocationRequest] = {}
         self._note(view)
 
     def ranking(self, ties: SeededTies, look_ahead: int = 1) -> Ranking:
@@ -78,6 +80,8 @@ class Evaluation:
         changed = self._changed(view)
         if changed is None:
             return False
+        for row in changed:
+            self.candidates.pop(row, None)
         rows = [row for row in changed.union(self._left_out) - out if self._entering[row]]
         if len(rows) > max(_FEW, len(view) // _SHARE_OF_ALL):
             return False

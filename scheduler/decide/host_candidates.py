@@ -6,10 +6,12 @@ One :class:`HostCandidates` serves one request and one growing plan: a host that
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest, Resources
 from placement_store import candidates
+from placement_store.candidates.problem import SearchRequest
 from placement_store.candidates.search_budget import SECONDS, SearchBudget
 from scheduler.view.provider_trees import CachedTree
 from scheduler.view.snapshot import Snapshot
@@ -21,6 +23,9 @@ MAX_REFUSALS_OF_A_HOST = 4
 MAX_STEPS_ON_A_HOST = 10_000
 #: Hosts on which the search may end unfinished before the request fails: thousands of them would take too long.
 MAX_UNDECIDED_HOSTS = 5
+
+#: Hosts whose candidate is remembered for the next requests with the same wishes. Arbitrary.
+_REMEMBERED = 1_000
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
@@ -83,10 +88,15 @@ class HostCandidates:
         self._steps = steps
         self._plain = only_resources(request)
         self._tried = tried
+        self._found: dict[int, AllocationRequest] | None = None
         #: The rows of hosts without a candidate.
         self.infeasible: set[int] = set()
         #: The rows among them on which the search was not finished, so that there may be one, with its error.
         self.undecided: dict[int, errors.SearchBoundReached] = {}
+
+    def remember_in(self, found: dict[int, AllocationRequest]) -> None:
+        """Use candidates that were found before, by row, and add to them; their owner drops those of changed hosts."""
+        self._found = found
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
         """Return the first candidate of a host that was not refused yet; None, if there is none or none was found.
@@ -97,10 +107,16 @@ class HostCandidates:
             return None
         node = view.hosts[row].compute_node_uuid
         tried = self._tried.get(node, ())
+        # What was refused is this request's own matter: then nothing is remembered.
+        found = None if tried else self._found
+        if found is not None and row in found:
+            return found[row]
         if len(tried) < MAX_REFUSALS_OF_A_HOST:
             try:
                 for candidate in self._candidates(view, row):
                     if not tried or amounts_of(candidate) not in tried:
+                        if found is not None and len(found) < _REMEMBERED:
+                            found[row] = candidate
                         return candidate
             except errors.SearchBoundReached as fault:
                 self.undecided[row] = fault
@@ -116,7 +132,13 @@ class HostCandidates:
         if self._plain is not None and cached.is_flat:
             return _candidates_of_flat_host(view, cached, self._plain)
         tree = view.host_tree(row)
-        return () if tree is None else candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget)
+        if tree is None:
+            return ()
+        return candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget, compiled=self._compiled)
+
+    @cached_property
+    def _compiled(self) -> SearchRequest:
+        return SearchRequest(self.request)
 
 
 def only_resources(request: ResourceRequest) -> Resources | None:

@@ -155,6 +155,7 @@ class Planner:
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
             evaluation = evaluations.of(self._funnel, view, request, entering, known_infeasible)
+            host_candidates.remember_in(evaluation.candidates)
             ranking = evaluation.ranking(ties, look_ahead)
             # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
             best = best_of(view, ranking, host_candidates, self._subset_size)
@@ -178,7 +179,9 @@ class Planner:
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
             infeasible = host_candidates.infeasible
-            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)
+            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)
+            host_candidates.remember_in(evaluation.candidates)
+            ranking = evaluation.ranking(ties)
         alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
         return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
 

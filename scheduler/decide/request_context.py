@@ -4,7 +4,7 @@ These are the other members of its server group, the servers that its hints name
 instance that moves. They are read for each plan; a request without any of them needs no read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -57,9 +57,26 @@ def is_needed(message: SelectDestinations) -> bool:
     return spec.server_group is not None or message.move is not None or bool(neighbours_named(spec))
 
 
-def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> RequestContext:
+#: The other members of server groups: by the uuid of the group, and the root provider that they are on.
+Members = Mapping[str, Mapping[str, OccupiedRoot]]
+
+
+def members_of_groups(connection: Connection, messages: Collection[SelectDestinations]) -> Members:
+    """Return the other members of the server groups that requests name, no two of them the same, in one statement."""
+    named = {
+        group.uuid: message.instance_uuids
+        for message in messages
+        if (group := message.request_spec.server_group) is not None
+    }
+    return {uuid: found.roots for uuid, found in groups.occupancies(connection, besides=named).items()}
+
+
+def read(
+    connection: Connection, message: SelectDestinations, names: ResourceClassNames, read_members: Members | None = None
+) -> RequestContext:
     """Return the context of a request as it is in the store now.
 
+    :param read_members: those of its server group, where they were read for several requests.
     :raises MoorageError: the instance cannot be moved as it is; see
         :func:`placement_store.claims.begin_move.require_movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.
@@ -68,7 +85,8 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
     neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
     group, members = message.request_spec.server_group, None
     if group is not None:
-        members = groups.occupancy(connection, group.uuid, besides=message.instance_uuids).roots
+        known = members_of_groups(connection, [message]) if read_members is None else read_members
+        members = known[group.uuid]
     if message.move is None:
         return RequestContext(members, neighbours=neighbours)
     [uuid] = message.instance_uuids

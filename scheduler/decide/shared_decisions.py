@@ -152,18 +152,21 @@ class SharedDecisions:
         """Read the contexts of requests in one transaction; null for a request whose context cannot be read so."""
 
         def work(connection: Connection) -> list[RequestContext | None]:
-            return [self._context(connection, message) for message in messages]
+            members = request_context.members_of_groups(connection, messages)
+            return [self._context(connection, message, members) for message in messages]
 
         if any(map(_has_context, messages)):
             with metrics.timed(CONTEXT):
                 return self._environment.database.read(work)
         return [request_context.NO_CONTEXT] * len(messages)
 
-    def _context(self, connection: Connection, message: SelectDestinations) -> RequestContext | None:
+    def _context(
+        self, connection: Connection, message: SelectDestinations, members: request_context.Members
+    ) -> RequestContext | None:
         if not _has_context(message):
             return request_context.NO_CONTEXT
         try:
-            return request_context.read(connection, message, self._environment.names)
+            return request_context.read(connection, message, self._environment.names, members)
         except NOT_PLANNED:
             return None
 

@@ -38,7 +38,7 @@ ALTERNATES = (
         promise=5,
         lost="An alternate suits a server only for as long as the others of its request are not claimed.",
         module="scheduler.decide.planner",
-        line="            ranking = evaluations.of(self._funnel, view, request, entering, infeasible).ranking(ties)",
+        line="            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)",
         broken="            _ = infeasible",
         tests=(
             "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_see_each_other",

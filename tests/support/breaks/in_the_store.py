@@ -166,8 +166,8 @@ GROUP_RULES = (
         promise=6,
         lost="The rules of server groups hold in the view alone.",
         module="placement_store.server_groups.rules",
-        line="            _GainedRoot(connection, group, root_id, members, written).verify()",
-        broken="            _ = _GainedRoot(connection, group, root_id, members, written)",
+        line="        _GainedRoot(connection, groups[group_id], root_id, members, written, there).verify()",
+        broken="        _ = _GainedRoot(connection, groups[group_id], root_id, members, written, there)",
         tests=(_GROUPS + "test_a_host_takes_so_many_of_an_anti_affinity_group_and_no_more",),
     ),
     Break(
@@ -175,8 +175,8 @@ GROUP_RULES = (
         promise=6,
         lost="Two members that are claimed at the same moment do not see each other.",
         module="placement_store.server_groups.rules",
-        line="    if group.policy in _HARD:",
-        broken="    if group.policy not in _HARD:",
+        line="    hard = [id_ for id_ in group_ids if id_ in groups and groups[id_].policy in _HARD]",
+        broken="    hard = [id_ for id_ in group_ids if id_ in groups and groups[id_].policy not in _HARD]",
         tests=(
             (
                 "tests/external/races/test_group_rule_races.py::"

@@ -160,7 +160,8 @@ class Groups:
 
     def occupancy(self, group: ServerGroup, *besides: Member) -> Occupancy:
         left_out = {member.uuid for member in besides}
-        return self.store.database.read(lambda connection: groups.occupancy(connection, group.uuid, left_out))
+        found = self.store.database.read(lambda connection: groups.occupancies(connection, {group.uuid: left_out}))
+        return found[group.uuid]
 
     def places(self) -> dict[str, set[str]]:
         """On which hosts the members hold something, they or their migrations, by their allocations alone."""

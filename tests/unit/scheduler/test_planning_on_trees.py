@@ -4,17 +4,18 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
 from support.scheduler.trees import child, groups, host_cache_of, node, provider_uuid
 
 from moorage import errors
-from moorage.model import ResourceGroup
+from moorage.model import AllocationRequest, ResourceGroup
 from placement_store import candidates
 from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.view.host_cache import HostCache
+from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
@@ -157,3 +158,42 @@ def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: 
     assert tree is not None
     found = next(candidates.search(tree, asked.resource_request), None)
     assert HostCandidates(asked.resource_request, {}).first(view, 0) == found
+
+
+def destinations(planned: DestinationPlan | NoHost) -> list[tuple[int, AllocationRequest]] | None:
+    """Return the hosts of a plan with their candidates, and then its alternates; null where it found no host."""
+    if isinstance(planned, NoHost):
+        return None
+    choices = [*planned.chosen, *(choice for alternates in planned.alternates for choice in alternates)]
+    return [(choice.row, choice.allocation_request) for choice in choices]
+
+
+#: A request and the host that another one takes devices of before it is planned, if it does.
+arrivals = st.lists(
+    st.tuples(st.integers(1, 2), st.integers(1, 3), st.none() | st.integers(0, 3)), min_size=1, max_size=12
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=4, max_size=4), arrivals)
+def test_candidates_that_are_remembered_are_those_that_a_search_finds_now(
+    gpus: list[int], asked: list[tuple[int, int, int | None]]
+) -> None:
+    providers = [
+        one
+        for host, number in enumerate(gpus)
+        for one in (node(host, **BASE), *(child(host, device, VGPU=3) for device in range(1, number + 1)))
+    ]
+    snapshot = host_cache_of(*providers, hosts=len(gpus)).snapshot()
+    view = PlannedView.of(snapshot, snapshot.classes)
+    kept = Planner(funnel(), 1)
+    for number, (amount, instances, other) in enumerate(asked):
+        wanted = groups(g={"VGPU": amount})
+        if other is not None:
+            taken = HostCandidates(spec(groups=wanted).resource_request, {}).first(view, other)
+            if taken is not None:
+                view.claim(other, taken)
+        message = select(count=instances, request_id=f"r{number}", num_alternates=2, groups=wanted)
+        planned = kept.plan(view, message, RefusedClaims())
+        fresh = Planner(funnel(), 1).plan(view, message, RefusedClaims())
+        assert destinations(planned) == destinations(fresh)
