@@ -34,14 +34,15 @@ class SuperInspection(SuperPart):
             ended = message.ended
             return _read(connection, ended=ended, subjects=subjects, uuids=uuids, limit=limit, after=after)
 
-        own = self._super.database.read(work)
+        # The cells first: an age counts until it is read, so that the super conductor's operations, which cause those of
+        # the cells, are older than these however long the answers take.
         answers, _faults = self._super.cells.ask_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
         )
+        own = self._super.database.read(work)
         together = [*own, *(state for answer in answers for state in answer)]
         if limit is not None:
             return lists.part_of(together, lists.operation_key, limit, after)
-        # The sort is stable: of the same age, the super conductor's come first, which have caused the cells'.
         return sorted(together, key=lambda state: -state.age)
 
     @serves(ShowOperation)

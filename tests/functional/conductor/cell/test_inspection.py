@@ -1,13 +1,18 @@
 """Test the lists of operations, attempts, residues and strangers that operators read."""
 
+import time
+
 import pytest
 from support.conductor.builders import World, node, report, wait_until
 
+from conductor.cell.endpoints.inspection import CellInspection
 from conductor.commands.timeline import holdings, timeline
 from moorage import errors, ids
+from moorage.bus.bus import serves
 from moorage.messages import (
     ListClaims,
     ListOperations,
+    ListOperationsInCell,
     ListStrangers,
     ReportHostsInCell,
     ReturnHosts,
@@ -38,6 +43,22 @@ def test_operations_are_listed_while_they_are_under_way_and_on_request_for_ever(
         ("build", True),
         ("build", False),
     ]
+
+
+def test_a_build_is_listed_before_its_part_in_the_cell_though_the_cell_answers_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_in_cell = CellInspection.list_operations
+
+    def slowly(cell: CellInspection, message: ListOperationsInCell) -> list[OperationSummary]:
+        time.sleep(1.0)
+        return list_in_cell(cell, message)
+
+    monkeypatch.setattr(CellInspection, "list_operations", serves(ListOperationsInCell)(slowly))
+    world.restart("cell")
+    world.becomes(*world.build(), "active")
+
+    assert [each.cell_uuid is None for each in listed(world, ended=True)] == [True, False]
 
 
 def test_the_operations_of_an_instance_include_the_build_it_came_with_and_the_cleaning_up_after_it(
