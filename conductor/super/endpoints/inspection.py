@@ -34,7 +34,7 @@ class SuperInspection(SuperPart):
             ended = message.ended
             return _read(connection, ended=ended, subjects=subjects, uuids=uuids, limit=limit, after=after)
 
-        # The cells first: an age counts until it is read, so that the super conductor's operations, which cause those of
+        # The cells first: an age counts until it is read, so that operations of the super conductor, which cause those of
         # the cells, are older than these however long the answers take.
         answers, _faults = self._super.cells.ask_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
