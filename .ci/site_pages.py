@@ -1,19 +1,24 @@
-"""The pages of the site that are written when it is built: commands, messages on the bus, and release notes."""
+"""The pages that are written when the site is built: commands, messages, options, classes, HTTP, release notes."""
 
+import json
 import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_relative_url
 from reno.config import Config
 from reno.loader import Loader
 
 from moorage.cli.shell import Shell
 
 sys.path.insert(0, str(Path(__file__).parent))
+import api_reference
+import option_reference
 import rpc_reference
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +29,7 @@ _SECTIONS |= {"security": "Security", "fixes": "Mended"}
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that no file holds."""
     pages = {"commands.md": commands(), "messages.md": rpc_reference.page(), "release-notes.md": release_notes()}
+    pages |= {"configuration.md": option_reference.page(), "http.md": http_operations()} | api_reference.pages()
     for name, page in pages.items():
         files.append(File.generated(config, name, content=page))
     return files
@@ -33,6 +39,35 @@ def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
     """Name the files of the check-out that the site does not hold, in place of links to them."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
     return re.sub(r"\[([^]]+)\]\(((?:\.\./)+[^)#]+)(?:#[^)]*)?\)", lambda link: _in_site(link, folder), markdown)
+
+
+def on_post_page(output: str, *, page: Any, **_: object) -> str:
+    """Load Mermaid from the site itself, on pages with a diagram: without that the theme fetches it from elsewhere."""
+    if 'class="mermaid"' not in output:
+        return output
+    script = get_relative_url("javascripts/mermaid.min.js", page.url)
+    return output.replace("</head>", f'<script src="{script}"></script></head>', 1)
+
+
+def http_operations() -> str:
+    """Return a page with every operation of the placement API, from the description that the server gives of itself."""
+    described = json.loads((ROOT / "docs" / "placement-api.openapi.json").read_text())
+    parts = [
+        "# HTTP: every operation of the placement API",
+        (
+            "Placement's HTTP API as `moorage placement-api` serves it, microversions 1.0 to 1.39. How it is run, and "
+            "where it differs: [Placement's HTTP API](placement-api.md). The same with parameters and documents, for "
+            "tools: [OpenAPI](placement-api.openapi.json)."
+        ),
+        "\n".join(["| method | path | what it does | |", "|---|---|---|---|", *_operations(described["paths"])]),
+    ]
+    return "\n\n".join(parts)
+
+
+def _operations(paths: dict[str, Any]) -> Iterator[str]:
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            yield f"| {method.upper()} | `{path}` | {operation['summary']} | {operation['description']} |"
 
 
 def commands() -> str:

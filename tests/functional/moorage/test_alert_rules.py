@@ -16,7 +16,7 @@ from moorage import metrics
 REPOSITORY = Path(__file__).parents[3]
 RULES = REPOSITORY / "etc/prometheus/moorage.rules.yml"
 DASHBOARD = REPOSITORY / "etc/grafana/moorage.json"
-PAGE = REPOSITORY / "docs/operator/metrics.md"
+PAGE = REPOSITORY / "docs/operator/runbook.md"
 SERIES = Path(__file__).parent / "alert_rules_test.yml"
 _NAME = re.compile(r"\bmoorage_\w+")
 
@@ -70,11 +70,9 @@ def test_each_label_by_which_something_is_chosen_is_one_of_the_metric() -> None:
                 assert label in known[name] | {"job", "instance", "le"}, expression
 
 
-def test_each_alert_has_a_summary_a_severity_and_a_section_in_the_docs() -> None:
-    sections = {
-        re.sub(r"[^a-z-]", "", heading.lower().replace(" ", "-"))
-        for heading in re.findall(r"^#+ (.*)$", PAGE.read_text(), re.MULTILINE)
-    }
+def test_each_alert_has_a_summary_a_severity_and_a_section_of_the_runbook_that_names_it() -> None:
+    parts = re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)
+    sections = {found[1]: part for part in parts if (found := re.search(r"\{#([a-z-]+)\}$", part.splitlines()[0]))}
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names))
     for rule in rules():
@@ -82,7 +80,13 @@ def test_each_alert_has_a_summary_a_severity_and_a_section_in_the_docs() -> None
         assert rule["labels"]["severity"] in {"warning", "critical"}
         page, _, section = rule["annotations"]["runbook_url"].partition("#")
         assert (REPOSITORY / page).samefile(PAGE)
-        assert section in sections, rule["alert"]
+        assert f"`{rule['alert']}`" in sections[section]
+        assert "- **Cure**" in sections[section], section
+
+
+def test_the_runbook_names_no_alert_that_is_not_there() -> None:
+    named = set(re.findall(r"`(Moorage[A-Za-z]+)`", PAGE.read_text()))
+    assert named == {rule["alert"] for rule in rules()}
 
 
 @pytest.fixture

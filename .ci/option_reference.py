@@ -1,0 +1,58 @@
+"""The reference of the options in moorage.conf, written from their declarations when the site is built."""
+
+import re
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from moorage.config import options
+from scheduler.plugins import loading
+
+_INTRODUCTION = """
+Every option of `moorage.conf` that is Moorage's own: its default, its limits, and what it does. The file is the one of
+`--config-file`, else of `MOORAGE_CONFIG`, else `/etc/moorage/moorage.conf`. The libraries' options (`transport_url` and
+`[oslo_messaging_rabbit]`, logging, CORS, policy) are in `etc/moorage/moorage.conf.sample` with all others.
+
+A name that does not exist is refused, with the file and the section. What a scheduler takes over without a restart:
+[the policy of a scheduler](policy.md).
+""".strip()
+
+
+def page() -> str:
+    """Return the page: a section for each group, and one for each of its options."""
+    groups: dict[str, list[cfg.Opt]] = {}
+    for group, listed in [*options.list_opts(), *loading.list_opts()]:
+        groups.setdefault(group, []).extend(listed)
+    parts = ["# Configuration reference", _INTRODUCTION]
+    for group in sorted(groups):
+        parts.append(f"## [{group}] {{#{group.lower()}}}")
+        parts += [part for option in groups[group] for part in _option(group, option)]
+    return "\n\n".join(parts)
+
+
+def _option(group: str, option: cfg.Opt) -> Iterator[str]:
+    yield f"### {option.name} {{#{group.lower()}.{option.name}}}"
+    yield "· ".join(f"{word} " for word in [f"`[{group}] {option.name}`", *_facts(option)]).strip()
+    yield _escaped(option.help or "")
+
+
+def _facts(option: cfg.Opt) -> Iterator[str]:
+    default = option.sample_default if option.sample_default is not None else option.default
+    if isinstance(default, list):
+        default = ",".join(map(str, default))
+    yield str(option.type.type_name if hasattr(option.type, "type_name") else option.type)
+    yield f"default `{default}`" if default not in (None, "") else "no default"
+    least, most = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    if least is not None:
+        yield f"at least {least:g}"
+    if most is not None:
+        yield f"at most {most:g}"
+    if choices := getattr(option.type, "choices", None):
+        yield "one of " + ", ".join(f"`{choice}`" for choice in choices)
+    if option.secret:
+        yield "secret"
+
+
+def _escaped(text: str) -> str:
+    """Return a help text as Markdown in which no character has a meaning of its own."""
+    return re.sub(r"([\\`*_<>\[\]])", r"\\\1", text)

@@ -1,0 +1,79 @@
+"""Each command that a page names exists, and takes the options that the page gives it."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from moorage.cli.shell import Shell
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/operator").glob("*.md")])
+#: What stands between backquotes, where it may be broken over two lines, and what stands in a block, line by line.
+INLINE = re.compile(r"(?<!`)`(moorage [^`]+)`(?!`)")
+BLOCK = re.compile(r"^(?:    |\$ |    \$ )?(moorage [a-z].*(?:\\\n.*)*)", re.MULTILINE)
+
+
+def texts(page: Path) -> Iterator[str]:
+    """The commands of a page, each on one line; a table's cell ends one."""
+    source = page.read_text()
+    for fence in re.findall(r"^ *```(?:sh|)\n(.*?)^ *```", source, re.MULTILINE | re.DOTALL):
+        yield from BLOCK.findall(fence)
+    outside = re.sub(r"^ *```.*?^ *```", "", source, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"^ {4,}(?:\$ )?(moorage [a-z].*(?:\\\n.*)*)", outside, re.MULTILINE)
+    yield from INLINE.findall(outside)
+
+
+@cache
+def parsers() -> dict[str, set[str]]:
+    """Each command with the options that it takes."""
+    shell = Shell()
+    found = {}
+    for point in metadata.entry_points(group="moorage.cli"):
+        name = point.name.replace("_", " ")
+        found[name] = options(point.load()(shell, None, cmd_name=name).get_parser(f"moorage {name}"))
+    found["help"] = set()
+    return found
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {word for action in parser._actions for word in action.option_strings}
+
+
+def faults(text: str) -> Iterator[str]:
+    words = text.replace("\\\n", " ").split("#")[0].split("|")[0].split()[1:]
+    while words and words[0].startswith("--"):  # options of the command itself, each with a value
+        if words[0] not in options(Shell().parser):
+            yield f"moorage has no {words[0]}"
+        words = words[1 if words[0] in ("--help", "--version") else 2 :]
+    ends = [count for count in range(len(words), 0, -1) if " ".join(words[:count]) in parsers()]
+    if not ends:
+        # The beginning of several, as `moorage resource provider ...`, names them all.
+        begun = " ".join(word for word in words if re.fullmatch(r"[a-z-]+", word))
+        if words and not any(name.startswith(begun) for name in parsers()):
+            yield f"there is no command: moorage {begun}"
+        return
+    taken = parsers()[" ".join(words[: ends[0]])]
+    for word in words[ends[0] :]:
+        option = re.match(r"\[?(--?[a-z][a-z-]*)", word)
+        if option and option[1] not in taken:
+            yield f"moorage {' '.join(words[: ends[0]])} has no {option[1]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_command_on_a_page_exists_and_takes_its_options(page: Path) -> None:
+    assert [fault for text in texts(page) for fault in faults(text)] == []
+
+
+def test_commands_are_found_on_the_pages() -> None:
+    assert sum(1 for page in PAGES for _ in texts(page)) > 200
+
+
+def test_a_command_that_does_not_exist_and_an_unknown_option_are_found() -> None:
+    assert list(faults("moorage hosts list")) == ["there is no command: moorage hosts list"]
+    assert list(faults("moorage host list --colour red")) == ["moorage host list has no --colour"]
+    assert list(faults("moorage host set NAME --forced-down")) == []
