@@ -60,7 +60,7 @@ _PAGES: dict[str, tuple[str, str, list[Any]]] = {
         "API: Driver",
         (
             "The contract between an agent and its hypervisors, from `compute.driver`. An entry point of "
-            "`moorage.drivers` names the class, and `[compute] driver` the entry point. `compute/fake` is a whole driver."
+            "`moorage.drivers` names the class, and `[compute] driver` the entry point. `compute/fake` is one."
         ),
         [driver.Driver, driver.GuestSpec, driver.GuestOrder, driver.ReshapeNeeded, provider_tree.ProviderTree],
     ),

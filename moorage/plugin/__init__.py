@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from oslo_config import cfg
 
-from moorage.model import RequestSpec
+from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin.attributes import BadValue as BadValue
 from moorage.plugin.attributes import measured as measured
 from moorage.plugin.host import Host as Host
@@ -72,6 +72,17 @@ class Filter(ABC):
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
         """Return for each row whether its host passes; to be overridden where all hosts can be computed at once."""
         return np.fromiter((self.passes(view.host(row), request) for row in range(len(view))), dtype=np.bool_)
+
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Return whether a host that passes may serve ``request`` by this allocation candidate of its providers.
+
+        A filter that leaves out some of a host's candidates overrides it; otherwise it costs nothing. Called for the
+        best hosts alone, candidate by candidate, until one passes; a host of which none passes is left out, with the
+        filter's ``reason``. The answer depends on the host, the candidate and the request alone, and once a host is
+        fuller the same candidate must not pass again. A host may have thousands of candidates: the calls count against
+        the budget of the request's searches.
+        """
+        return True
 
 
 class ConditionsFilter(Filter):

@@ -3,6 +3,7 @@
 It needs no test runner and no service: a check raises ``AssertionError`` with a sentence about the fault.
 """
 
+from moorage.testing.builders import candidate as candidate
 from moorage.testing.builders import cloud as cloud
 from moorage.testing.builders import host as host
 from moorage.testing.builders import inventory as inventory

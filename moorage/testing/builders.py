@@ -6,7 +6,7 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage.ids import derived
-from moorage.model import Flavor, Image, RequestSpec
+from moorage.model import UNSUFFIXED, AllocationRequest, Flavor, Image, ProviderAmounts, RequestSpec
 from moorage.plugin import Aggregate, Cloud, Filter, Host, HostInventory, RequestFilter, Weigher
 from moorage.testing.hosts import ListedHosts
 
@@ -84,6 +84,18 @@ def request(
         "scheduler_hints": dict(hints or {}),
     }
     return RequestSpec(**values | changes)
+
+
+def candidate(
+    allocations: Mapping[str, Mapping[str, int]], mappings: Mapping[str, Iterable[str]] | None = None
+) -> AllocationRequest:
+    """Return an allocation candidate: amounts by resource class for each provider's uuid.
+
+    :param mappings: the providers that serve each resource group; by default all serve the unsuffixed one.
+    """
+    served = {suffix: tuple(uuids) for suffix, uuids in (mappings or {UNSUFFIXED: allocations}).items()}
+    amounts = {uuid: ProviderAmounts(resources=dict(each)) for uuid, each in allocations.items()}
+    return AllocationRequest(allocations=amounts, mappings=served)
 
 
 def cloud(aggregates: Iterable[Aggregate] = (), traits: Iterable[str] = ()) -> Cloud:

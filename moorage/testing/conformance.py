@@ -14,8 +14,8 @@ import numpy as np
 
 from moorage import errors
 from moorage.model import RequestSpec
-from moorage.plugin import Aggregate, BadValue, Filter, HostView, RequestFilter, RequestRefused, Weigher
-from moorage.testing.builders import cloud, settings_of
+from moorage.plugin import Aggregate, BadValue, Filter, Host, HostView, RequestFilter, RequestRefused, Weigher
+from moorage.testing.builders import candidate, cloud, settings_of
 from moorage.testing.describe import faultless, of_host, of_request
 from moorage.testing.samples import Sample, Words, samples
 
@@ -176,10 +176,38 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
                 f"{name} does not say why it refuses {of_host(host)}, but {why!r}",
             )
     answers = [bool(answer) for answer in alone]
+    of_candidates = [_of_candidates(plugin, host, request) for host in hosts]
     _require(
-        _concerned(plugin, request) or all(answers),
+        _concerned(plugin, request) or all(answers + [each for some in of_candidates for each in some]),
         f"{name} is not concerned, and refuses hosts: {of_request(request)}",
     )
+    return answers
+
+
+def _of_candidates(plugin: Filter, host: Host, request: RequestSpec) -> list[bool]:
+    """Return a filter's decision on an allocation candidate of each provider of a host, if it decides on any.
+
+    :raises AssertionError: it is no boolean, changes the candidate, or differs when it is asked again.
+    """
+    name = type(plugin).__name__
+    if type(plugin).passes_candidate is Filter.passes_candidate:
+        return []
+    answers = []
+    for uuid in sorted(host.providers):
+        amounts = {uuid: request.resource_request.totals()}
+        shown = candidate(amounts)
+        try:
+            answer = plugin.passes_candidate(host, shown, request)
+            again = plugin.passes_candidate(host, shown, request)
+        except BadValue:
+            continue
+        _require(
+            isinstance(answer, bool | np.bool_),
+            f"{name} says {answer!r} of a candidate of {host.service_host}, which is neither true nor false",
+        )
+        _require(answer == again, f"{name} says {answer} of a candidate of {host.service_host}, and then {again}")
+        _require(shown == candidate(amounts), f"{name} has changed a candidate of {host.service_host}: {amounts}")
+        answers.append(bool(answer))
     return answers
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moorage import errors, metrics
-from moorage.model import FilterCount, RequestSpec
+from moorage.model import AllocationRequest, FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.decide.ranking import Contribution, Ranking, RowArray, SeededTies
@@ -70,6 +70,9 @@ class Funnel:
     ) -> None:
         self.filters = filters
         self.weighers = weighers
+        self._of_candidates = [
+            each for each in filters if type(each[1]).passes_candidate is not Filter.passes_candidate
+        ]
         self.plugin_failures = plugin_failures or PluginFailures()
 
     def check(self, request: RequestSpec) -> None:
@@ -113,6 +116,43 @@ class Funnel:
             else:
                 stages.append(Stage(name, reason_of(plugin), left, plugin))
         return FilterResult(entering, stages)
+
+    def candidate_filters(self, request: RequestSpec) -> Sequence[Named[Filter]]:
+        """Return the filters that may leave out allocation candidates of a host for a request; mostly none.
+
+        :raises BrokenPlugin: a filter has raised.
+        """
+        concerned = []
+        for each in self._of_candidates:
+            if self.plugin_failures.is_skipped("filter", each.name):
+                continue
+            try:
+                with self.plugin_failures.timed("filter", each.name):
+                    if _concerns(Filter, each.plugin, request):
+                        concerned.append(each)
+            except PLUGIN_EXCEPTIONS as fault:
+                self.plugin_failures.handle("filter", each.name, fault)
+        return concerned
+
+    def refuses_candidate(
+        self, each: Named[Filter], host: Host, candidate: AllocationRequest, request: RequestSpec
+    ) -> bool:
+        """Return whether a filter leaves out an allocation candidate of a host; False once the filter is skipped.
+
+        :raises BrokenPlugin: the filter has raised, or has returned no boolean.
+        """
+        name, plugin = each
+        if self.plugin_failures.is_skipped("filter", name):
+            return False
+        try:
+            with self.plugin_failures.timed("filter", name):
+                passes = plugin.passes_candidate(host, candidate, request)
+            if not isinstance(passes, bool | np.bool_):
+                raise TypeError(f"it says {passes!r:.60} of an allocation candidate, which is no boolean")
+        except PLUGIN_EXCEPTIONS as fault:
+            self.plugin_failures.handle("filter", name, fault)
+            return False
+        return not passes
 
     def reasons_against(self, host: Host, request: RequestSpec) -> list[str]:
         """Return the reason of each filter that refuses one host: its reason for this host, where it has one.

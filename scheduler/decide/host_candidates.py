@@ -9,10 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest, Resources
+from moorage.model import (
+    UNSUFFIXED,
+    AllocationRequest,
+    ProviderAmounts,
+    RequestSpec,
+    ResourceGroup,
+    ResourceRequest,
+    Resources,
+)
 from placement_store import candidates
 from placement_store.candidates.problem import SearchRequest
 from placement_store.candidates.search_budget import SECONDS, SearchBudget
+from scheduler.decide.funnel import Funnel, reason_of
 from scheduler.view.provider_trees import CachedTree
 from scheduler.view.snapshot import Snapshot
 
@@ -26,6 +35,9 @@ MAX_UNDECIDED_HOSTS = 5
 
 #: Hosts whose candidate is remembered for the next requests with the same wishes. Arbitrary.
 _REMEMBERED = 1_000
+
+#: Why a host that passed every filter is left out.
+NO_CANDIDATE = "has no providers that can serve all groups of the request together"
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
@@ -68,12 +80,52 @@ class RefusedClaims:
         self.tried.clear()
 
 
+class CandidateFilters:
+    """Ask the filters that leave out candidates of a host, for one request.
+
+    :raises BrokenPlugin: a filter has raised.
+    """
+
+    def __init__(self, funnel: Funnel, request: RequestSpec) -> None:
+        self._funnel = funnel
+        self._request = request
+        self._filters = funnel.candidate_filters(request)
+
+    def __bool__(self) -> bool:
+        return bool(self._filters)
+
+    def judged(
+        self, view: Snapshot, row: int, found: Iterable[AllocationRequest], budget: SearchBudget
+    ) -> Iterable[tuple[AllocationRequest, str | None]]:
+        """Yield each candidate of a host, with the name of the filter that leaves it out, if one does.
+
+        :raises BrokenPlugin: a filter has raised, or has returned no boolean.
+        :raises SearchBoundReached: the filters were asked so long that the budget is used up.
+        """
+        host = view.host(row)
+        for candidate in found:
+            refused_by = None
+            for each in self._filters:
+                with budget.running():
+                    budget.take_step()
+                    refuses = self._funnel.refuses_candidate(each, host, candidate, self._request)
+                if refuses:
+                    refused_by = each.name
+                    break
+            yield candidate, refused_by
+
+    def reason(self, name: str) -> str:
+        """Return the reason of the filter of this name."""
+        return next(reason_of(plugin) for each, plugin in self._filters if each == name)
+
+
 class HostCandidates:
     """Find the first allocation candidate of a host for one request.
 
     :param tried: candidates to pass over, by compute node.
     :param budget: shared by all searches for the request; by default a new one.
     :param steps: positions that the search visits on one host.
+    :param filters: leave out candidates; null for none.
     """
 
     def __init__(
@@ -82,7 +134,9 @@ class HostCandidates:
         tried: Mapping[str, Collection[Amounts]],
         budget: SearchBudget | None = None,
         steps: int = MAX_STEPS_ON_A_HOST,
+        filters: CandidateFilters | None = None,
     ) -> None:
+        self.filters = filters or None
         self.request = request
         self.budget = budget or SearchBudget()
         self._steps = steps
@@ -93,6 +147,8 @@ class HostCandidates:
         self.infeasible: set[int] = set()
         #: The rows among them on which the search was not finished, so that there may be one, with its error.
         self.undecided: dict[int, errors.SearchBoundReached] = {}
+        #: The rows among the infeasible ones whose last candidate a filter has left out, with the filter's name.
+        self.refused: dict[int, str] = {}
 
     def remember_in(self, found: dict[int, AllocationRequest]) -> None:
         """Use candidates that were found before, by row, and add to them; their owner drops those of changed hosts."""
@@ -107,14 +163,17 @@ class HostCandidates:
             return None
         node = view.hosts[row].compute_node_uuid
         tried = self._tried.get(node, ())
-        # What was refused is this request's own matter: then nothing is remembered.
-        found = None if tried else self._found
+        # What was refused is this request's own matter, and a filter is asked anew by each: then nothing is remembered.
+        found = None if tried or self.filters is not None else self._found
         if found is not None and row in found:
             return found[row]
         if len(tried) < MAX_REFUSALS_OF_A_HOST:
             try:
-                for candidate in self._candidates(view, row):
-                    if not tried or amounts_of(candidate) not in tried:
+                for candidate, refused_by in self._filtered(view, row):
+                    if refused_by is not None:
+                        self.refused[row] = refused_by
+                    elif not tried or amounts_of(candidate) not in tried:
+                        self.refused.pop(row, None)
                         if found is not None and len(found) < _REMEMBERED:
                             found[row] = candidate
                         return candidate
@@ -124,6 +183,17 @@ class HostCandidates:
                     raise
         self.infeasible.add(row)
         return None
+
+    def reason(self, row: int) -> str:
+        """Return why a host has no candidate, as text that follows its name."""
+        if self.filters is not None and row in self.refused:
+            return self.filters.reason(self.refused[row])
+        return NO_CANDIDATE
+
+    def _filtered(self, view: Snapshot, row: int) -> Iterable[tuple[AllocationRequest, str | None]]:
+        if self.filters is None:
+            return ((candidate, None) for candidate in self._candidates(view, row))
+        return self.filters.judged(view, row, self._candidates(view, row), self.budget)
 
     def _candidates(self, view: Snapshot, row: int) -> Iterable[AllocationRequest]:
         cached = view.trees[row]

@@ -18,7 +18,7 @@ from scheduler.decide.evaluation import Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
-from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
+from scheduler.decide.host_candidates import NO_CANDIDATE, CandidateFilters, HostCandidates, RefusedClaims
 from scheduler.decide.ranking import SeededTies, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView
@@ -26,7 +26,6 @@ from scheduler.view.snapshot import Snapshot
 
 #: The stage after the filters: of the hosts that passed them all, those without an allocation candidate.
 CANDIDATES = "candidates"
-_NO_CANDIDATE = "has no providers that can serve all groups of the request together"
 #: Stages before the filters: the host that a moving server leaves, and the hosts too small for all new members of an
 #: affinity group.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
@@ -142,7 +141,12 @@ class Planner:
     ) -> DestinationPlan | NoHost:
         message, refused_claims, request = task.message, task.refused_claims, task.message.request_spec
         seed = seed_of(message.request_id)
-        host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
+        host_candidates = HostCandidates(
+            request.resource_request,
+            refused_claims.tried,
+            refused_claims.budget,
+            filters=CandidateFilters(self._funnel, request),
+        )
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
         ties = SeededTies(view.ties, seed)
@@ -230,7 +234,7 @@ class Planner:
         filtered = self._funnel.filter(view, request, _entering(view, before))
         stages = [*before, *filtered.stages]
         if filtered.left.any():
-            stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(filtered.left, host_candidates.infeasible)))
+            stages += _candidate_stages(filtered.left, host_candidates, host_candidates.infeasible)
         return FilterResult(_all(view), stages)
 
 
@@ -327,11 +331,22 @@ def _stages(
     """Return the stages that removed hosts before a choice, the search for candidates included."""
     stages = list(before)
     if known_infeasible:
-        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(_entering(view, before), known_infeasible)))
+        stages += _candidate_stages(_entering(view, before), host_candidates, known_infeasible)
     stages.extend(filtered.stages)
     if len(host_candidates.infeasible) > len(known_infeasible):
-        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, without(filtered.left, host_candidates.infeasible)))
+        stages += _candidate_stages(filtered.left, host_candidates, host_candidates.infeasible)
     return stages
+
+
+def _candidate_stages(left: BoolArray, host_candidates: HostCandidates, infeasible: Collection[int]) -> Iterator[Stage]:
+    """Yield the stages that removed infeasible hosts: for the candidates that filters left out, one a reason."""
+    by_reason: dict[str, set[int]] = {NO_CANDIDATE: set()}
+    for row in infeasible:
+        by_reason.setdefault(host_candidates.reason(row), set()).add(row)
+    for reason, rows in by_reason.items():
+        if rows or len(by_reason) == 1:
+            left = without(left, rows)
+            yield Stage(CANDIDATES, reason, left)
 
 
 def _rows_of(view: Snapshot, node_uuids: Collection[str]) -> set[int]:

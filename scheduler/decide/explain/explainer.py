@@ -157,7 +157,7 @@ class Explainer:
         if row == trace.chosen:
             return "is the one that is taken"
         if trace.host_candidates.first(self._view, row) is None:
-            return "has no providers that can serve all groups of the request together"
+            return trace.host_candidates.reason(row)
         ranking = trace.ranking
         if ranking is None:
             return "could serve the request"

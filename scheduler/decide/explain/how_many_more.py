@@ -18,7 +18,7 @@ from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, WhatIf
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import HostCandidates, only_resources
+from scheduler.decide.host_candidates import CandidateFilters, HostCandidates, only_resources
 from scheduler.view.inventory_columns import InventoryArrays
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -56,6 +56,7 @@ class InstanceCounter:
         self._view = view
         self._request = request
         self._wanted = request.resource_request
+        self._candidate_filters = CandidateFilters(funnel, request)
         self._feasible = feasible
         self._clock = clock
         self._deadline = clock() + seconds
@@ -174,14 +175,15 @@ class InstanceCounter:
 
     def _count_on(self, rows: IntArray, most: IntArray) -> _Count:
         """Return how many would fit on these hosts together."""
-        by_columns = self._view.flat[rows] & (set(self._wanted.groups) == {UNSUFFIXED})
+        plain = set(self._wanted.groups) == {UNSUFFIXED} and not self._candidate_filters
+        by_columns = self._view.flat[rows] & plain
         counted = int(most[rows[by_columns]].sum())
         others = rows[~by_columns]
         if not len(others):
             return _Count(counted)
         found = (
             self._count_by_placing(others, most)
-            if only_resources(self._wanted) is None
+            if self._candidate_filters or only_resources(self._wanted) is None
             else self._count_by_distribution(others, most)
         )
         return _Count(counted + found.more, found.exact)
@@ -227,7 +229,7 @@ class InstanceCounter:
     def _count_by_placing(self, rows: IntArray, most: IntArray) -> _Count:
         """Place one instance after another on these hosts, until nothing fits or the time is up."""
         planned = PlannedView.of(self._view, self._totals)
-        host_candidates = HostCandidates(self._wanted, {}, self._budget)
+        host_candidates = HostCandidates(self._wanted, {}, self._budget, filters=self._candidate_filters)
         more, exact = 0, True
         for row in rows.tolist():
             here = 0

@@ -176,7 +176,9 @@ class NearestMisses:
             stages = self._filtered.stages
             entered = stages[number - 1].left if number else self._filtered.entered
             rows = np.flatnonzero(entered & ~stages[number].left)
-            self._removed[number] = RemovedHosts(self._view, rows, self._requested, self._host_candidates.infeasible)
+            # Hosts whose candidates a filter has left out lack nothing.
+            infeasible = self._host_candidates.infeasible - self._host_candidates.refused.keys()
+            self._removed[number] = RemovedHosts(self._view, rows, self._requested, infeasible)
         return self._removed[number]
 
     def nearest_rows(self, *, lacking: bool) -> Iterator[tuple[int, int]]:
