@@ -17,7 +17,7 @@ from support.scheduler.plugin_strategies import INSTANCES, snapshots
 
 from filters.io_ops import IoOpsFilter
 from filters.requests.extra_specs import ExtraSpecsRequestFilter
-from moorage.model import RequestSpec
+from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import Amount, BoolArray, Cloud, Filter, FloatArray, Host, HostView, RequestFilter, Weigher
 from moorage.testing import (
     ListedHosts,
@@ -257,9 +257,47 @@ class NoHelp(Sound):
     options: ClassVar[Sequence[cfg.Opt]] = [cfg.IntOpt("most", default=1)]
 
 
+class VagueOfCandidates(Sound):
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
+        return "yes"  # type: ignore[return-value]
+
+
+class WritingCandidates(Sound):
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
+        candidate.allocations.clear()
+        return True
+
+
+class Alternating(Sound):
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self.last = False
+
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
+        self.last = not self.last
+        return self.last
+
+
+class UnconcernedByCandidates(Filter):
+    reason = "has no candidate that is liked"
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+    def concerns(self, request: RequestSpec) -> bool:
+        return False
+
+    def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:
+        return False
+
+
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
+        (VagueOfCandidates, "'yes' of a candidate of host., which is neither true nor false"),
+        (WritingCandidates, "has changed a candidate of host."),
+        (Alternating, "says True of a candidate of host., and then False"),
+        (UnconcernedByCandidates, "is not concerned, and refuses hosts"),
         (AnotherMask, "AnotherMask says True of host0 alone, and False in its mask"),
         (Integers, "mask is no array of . booleans"),
         (Unconcerned, "is not concerned, and refuses hosts"),
