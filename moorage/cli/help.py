@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: The groups of commands, by the first word or words of their names; the longest that fits counts.
 _GROUPS: Mapping[str, Sequence[str]] = {
-    "Services": ("scheduler", "conductor", "compute", "placement", "placement-api", "db", "cell"),
+    "Services": ("scheduler", "conductor", "compute", "placement", "placement-api", "dashboard", "db", "cell"),
     "Servers": ("instance", "migration", "server-group"),
     "Hosts": ("host", "aggregate"),
     "Placement": ("resource", "trait", "allocation", "claim"),

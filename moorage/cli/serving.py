@@ -1,16 +1,17 @@
 """The base of the commands that run a service until a signal ends it."""
 
 import argparse
+from collections.abc import Sequence
 
 from moorage import errors
-from moorage.cli.command import Configured, argument
+from moorage.cli.command import Argument, Configured, argument
 from moorage.service import process
 
 
 class Serving(Configured):
     """A command that runs a service; mixed in before a cliff command class."""
 
-    arguments = (
+    arguments: Sequence[Argument] = (
         argument(
             "--metrics-port",
             type=int,

@@ -9,7 +9,7 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.config import compute, conductor, placement_api, scheduler, unknown
+from moorage.config import compute, conductor, dashboard, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 #: The name of a value's file in messages of oslo.config, which is written for its developers.
@@ -153,6 +153,7 @@ GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "compute": compute.COMPUTE,
     "fake_driver": compute.FAKE_DRIVER,
     "placement_api": placement_api.PLACEMENT_API,
+    "dashboard": dashboard.DASHBOARD,
 }
 
 

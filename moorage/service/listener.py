@@ -1,8 +1,8 @@
-"""The HTTP listener of a service's process, for Prometheus and for whatever supervises the process."""
+"""HTTP listeners within a service's process: for Prometheus, for whatever supervises the process, and for operators."""
 
 import logging
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import waitress
 from oslo_config import cfg
@@ -11,6 +11,9 @@ from waitress import wasyncore
 from moorage import errors
 from moorage.service import probes
 from moorage.service.readiness import Readiness
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 LOG = logging.getLogger(__name__)
 
@@ -24,20 +27,85 @@ _SILENT_SECONDS = 10
 _TURN_SECONDS = 0.5
 
 
-class Listener:
+class HttpListener:
+    """Serve a WSGI application from a thread of its own: an event loop reads requests, a few threads answer them.
+
+    :param group: the group of the options with the address, for errors.
+    :param options: their names.
+    """
+
+    def __init__(
+        self,
+        application: "WSGIApplication",
+        host: str,
+        port: int,
+        *,
+        group: str,
+        options: str,
+        threads: int = _THREADS,
+        connections: int = _CONNECTIONS,
+        silent_seconds: int = _SILENT_SECONDS,
+    ) -> None:
+        self._application = application
+        self.host = host
+        self.port = port
+        self._named = f"[{group}] {options}"
+        self._threads = threads
+        self._connections = connections
+        self._silent_seconds = silent_seconds
+        self._channels: dict[int, Any] = {}
+        self._ended = threading.Event()
+        self._server: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"listener of [{group}]", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen.
+
+        :raises ConfigurationError: the address cannot be listened on.
+        """
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        try:
+            self._server = waitress.create_server(
+                self._application,
+                host=self.host,
+                port=self.port,
+                map=self._channels,
+                threads=self._threads,
+                connection_limit=self._connections,
+                channel_timeout=self._silent_seconds,
+                cleanup_interval=1,
+                asyncore_use_poll=True,
+                clear_untrusted_proxy_headers=False,
+                ident=None,
+            )
+        except (OSError, ValueError) as fault:
+            reason = f"{self._named}: {self.host}:{self.port} cannot be listened on: {fault}"
+            raise errors.ConfigurationError(reason=reason) from fault
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the listener; an answer under way is sent if its client takes it at once."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            wasyncore.loop(timeout=_TURN_SECONDS, use_poll=True, map=self._channels, count=1)
+        self._server.task_dispatcher.shutdown()
+        wasyncore.close_all(self._channels)
+
+
+class Listener(HttpListener):
     """Serve what is seen of a process from outside, from before its service starts until it has stopped.
 
     :param readiness: whether the process can do its work.
     """
 
     def __init__(self, host: str, port: int, readiness: Readiness) -> None:
-        self._host = host
-        self._port = port
+        served = probes.application(readiness)
+        super().__init__(served, host, port, group="service", options="metrics_host and metrics_port")
         self.readiness = readiness
-        self._channels: dict[int, Any] = {}
-        self._ended = threading.Event()
-        self._server: Any = None
-        self._thread = threading.Thread(target=self._run, name="listener of metrics", daemon=True)
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, number: int = 0) -> "Listener | None":
@@ -54,40 +122,9 @@ class Listener:
         return cls(conf.service.metrics_host, port + number, Readiness())
 
     def start(self) -> None:
-        """Begin to listen.
+        """Begin to listen, and log the address.
 
         :raises ConfigurationError: the address cannot be listened on.
         """
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        address = f"{self._host}:{self._port}"
-        try:
-            self._server = waitress.create_server(
-                probes.application(self.readiness),
-                host=self._host,
-                port=self._port,
-                map=self._channels,
-                threads=_THREADS,
-                connection_limit=_CONNECTIONS,
-                channel_timeout=_SILENT_SECONDS,
-                cleanup_interval=1,
-                asyncore_use_poll=True,
-                clear_untrusted_proxy_headers=False,
-                ident=None,
-            )
-        except (OSError, ValueError) as fault:
-            reason = f"[service] metrics_host and metrics_port: {address} cannot be listened on: {fault}"
-            raise errors.ConfigurationError(reason=reason) from fault
-        self._thread.start()
-        LOG.info("Metrics, /healthz and /readyz are served at %s", address)
-
-    def stop(self) -> None:
-        """Close the listener; an answer under way is sent if its client takes it at once."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            wasyncore.loop(timeout=_TURN_SECONDS, use_poll=True, map=self._channels, count=1)
-        self._server.task_dispatcher.shutdown()
-        wasyncore.close_all(self._channels)
+        super().start()
+        LOG.info("Metrics, /healthz and /readyz are served at %s:%s", self.host, self.port)

@@ -68,16 +68,18 @@ def _documented(name: str, about: Sequence[tuple[str, str]]) -> policy.RuleDefau
 class PolicyEnforcer:
     """The rules' defaults and the operator's policy file, which is read again when it changes.
 
+    :param rules: the rules with their defaults; those of the API if none are given.
+
     A decision is cached for a moment: looking for changed files and evaluating the rules is a sixth of the cost of a
     write in this process.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault] | None = None) -> None:
         self._enforcer = policy.Enforcer(conf)
         # Old defaults are documented; every process would log them again.
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.suppress_default_change_warnings = True
-        self._enforcer.register_defaults(list_rules())
+        self._enforcer.register_defaults(list_rules() if rules is None else rules)
         self._enforcer.load_rules()
         self._decided: dict[Hashable, bool] = {}
         self._decided_until = 0.0

@@ -194,8 +194,17 @@ def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec
     """Return the request of an instance: with the size of the options, and within its cell if it stays there."""
     if _has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
-    if given.moving is None and instance.state not in ("shelved", "unshelving"):
-        return spec
+    if given.moving is None:
+        return present_request(instance, spec)
+    return _within_its_cell(instance, spec)
+
+
+def present_request(instance: Instance, spec: RequestSpec) -> RequestSpec:
+    """Return the request of an instance as if it were to be placed now: a shelved one stays in its cell."""
+    return _within_its_cell(instance, spec) if instance.state in ("shelved", "unshelving") else spec
+
+
+def _within_its_cell(instance: Instance, spec: RequestSpec) -> RequestSpec:
     within = Destination(cell=instance.cell_uuid)
     return msgspec.structs.replace(spec, requested_destination=within, ignore_hosts=(), force_hosts=(), force_nodes=())
 

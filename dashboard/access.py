@@ -1,0 +1,32 @@
+"""Who may look at the page: the policy rules, beside those of the Placement API."""
+
+from oslo_policy import policy
+
+from placement_store.http import policy as placement_policy
+
+READ, AUDIT = "dashboard:read", "dashboard:audit"
+_ADMIN_OR_SERVICE = "rule:admin_or_service_api"
+_RULES = [
+    policy.DocumentedRuleDefault(
+        name=READ,
+        check_str=_ADMIN_OR_SERVICE,
+        description="Look at all that `moorage dashboard` shows.",
+        operations=[{"method": "GET", "path": "/api/..."}],
+    ),
+    policy.DocumentedRuleDefault(
+        name=AUDIT,
+        check_str=_ADMIN_OR_SERVICE,
+        description="Have `moorage dashboard` begin an audit, which reads the whole store and all records.",
+        operations=[{"method": "POST", "path": "/api/audit"}],
+    ),
+]
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Return the rules of the page with their defaults, for the tools of oslo.policy."""
+    return list(_RULES)
+
+
+def all_rules() -> list[policy.RuleDefault]:
+    """Return the rules of the page, and those of the Placement API that they refer to."""
+    return [*placement_policy.list_rules(), *_RULES]

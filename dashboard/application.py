@@ -1,0 +1,86 @@
+"""The WSGI application: the page's own files, which are open to everybody, and the API behind authentication."""
+
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from oslo_config import cfg
+
+from dashboard import access, pages
+from dashboard.api import RESOURCES, DashboardResource
+from dashboard.sources import Sources
+from placement_store.http import errors as error_documents
+from placement_store.http import identity, versions
+from placement_store.http.policy import PolicyEnforcer
+from placement_store.http.refusals import HTTPRefusal
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_API = "/api/"
+#: Nothing is fetched from elsewhere, no script or style stands in the page, and no other page may frame this one.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def application(conf: cfg.ConfigOpts, sources: Sources) -> "WSGIApplication":
+    """Build the application.
+
+    :raises ConfigurationError: authentication is by Keystone, and its middleware is not installed.
+    """
+    by_keystone = conf.placement_api.auth_strategy == "keystone"
+    identify = identity.of_keystone if by_keystone else identity.of_token
+    guard = _Guard(identify, PolicyEnforcer(conf, access.all_rules()))
+    api = falcon.App(middleware=[guard])
+    error_documents.install(api)
+    for resource in RESOURCES:
+        api.add_route(resource.path, resource(sources))
+    guarded: WSGIApplication = identity.behind_keystone(api, conf) if by_keystone else api
+    files = pages.application(SECURITY_HEADERS)
+
+    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        served = guarded if environ["PATH_INFO"].startswith(_API) else files
+        return served(environ, start_response)
+
+    return by_path
+
+
+class _Guard:
+    """Middleware before each operation, and on each response."""
+
+    def __init__(self, identify: Any, policy: PolicyEnforcer) -> None:
+        self._identify = identify
+        self._policy = policy
+
+    def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
+        """Give the request an id, and determine its caller."""
+        request.context.request_id = f"req-{uuid.uuid4()}"
+        # That of the error documents: they have codes.
+        request.context.version = versions.MAX
+        request.context.caller = self._identify(request)
+
+    def process_resource(
+        self, request: falcon.Request, _response: falcon.Response, resource: DashboardResource, _path: dict[str, str]
+    ) -> None:
+        """Refuse methods that a path does not have, and callers that the policy does not allow.
+
+        falcon itself would answer OPTIONS.
+        """
+        if request.method not in resource.rules:
+            headers = {"Allow": ", ".join(resource.rules)}
+            raise HTTPRefusal(405, f"The method {request.method} is not for this path.", headers=headers)
+        self._policy.authorize(resource.rules[request.method], request.context.caller, {})
+
+    def process_response(
+        self, request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        """Add the headers of every answer."""
+        response.set_headers(SECURITY_HEADERS)
+        response.set_header("Cache-Control", "no-store")
+        response.set_header("X-Openstack-Request-Id", request.context.request_id)

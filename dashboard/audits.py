@@ -1,0 +1,89 @@
+"""Audits of the cloud at a viewer's request: one at a time, and the last one is shown to all."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from moorage import errors
+from moorage.cli.audit_collector import AuditCollector
+from moorage.cli.audit_command import Examination, examine
+from moorage.cli.clients import Clients
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between the two collections of an audit, as `moorage audit` has them by default.
+_SETTLE_SECONDS = 2.0
+#: Seconds after an audit in which no other is begun: it reads the whole store and all records.
+_REST_SECONDS = 30.0
+
+
+class Audits:
+    """Runs `moorage audit` in a thread, and keeps what it has found.
+
+    :param audit: makes one audit.
+    """
+
+    def __init__(self, audit: Callable[[], Examination], clock: Callable[[], float] = time.time) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state: dict[str, Any] = {"state": "none"}
+        self._running: threading.Thread | None = None
+
+    @classmethod
+    def of_cloud(cls, conf: cfg.ConfigOpts) -> "Audits":
+        """Return the audits of a configured cloud."""
+        return cls(lambda: _audited(conf))
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the last audit, and its findings once it has ended."""
+        with self._lock:
+            return {**self._state, "now": self._clock()}
+
+    def begin(self) -> dict[str, Any]:
+        """Begin an audit, unless one is running or has just ended, and return the state."""
+        with self._lock:
+            now = self._clock()
+            rests = self._state["state"] == "done" and now - self._state["ended_at"] < _REST_SECONDS
+            if self._state["state"] != "running" and not rests:
+                self._state = {"state": "running", "began_at": now}
+                self._running = threading.Thread(target=self._run, args=(now,), name="audit", daemon=True)
+                self._running.start()
+        return self.state()
+
+    def stop(self, seconds: float) -> None:
+        """Wait for a running audit, so many seconds at most."""
+        if self._running is not None:
+            self._running.join(seconds)
+
+    def _run(self, began: float) -> None:
+        outcome = self._outcome()
+        with self._lock:
+            self._state = {**outcome, "began_at": began, "ended_at": self._clock()}
+
+    def _outcome(self) -> dict[str, Any]:
+        try:
+            found = self._audit()
+        except errors.MoorageError as fault:
+            return {"state": "failed", "reason": str(fault)}
+        except Exception as fault:
+            LOG.exception("The audit has failed")
+            return {"state": "failed", "reason": f"an unexpected fault: {type(fault).__name__}"}
+        return {
+            "state": "done",
+            "findings": [{"kind": one.kind, "subject": one.subject, "detail": one.detail} for one in found.findings],
+            "unseen": found.unseen,
+        }
+
+
+def _audited(conf: cfg.ConfigOpts) -> Examination:
+    # Clients of its own: they remember which topics were served when the audit began.
+    clients = Clients(conf, conf.rpc.call_timeout)
+    try:
+        return examine(lambda: AuditCollector(conf, clients).collect(), _SETTLE_SECONDS)
+    finally:
+        clients.close()

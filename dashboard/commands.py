@@ -1,0 +1,41 @@
+"""The sub-command `moorage dashboard`."""
+
+import argparse
+from collections.abc import Sequence
+
+from cliff.command import Command
+
+from moorage import errors, logs
+from moorage.cli.command import Argument, argument
+from moorage.cli.serving import Serving
+
+
+class Dashboard(Serving, Command):
+    """Serve a page to look at the cloud: hosts, requests, operations, audits. It reads, and changes nothing.
+
+    What is not said here the configuration says, in group [dashboard]; who may look, groups [placement_api] and
+    [oslo_policy], as for `moorage placement-api`.
+    """
+
+    arguments: Sequence[Argument] = (
+        argument("--host", help="the address to listen on"),
+        argument("--port", type=int, help="the port to listen on"),
+        argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks"),
+    )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Serve until a signal arrives.
+
+        :raises ConfigurationError: an option has a value that it cannot have.
+        """
+        from dashboard.service import DashboardService  # here, because it brings the whole host view
+
+        groups = {"host": "dashboard", "port": "dashboard", "auth_strategy": "placement_api"}
+        try:
+            for name, group in groups.items():
+                if (value := getattr(parsed_args, name)) is not None:
+                    self.conf.set_override(name, value, group=group)
+        except ValueError as fault:
+            raise errors.ConfigurationError(reason=str(fault)) from fault
+        logs.setup(self.conf, "dashboard")
+        self.serve(DashboardService(self.conf), parsed_args)

@@ -1,0 +1,87 @@
+"""Why a request was refused or where it would go: an explanation as the page draws it."""
+
+from typing import Any
+
+import msgspec
+
+from moorage import errors
+from moorage.cli.lists import MessageClient
+from moorage.messages import ExplainRequest, ShowInstance
+from moorage.model import Explanation, Flavor, Instance, RequestSpec
+from scheduler.commands.explain import present_request
+
+#: An instance of these states asks for nothing any more.
+_ENDED = ("deleting", "deleted")
+
+
+def of_instance(
+    conductor: MessageClient, scheduler: MessageClient, uuid: str, hosts: tuple[str, ...], *, now: bool
+) -> dict[str, Any]:
+    """Return why an instance was refused, as recorded, or what would be decided on its request now.
+
+    :param hosts: hosts to be explained; then, and with ``now``, the scheduler is asked.
+    :raises InstanceNotFound: there is none of that uuid.
+    :raises InvalidState: it asks for nothing any more, or what it asks for is not on record.
+    :raises MoorageError: the super conductor or the scheduler gives no answer, or refuses the question.
+    """
+    instance = conductor.call(ShowInstance(instance_uuid=uuid, with_request=True))
+    if instance.explanation is not None and not (hosts or now):
+        return {"asked": "when it was refused", **described(instance.explanation)}
+    return {"asked": "now", **described(scheduler.call(_question(instance, hosts)))}
+
+
+def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
+    if instance.state in _ENDED:
+        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
+    if instance.request_spec is None:
+        raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} asks for")
+    own = () if instance.host is None else (instance.host,)
+    return ExplainRequest(
+        request_spec=present_request(instance, instance.request_spec),
+        instance_uuid=instance.uuid,
+        hosts=tuple(dict.fromkeys((*hosts, *own))),
+    )
+
+
+def of_size(scheduler: MessageClient, flavor: Flavor, hosts: tuple[str, ...]) -> dict[str, Any]:
+    """Return what would be decided on a new instance of a size.
+
+    :raises MoorageError: the scheduler gives no answer, or refuses the question.
+    """
+    spec = RequestSpec(project_id="dashboard", user_id="dashboard", flavor=flavor)
+    return {"asked": "now", **described(scheduler.call(ExplainRequest(request_spec=spec, hosts=hosts)))}
+
+
+def described(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation with the hosts left after each filter, and the reasons in words."""
+    return {
+        "summary": explanation.summary(),
+        "chosen": explanation.chosen,
+        "hosts": explanation.hosts,
+        "feasible": explanation.feasible,
+        "instances": explanation.instances,
+        "placed": explanation.placed,
+        "filters": [
+            {
+                "name": each.name,
+                "hosts": each.hosts,
+                "left": each.hosts - each.removed,
+                "reasons": [{"hosts": part.hosts, "words": part.words} for part in each.parts()],
+            }
+            for each in explanation.filters
+        ],
+        "nearest_misses": msgspec.to_builtins(explanation.nearest_misses),
+        "nearest_hosts": explanation.nearest_hosts,
+        "named_hosts": explanation.named_hosts,
+        "lost_races": explanation.lost_races,
+        "skipped_plugins": explanation.skipped_plugins,
+        "top_hosts": [
+            {
+                "host": each.host,
+                "rank": each.rank,
+                "weight": each.weight,
+                "scores": [{"weigher": score.weigher, "counts": score.counts} for score in each.scores if score.counts],
+            }
+            for each in explanation.top_hosts
+        ],
+    }

@@ -1,0 +1,110 @@
+"""One host: its provider tree with inventories and usage, and who holds something there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from moorage import errors
+from moorage.cli import lists
+from moorage.cli.lists import MessageClient
+from moorage.messages import MAX_INSTANCES, ListClaims, ListProviderAllocations, ListProviderTrees
+from moorage.model import ResourceProvider
+from moorage.model.inspection import ClaimState
+from scheduler.registry.hosts import HostRow
+from scheduler.view.snapshot import Snapshot
+
+#: Traits of some drivers' hosts are many; attributes may be of any size.
+_ATTRIBUTES = 200
+
+
+def find(snapshot: Snapshot, service_host: str, nodename: str | None, cell_uuid: str | None) -> HostRow:
+    """Return the host of a name; of several nodes or cells the first one that fits.
+
+    :raises HostNotFound: there is none.
+    """
+    for row in snapshot.names.by_host.get(service_host.casefold(), ()):
+        host = snapshot.hosts[row]
+        if nodename in (None, host.nodename) and cell_uuid in (None, host.cell_uuid):
+            return host
+    raise errors.HostNotFound(name=service_host)
+
+
+def read(placement: MessageClient, host: HostRow) -> dict[str, Any]:
+    """Return a host with its providers and their consumers.
+
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    providers = placement.call(ListProviderTrees(uuids=(host.compute_node_uuid,)))
+    held = _held(placement, providers)
+    return {
+        "host": host.service_host,
+        "node": host.nodename,
+        "uuid": host.compute_node_uuid,
+        "cell_uuid": host.cell_uuid,
+        "agent": host.agent,
+        "zone": host.availability_zone,
+        "up": host.up,
+        "disabled": host.disabled,
+        "forced_down": host.forced_down,
+        "io_ops": host.io_ops,
+        "failed_builds": host.failed_builds,
+        "metadata": {key: sorted(values) for key, values in sorted(host.metadata.items())},
+        "attributes": {key: str(value) for key, value in sorted(host.attributes.items())[:_ATTRIBUTES]},
+        "providers": [_provider(one) for one in providers],
+        "consumers": _consumers(placement, held),
+    }
+
+
+def _held(placement: MessageClient, providers: Sequence[ResourceProvider]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return what each consumer holds, by provider and resource class."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for provider in providers:
+        if not any(provider.used.values()):
+            continue
+        try:
+            consumers = lists.provider_allocations(placement, ListProviderAllocations(uuid=provider.uuid))
+        except errors.ProviderNotFound:
+            # Deleted just now.
+            continue
+        for uuid, hold in consumers.items():
+            found.setdefault(uuid, {})[provider.uuid] = hold.resources
+    return found
+
+
+def _consumers(placement: MessageClient, held: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
+    claims = _claims(placement, sorted(held))
+    return [
+        {"uuid": uuid, "held": held[uuid], "claim": None if claim is None else msgspec.to_builtins(claim)}
+        for uuid in sorted(held)
+        for claim in [claims.get(uuid)]
+    ]
+
+
+def _claims(placement: MessageClient, uuids: Sequence[str]) -> dict[str, ClaimState]:
+    found: dict[str, ClaimState] = {}
+    for start in range(0, len(uuids), MAX_INSTANCES):
+        part = tuple(uuids[start : start + MAX_INSTANCES])
+        found |= {one.consumer_uuid: one for one in placement.call(ListClaims(consumer_uuids=part, residues=True))}
+    return found
+
+
+def _provider(provider: ResourceProvider) -> dict[str, Any]:
+    return {
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "parent": provider.parent_provider_uuid,
+        "generation": provider.generation,
+        "traits": provider.traits,
+        "aggregates": provider.aggregates,
+        "inventories": {
+            name: {
+                "total": one.total,
+                "reserved": one.reserved,
+                "ratio": one.allocation_ratio,
+                "capacity": (one.total - one.reserved) * one.allocation_ratio,
+                "used": provider.used.get(name, 0),
+            }
+            for name, one in provider.inventories.items()
+        },
+    }

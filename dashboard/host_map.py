@@ -1,0 +1,128 @@
+"""The map of all hosts: compact rows from a host view that follows the store, whole or only those that have changed."""
+
+import threading
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from moorage import ids
+from scheduler.view.snapshot import Snapshot
+
+H = TypeVar("H", bound=Hashable)
+
+#: The bits of a row's state.
+ALIVE, DISABLED, FORCED_DOWN = 1, 2, 4
+#: The answers that are kept for other viewers; each begins at another position.
+_KEPT = 16
+
+
+class HostMap:
+    """Encodes the hosts of a snapshot as JSON, shared by all viewers. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        #: Positions of another process, or of the time before its restart, mean nothing here.
+        self._epoch = ids.fresh()[:8]
+        self._lock = threading.Lock()
+        self._position = -1
+        self._encoded: dict[str | None, msgspec.Raw] = {}
+
+    def encoded(self, snapshot: Snapshot, since: str | None) -> msgspec.Raw:
+        """Return the rows as JSON: those that have changed since a version, or all where they are not known.
+
+        :param since: the version of the viewer's last answer, if it has one.
+        """
+        with self._lock:
+            if snapshot.position > self._position:
+                self._position, self._encoded = snapshot.position, {}
+            elif snapshot.position < self._position:
+                # A thread that was late: its snapshot is older than those of the kept answers.
+                return self._encode(snapshot, since)
+            if since not in self._encoded:
+                if len(self._encoded) >= _KEPT:
+                    self._encoded = {}
+                self._encoded[since] = self._encode(snapshot, since)
+            return self._encoded[since]
+
+    def _encode(self, snapshot: Snapshot, since: str | None) -> msgspec.Raw:
+        changed = self._changed(snapshot, since)
+        rows = range(len(snapshot)) if changed is None else sorted(row for row in changed if row < len(snapshot))
+        content = {
+            "version": f"{self._epoch}.{snapshot.position}",
+            "whole": changed is None,
+            "count": len(snapshot),
+            **_columns(snapshot, rows),
+        }
+        return msgspec.Raw(msgspec.json.encode(content))
+
+    def _changed(self, snapshot: Snapshot, since: str | None) -> set[int] | None:
+        """Return the rows that have changed since a version; null if that is not known."""
+        epoch, _, position = (since or "").partition(".")
+        if epoch != self._epoch or not position.isdecimal():
+            return None
+        return snapshot.changes.between(int(position), snapshot.position)
+
+
+def _columns(snapshot: Snapshot, rows: Sequence[int]) -> dict[str, Any]:
+    """Return the given rows, and the tables of the names that they refer to by number."""
+    classes = sorted(snapshot.resource_classes)
+    index = np.fromiter(rows, dtype=np.int64, count=len(rows))
+    used = np.stack([snapshot.used(name)[index] for name in classes], axis=1) if classes else np.zeros((len(rows), 0))
+    capacity = [snapshot.capacity(name)[index] for name in classes]
+    cells, zones = _Table[str](), _Table[str]()
+    traits, aggregates = _Table[frozenset[str]](), _Table[frozenset[str]]()
+    encoded = []
+    for row, used_of, capacity_of in zip(rows, _plain(used), _plain_rows(capacity, len(rows)), strict=True):
+        host, tree = snapshot.hosts[row], snapshot.trees[row]
+        encoded.append(
+            (
+                row,
+                host.service_host,
+                # Mostly the same, and then not repeated.
+                None if host.nodename == host.service_host else host.nodename,
+                cells.number(host.cell_uuid),
+                zones.number(host.availability_zone),
+                traits.number(tree.traits() if tree else frozenset()),
+                aggregates.number(tree.aggregates() if tree else frozenset()),
+                ALIVE * host.up + DISABLED * host.disabled + FORCED_DOWN * host.forced_down,
+                int(snapshot.instances[row]),
+                host.io_ops,
+                round(host.failed_builds, 2),
+                used_of,
+                capacity_of,
+            )
+        )
+    return {
+        "classes": classes,
+        "cells": cells.names(),
+        "zones": zones.names(),
+        "trait_sets": _sorted_sets(traits.names()),
+        "aggregate_sets": _sorted_sets(aggregates.names()),
+        "rows": encoded,
+    }
+
+
+class _Table(dict[H, int]):
+    """Numbers values in the order in which they are met."""
+
+    def number(self, value: H) -> int:
+        return self.setdefault(value, len(self))
+
+    def names(self) -> list[H]:
+        return list(self)
+
+
+def _sorted_sets(sets: Iterable[Collection[str]]) -> list[list[str]]:
+    return [sorted(one) for one in sets]
+
+
+def _plain_rows(columns: Sequence[Any], rows: int) -> list[list[float]]:
+    return _plain(np.stack(columns, axis=1) if columns else np.zeros((rows, 0)))
+
+
+def _plain(amounts: Any) -> list[list[float]]:
+    """Return amounts as numbers, whole ones without a fraction: these are shorter, and nearly all are whole."""
+    whole = amounts.astype(np.int64)
+    rows: list[list[float]] = whole.tolist() if (whole == amounts).all() else amounts.tolist()
+    return rows

@@ -1,0 +1,94 @@
+"""The files of the page, read once from the package: markup, styles, scripts, and the chart library."""
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+import falcon
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "LICENSE": "text/plain; charset=utf-8",
+}
+_INDEX = "index.html"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    compressed: bytes
+    media_type: str
+    tag: str
+
+
+def application(headers: Mapping[str, str]) -> "WSGIApplication":
+    """Return the application that serves the files.
+
+    :param headers: of every answer.
+    """
+    app = falcon.App(middleware=[_Headers(headers)])
+    files = _Files()
+    app.add_route("/", files)
+    app.add_sink(files.on_get, prefix="/")
+    return app
+
+
+class _Headers:
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = dict(headers)
+
+    def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
+        if request.method not in ("GET", "HEAD"):
+            raise falcon.HTTPMethodNotAllowed(["GET", "HEAD"])
+
+    def process_response(
+        self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        response.set_headers(self._headers)
+
+
+class _Files:
+    def __init__(self) -> None:
+        root = resources.files("dashboard").joinpath("static")
+        self._files = dict(_read(root, ""))
+
+    def on_get(self, request: falcon.Request, response: falcon.Response, **_path: str) -> None:
+        """Answer a file; falcon leaves the body of a HEAD out."""
+        file = self._files.get(request.path.lstrip("/") or _INDEX)
+        if file is None:
+            raise falcon.HTTPNotFound
+        response.etag = file.tag
+        # A new release is seen at once: browsers ask whether their copy is still good.
+        response.cache_control = ["no-cache"]
+        response.append_header("Vary", "Accept-Encoding")
+        if file.tag in [str(tag) for tag in request.if_none_match or ()]:
+            response.status = falcon.HTTP_304
+            return
+        response.content_type = file.media_type
+        if "gzip" in (request.get_header("Accept-Encoding") or ""):
+            response.set_header("Content-Encoding", "gzip")
+            response.data = file.compressed
+        else:
+            response.data = file.content
+
+    on_head = on_get
+
+
+def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, _File]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _read(entry, f"{prefix}{entry.name}/")
+        elif media_type := _TYPES.get(entry.name.rpartition(".")[2]):
+            content = entry.read_bytes()
+            tag = hashlib.sha256(content).hexdigest()[:20]
+            yield prefix + entry.name, _File(content, gzip.compress(content), media_type, tag)

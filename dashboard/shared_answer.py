@@ -1,0 +1,71 @@
+"""An answer of another part of the cloud, shared by all viewers of the page."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar
+
+from moorage import errors
+
+T = TypeVar("T")
+
+#: The most of the time that is spent on asking: an answer that takes long is asked for less often.
+_SHARE = 0.05
+
+
+class SharedAnswer(Generic[T]):
+    """Keeps an answer for a while, and asks for a new one when somebody wants it. Safe to use from several threads.
+
+    One thread asks at a time. While it does, the others get the former answer, so that a slow part of the cloud holds
+    one thread of the page; only the first answer is waited for. A failure is kept like an answer.
+
+    :param ask: returns a new answer, or raises an error of ours.
+    :param interval: seconds for which an answer is kept; twenty times as long as it took, if that is longer.
+    """
+
+    def __init__(self, ask: Callable[[], T], interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._interval = interval
+        self._clock = clock
+        self._asking = threading.Lock()
+        self._outcome: Callable[[], T] | None = None
+        self._until = float("-inf")
+
+    def get(self) -> T:
+        """Return the present answer.
+
+        :raises MoorageError: the last question has failed with this error.
+        """
+        known = self._outcome
+        if known is None:
+            with self._asking:
+                # Another thread may have asked meanwhile.
+                return (self._outcome or self._renewed())()
+        if self._clock() < self._until or not self._asking.acquire(blocking=False):
+            return known()
+        try:
+            return self._renewed()()
+        finally:
+            self._asking.release()
+
+    def _renewed(self) -> Callable[[], T]:
+        """Ask anew, and return the outcome; the lock is held."""
+        began = self._clock()
+        outcome = self._asked()
+        now = self._clock()
+        self._until = now + max(self._interval, (now - began) / _SHARE)
+        self._outcome = outcome
+        return outcome
+
+    def _asked(self) -> Callable[[], T]:
+        try:
+            answer = self._ask()
+        except errors.MoorageError as fault:
+            return partial(_fail, type(fault), fault.data)
+        return lambda: answer
+
+
+def _fail(kind: type[errors.MoorageError], data: dict[str, Any]) -> NoReturn:
+    # A new one for each viewer: a raised exception keeps the traceback of the thread that raised it.
+    raise kind(**data)
