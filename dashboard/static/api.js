@@ -1,0 +1,76 @@
+// Asks the page's own server. A refused token asks for another one.
+
+const KEY = "moorage.token";
+
+/** An answer that was not what was asked for, with the sentence of the server. */
+export class Refused extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+export function leave() {
+  sessionStorage.removeItem(KEY);
+  location.reload();
+}
+
+let login = null;
+
+/** Ask for a token until one is given; all that ask meanwhile share the question. */
+function ask(why) {
+  login ??= new Promise((resolve) => {
+    const dialog = document.querySelector("#login");
+    document.querySelector("#login-why").textContent = why;
+    dialog.showModal();
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.addEventListener("close", () => {
+      sessionStorage.setItem(KEY, document.querySelector("#token").value.trim());
+      document.querySelector("#token").value = "";
+      login = null;
+      resolve();
+    }, { once: true });
+  });
+  return login;
+}
+
+/** Return the answer at a path below /api; parameters that are null are left out. */
+export async function get(path, parameters = {}) {
+  return request("GET", path, parameters);
+}
+
+export async function post(path) {
+  return request("POST", path, {});
+}
+
+async function request(method, path, parameters) {
+  const url = new URL(`api/${path}`, document.baseURI);
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined) url.searchParams.append(name, value);
+  }
+  for (;;) {
+    if (!sessionStorage.getItem(KEY)) await ask("");
+    let answer;
+    try {
+      answer = await fetch(url, { method, headers: { "X-Auth-Token": sessionStorage.getItem(KEY) } });
+    } catch {
+      throw new Refused(0, "The dashboard's own server cannot be reached.");
+    }
+    if (answer.ok) return answer.json();
+    const detail = await sentence(answer);
+    if (answer.status === 401 || answer.status === 403) {
+      sessionStorage.removeItem(KEY);
+      await ask(answer.status === 403 ? "The policy does not let this token look." : "The token is not accepted.");
+    } else {
+      throw new Refused(answer.status, detail);
+    }
+  }
+}
+
+async function sentence(answer) {
+  try {
+    return (await answer.json()).errors[0].detail.split("\n").pop();
+  } catch {
+    return `${answer.status} ${answer.statusText}`;
+  }
+}

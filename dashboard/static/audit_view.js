@@ -1,0 +1,60 @@
+// What an audit has found; it is run when somebody asks, and shown to all.
+
+import { get, post } from "./api.js";
+import { chip, duration, h, instanceLink, moment, replace, table } from "./dom.js";
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+export class AuditView {
+  title = "Audit";
+
+  constructor() {
+    this.button = h("button", { type: "button", onclick: () => this.#begin() }, "Audit the cloud now");
+    this.result = h("div", { "aria-live": "polite" });
+    this.element = h("section", {}, h("h2", {}, "Audit"),
+      h("p", { class: "quiet" }, "Compares what the store, the conductors, the cells and the schedulers say, like ",
+        h("code", {}, "moorage audit"), ". It changes nothing. It reads the whole store: run it when there is a reason to."),
+      this.button, this.result);
+  }
+
+  show() {}
+
+  hide() {}
+
+  async poll() {
+    this.#draw(await get("audit"));
+  }
+
+  async #begin() {
+    try {
+      this.#draw(await post("audit"));
+    } catch (fault) {
+      replace(this.result, h("p", { class: "bad" }, fault.message));
+    }
+  }
+
+  #draw(found) {
+    this.button.disabled = found.state === "running";
+    const key = JSON.stringify([found.state, found.ended_at, found.state === "running" ? found.now : null]);
+    if (this.key === key) return;
+    this.key = key;
+    replace(this.result, content(found));
+  }
+}
+
+function content(found) {
+  if (found.state === "none") return h("p", { class: "quiet" }, "None has been run yet.");
+  if (found.state === "running") return h("p", {}, chip("running"), ` for ${duration(found.now - found.began_at)}`);
+  const when = `at ${moment(found.ended_at)}, in ${duration(found.ended_at - found.began_at)}`;
+  if (found.state === "failed") return h("p", {}, chip("failed"), ` ${found.reason} · ${when}`);
+  const unseen = Object.entries(found.unseen);
+  const verdict = found.findings.length ? chip(`${found.findings.length} findings`, "bad")
+    : unseen.length ? chip("nothing found, not all seen", "warn") : chip("nothing found", "good");
+  return [
+    h("p", {}, verdict, h("span", { class: "quiet" }, ` ${when}`)),
+    found.findings.length ? table("Findings", ["finding", "subject", "detail"], found.findings.map((one) => [
+      one.kind, UUID.test(one.subject) ? instanceLink(one.subject, `${one.kind} ${one.subject}`) : one.subject,
+      one.detail])) : null,
+    unseen.length ? table("Not seen", ["not seen", "why"], unseen) : null,
+  ];
+}

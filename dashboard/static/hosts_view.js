@@ -1,0 +1,141 @@
+// The view of all hosts: the map, its filters, and what the cloud has used since the page was opened.
+
+import { Chart } from "./charts.js";
+import { cloud } from "./cloud.js";
+import { h, percent, replace } from "./dom.js";
+import { HostPanel } from "./host_panel.js";
+import { HostMap, legend } from "./map.js";
+
+const ALL = "";
+const LINES = ["--series1", "--series2", "--series3", "--series4"];
+const STANDARD = ["VCPU", "PCPU", "MEMORY_MB", "DISK_GB"];
+
+export class HostsView {
+  title = "Hosts";
+
+  constructor() {
+    this.map = new HostMap((host) => { location.hash = `#/hosts/${encodeURIComponent(host.name)}`; });
+    this.panel = new HostPanel(() => { location.hash = "#/hosts"; });
+    const select = (label, ...options) => {
+      const element = h("select", { onchange: () => this.update() }, options.map(([value, text]) =>
+        h("option", { value }, text)));
+      return { element, label: h("label", {}, h("span", {}, label), element) };
+    };
+    this.group = select("Group by", ["cell", "cell"], ["zone", "zone"], ["aggregate", "aggregate"], [ALL, "nothing"]);
+    this.by = select("Colour by", ["*", "the fullest"]);
+    this.filters = {
+      cell: select("Cell", [ALL, "all"]), zone: select("Zone", [ALL, "all"]),
+      aggregate: select("Aggregate", [ALL, "all"]), trait: select("Trait", [ALL, "any"]),
+      status: select("State", [ALL, "any"], ["up", "up"], ["disabled", "disabled"], ["down", "down"]),
+    };
+    this.name = h("input", { type: "search", id: "search", placeholder: "Name (press /)", oninput: () => this.update() });
+    this.legend = h("div");
+    this.count = h("p", { class: "quiet", role: "status" });
+    const chart = h("div");
+    this.element = h("section", { class: "hosts" },
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
+        h("label", {}, h("span", {}, "Host"), this.name),
+        this.group.label, this.by.label, Object.values(this.filters).map((one) => one.label)),
+      h("div", { class: "row" }, this.legend, this.count),
+      this.map.element, chart);
+    this.chart = null;
+    this.chartElement = chart;
+    cloud.addEventListener("change", (event) => this.#changed(event.detail));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
+  }
+
+  /** Show the view, with the panel of a host if one is named. */
+  show([name]) {
+    this.name_shown = name ?? null;
+    this.update();
+    this.#open();
+  }
+
+  hide() {
+    this.panel.close();
+  }
+
+  async poll() {
+    // The hosts are refreshed for all views; the panel is this view's own.
+    await this.panel.refresh();
+  }
+
+  #open() {
+    const host = this.name_shown && cloud.find(this.name_shown);
+    this.map.marked = host || null;
+    if (host) this.panel.open(host);
+    else this.panel.close();
+    this.map.draw();
+  }
+
+  #changed({ changed, whole }) {
+    this.map.flash(changed);
+    if (!this.element.isConnected) return;
+    this.update();
+    if (whole && this.name_shown && !this.panel.host) this.#open();
+  }
+
+  /** Filter and group anew, and draw. */
+  update() {
+    this.#choices();
+    const wanted = Object.fromEntries(Object.entries(this.filters).map(([name, one]) => [name, one.element.value]));
+    const text = this.name.value.trim().toLowerCase();
+    const shown = cloud.sorted.filter((host) =>
+      (!text || host.name.toLowerCase().includes(text) || host.node.toLowerCase().includes(text))
+      && (!wanted.cell || host.cell === wanted.cell) && (!wanted.zone || host.zone === wanted.zone)
+      && (!wanted.aggregate || host.aggregates.includes(wanted.aggregate))
+      && (!wanted.trait || host.traits.includes(wanted.trait))
+      && (!wanted.status || (wanted.status === "down" ? !host.up : host.status === wanted.status)));
+    this.count.textContent = `${shown.length.toLocaleString("en")} of ${cloud.hosts.length.toLocaleString("en")} hosts`;
+    replace(this.legend, legend(this.by.element.value));
+    this.map.show(this.#groups(shown), this.by.element.value);
+    this.#draw_chart();
+  }
+
+  #groups(hosts) {
+    const of = {
+      cell: (host) => [host.cell], zone: (host) => [host.zone],
+      // A host of several aggregates is in the group of each combination, so that it is on the map once.
+      aggregate: (host) => [host.aggregates.map((uuid) => cloud.aggregate(uuid)).sort().join(" + ") || "no aggregate"],
+    }[this.group.element.value] ?? (() => ["all"]);
+    const groups = new Map();
+    for (const host of hosts) {
+      const [name] = of(host);
+      if (!groups.has(name)) groups.set(name, { name, hosts: [] });
+      groups.get(name).hosts.push(host);
+    }
+    return [...groups.values()].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+  }
+
+  #choices() {
+    const give = (select, entries) => {
+      const key = entries.map(([value, text]) => `${value} ${text}`).join("\n");
+      if (select.known === key) return;
+      select.known = key;
+      const fixed = select.element.options[0], before = select.element.value;
+      select.element.replaceChildren(fixed, ...entries.map(([value, text]) => h("option", { value }, text)));
+      select.element.value = entries.some(([value]) => value === before) ? before : fixed.value;
+    };
+    const plain = (values) => values.map((value) => [value, value]);
+    give(this.filters.cell, plain(cloud.choices((host) => host.cell)));
+    give(this.filters.zone, plain(cloud.choices((host) => host.zone)));
+    give(this.filters.trait, plain(cloud.choices((host) => host.traits)));
+    give(this.filters.aggregate, cloud.choices((host) => host.aggregates).map((uuid) => [uuid, cloud.aggregate(uuid)]));
+    give(this.by, plain([...(cloud.totals?.amounts.keys() ?? [])].sort()));
+  }
+
+  #draw_chart() {
+    if (!cloud.history.length || !this.element.isConnected) return;
+    const names = STANDARD.filter((name) => cloud.totals.amounts.has(name));
+    if (!this.chart) {
+      this.chart = new Chart(this.chartElement, "Used since this page was opened", names.map((label, i) => ({
+        label, colour: LINES[i], value: (_, share) => (share === null ? "" : percent(share)),
+      })), { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 });
+    }
+    const share = (sum) => (sum ? sum.used / sum.capacity : null);
+    this.chart.show([
+      cloud.history.map(([at]) => at),
+      ...names.map((name) => cloud.history.map(([, amounts]) => share(amounts.get(name)))),
+    ]);
+  }
+}

@@ -1,0 +1,123 @@
+// The page: which view is shown, and what is asked for how often.
+
+import { leave } from "./api.js";
+import { AuditView } from "./audit_view.js";
+import { cloud } from "./cloud.js";
+import { h, isDark, number, percent, replace } from "./dom.js";
+import { HostsView } from "./hosts_view.js";
+import { InstanceView } from "./instance_view.js";
+import { OperationsView } from "./operations_view.js";
+import { question } from "./question.js";
+import { RequestsView } from "./requests_view.js";
+
+const views = {
+  hosts: new HostsView(), requests: new RequestsView(), instance: new InstanceView(), operations: new OperationsView(),
+  audit: new AuditView(),
+};
+const KEYS = { 1: "hosts", 2: "requests", 3: "operations", 4: "audit" };
+/** Behind another view the numbers at the top are refreshed more rarely. */
+const RARELY = 5;
+
+let view = null;
+
+function route() {
+  const [, name, ...rest] = location.hash.split("/").map(decodeURIComponent);
+  const next = views[name] ?? views.hosts;
+  if (next !== view) {
+    view?.hide();
+    view = next;
+    document.querySelector("#view").replaceChildren(view.element);
+    document.title = `${view.title} · Moorage`;
+    for (const link of document.querySelectorAll("nav a")) {
+      const own = link.hash === `#/${Object.keys(views).find((key) => views[key] === view)}`;
+      if (own || (view === views.instance && link.hash === "#/requests")) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+  }
+  view.show(rest);
+  banner();
+  wake();
+}
+
+function banner() {
+  const picking = view === views.hosts && question.uuid;
+  document.querySelector("#view .banner")?.remove();
+  if (!picking) return;
+  view.element.prepend(h("p", { class: "banner" }, "Choose a host: why is instance ",
+    h("code", {}, question.uuid.slice(0, 8)), " not there? ",
+    h("button", { type: "button", class: "small", onclick: () => { question.uuid = null; banner(); } }, "stop asking")));
+}
+
+function fault(error) {
+  const line = document.querySelector("#fault");
+  line.hidden = !error;
+  line.textContent = error ? error.message : "";
+}
+
+function totals() {
+  const { hosts, up, servers, amounts } = cloud.totals;
+  const entries = [["hosts up", `${number(up)} of ${number(hosts)}`], ["servers", number(servers)]];
+  for (const name of ["VCPU", "MEMORY_MB", "DISK_GB"]) {
+    const sum = amounts.get(name);
+    if (sum) entries.push([name, percent(sum.used / sum.capacity)]);
+  }
+  replace(document.querySelector("#totals"), entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+let turn = 0, timer = null, asking = false;
+
+async function poll() {
+  timer = null;
+  if (asking || document.hidden) return;
+  asking = true;
+  try {
+    const began = performance.now();
+    if (view === views.hosts || cloud.version === null || turn % RARELY === 0) await cloud.refresh();
+    await view.poll();
+    turn += 1;
+    fault(null);
+    document.querySelector("#leave").hidden = false;
+    document.querySelector("#pulse").textContent = `${new Date().toLocaleTimeString("en-GB")}`;
+    document.querySelector("#pulse").title = `asked every ${cloud.interval} s; answered in ${Math.round(performance.now() - began)} ms`;
+    document.documentElement.dataset.turn = turn;
+  } catch (error) {
+    if (!error.message) throw error;
+    fault(error);
+    if (!error.status && error.status !== 0) console.error(error);
+  } finally {
+    asking = false;
+    timer ??= setTimeout(poll, cloud.interval * 1000);
+  }
+}
+
+/** Ask at once. */
+function wake() {
+  if (asking) return;
+  clearTimeout(timer);
+  poll();
+}
+
+cloud.addEventListener("change", totals);
+window.addEventListener("hashchange", route);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
+document.querySelector("#leave").addEventListener("click", leave);
+document.querySelector("#theme").addEventListener("click", toggleTheme);
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  if (event.key in KEYS) location.hash = `#/${KEYS[event.key]}`;
+  else if (event.key === "/") { location.hash = "#/hosts"; document.querySelector("#search")?.focus(); }
+  else if (event.key === "t") toggleTheme();
+  else if (event.key === "Escape" && view === views.hosts) location.hash = "#/hosts";
+  else return;
+  event.preventDefault();
+});
+
+function toggleTheme() {
+  const theme = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem("moorage.theme", theme);
+  views.hosts.update();
+  route();
+}
+
+route();
