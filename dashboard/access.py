@@ -11,12 +11,14 @@ _RULES = [
         name=READ,
         check_str=_ADMIN_OR_SERVICE,
         description="Look at all that `moorage dashboard` shows.",
+        scope_types=["project"],
         operations=[{"method": "GET", "path": "/api/..."}],
     ),
     policy.DocumentedRuleDefault(
         name=AUDIT,
         check_str=_ADMIN_OR_SERVICE,
         description="Have `moorage dashboard` begin an audit, which reads the whole store and all records.",
+        scope_types=["project"],
         operations=[{"method": "POST", "path": "/api/audit"}],
     ),
 ]

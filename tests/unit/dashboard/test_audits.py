@@ -1,0 +1,68 @@
+"""One audit runs at a time, and its findings are kept for all viewers."""
+
+import threading
+
+from dashboard.audits import Audits
+from harness.cloud import wait_until
+from moorage import errors
+from moorage.cli.audit import CloudState, Finding
+from moorage.cli.audit_command import Examination
+
+FOUND = Examination([Finding("leaked", "c1", "no such instance")], {"the view of s2": "no answer"}, CloudState())
+
+
+def ended(audits: Audits) -> dict[str, object]:
+    wait_until(lambda: audits.state()["state"] != "running", "the audit to end")
+    return audits.state()
+
+
+def test_before_the_first_audit_there_is_none() -> None:
+    assert Audits(lambda: FOUND).state()["state"] == "none"
+
+
+def test_findings_and_parts_without_an_answer_are_kept() -> None:
+    audits = Audits(lambda: FOUND)
+    assert audits.begin()["state"] == "running"
+
+    state = ended(audits)
+    assert state["findings"] == [{"kind": "leaked", "subject": "c1", "detail": "no such instance"}]
+    assert state["unseen"] == {"the view of s2": "no answer"}
+
+
+def test_while_one_runs_and_soon_after_it_no_other_is_begun() -> None:
+    now, go_on, begun = [100.0], threading.Event(), list[int]()
+
+    def audit() -> Examination:
+        begun.append(1)
+        assert go_on.wait(30)
+        return FOUND
+
+    audits = Audits(audit, clock=lambda: now[0])
+    audits.begin()
+    audits.begin()
+    go_on.set()
+    ended(audits)
+    now[0] = 129.0
+    assert audits.begin()["state"] == "done"
+    assert len(begun) == 1
+    now[0] = 131.0
+    audits.begin()
+    ended(audits)
+    assert len(begun) == 2
+
+
+def test_an_audit_that_fails_says_why_and_may_be_repeated_at_once() -> None:
+    faults: list[Exception] = [errors.BusUnavailable(reason="gone"), ZeroDivisionError()]
+
+    def audit() -> Examination:
+        if faults:
+            raise faults.pop(0)
+        return FOUND
+
+    audits = Audits(audit)
+    audits.begin()
+    assert "gone" in str(ended(audits)["reason"])
+    audits.begin()
+    assert "ZeroDivisionError" in str(ended(audits)["reason"])
+    audits.begin()
+    assert ended(audits)["state"] == "done"

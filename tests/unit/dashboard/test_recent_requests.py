@@ -1,0 +1,74 @@
+"""The newest instances are found by their numbers, however many there are, with gaps or without."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboard.recent_requests import RecentRequests
+from moorage import ids
+from moorage.messages import ListInstances
+from moorage.model import Flavor, Instance
+
+
+def instance(number: int) -> Instance:
+    return Instance(
+        uuid=ids.derived("recent", number),
+        project_id="p",
+        user_id="u",
+        flavor=Flavor(vcpus=1, memory_mb=1, root_gb=1),
+        state="active",
+        number=number,
+    )
+
+
+class FakeConductor:
+    """A super conductor with instances of some numbers, which counts the entries that it has listed."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = sorted(numbers)
+        self.listed = self.calls = 0
+
+    def call(self, message: Any) -> Any:
+        assert isinstance(message, ListInstances)
+        assert message.deleted
+        found = [number for number in self.numbers if number > (message.after or 0)][: message.limit]
+        self.calls += 1
+        self.listed += len(found)
+        return [instance(number) for number in found]
+
+
+@given(st.sets(st.integers(1, 10**9), max_size=40), st.integers(1, 30))
+@settings(deadline=None)
+def test_the_newest_are_read_and_all_later_ones(numbers: set[int], most: int) -> None:
+    conductor = FakeConductor(list(numbers))
+    recent = RecentRequests(conductor, most)
+
+    newest = max(numbers, default=0)
+    # Gaps are counted: a window of so many numbers may have fewer instances.
+    within = sorted((number for number in numbers if number > newest - most), reverse=True)
+    assert [one["number"] for one in recent.read()] == within
+    conductor.numbers.append(newest + 1)
+    assert [one["number"] for one in recent.read()] == [newest + 1, *within][:most]
+
+
+def test_of_a_million_instances_only_the_window_is_read() -> None:
+    conductor = FakeConductor([1_000_000])
+    conductor.numbers = list(range(1, 1_000_001))
+    recent = RecentRequests(conductor, 100)
+
+    assert [one["number"] for one in recent.read()] == list(range(1_000_000, 999_900, -1))
+    assert conductor.listed < 200
+    assert conductor.calls < 60
+
+
+def test_after_a_pause_the_newest_is_searched_for_anew() -> None:
+    now = [0.0]
+    conductor = FakeConductor(list(range(1, 101)))
+    recent = RecentRequests(conductor, 10, clock=lambda: now[0])
+    recent.read()
+    conductor.numbers = list(range(1, 10_001))
+    conductor.listed, now[0] = 0, 3600.0
+
+    assert [one["number"] for one in recent.read()] == list(range(10_000, 9_990, -1))
+    assert conductor.listed < 100, "those that came meanwhile are not read one by one"

@@ -1,0 +1,122 @@
+"""An answer is asked for once for all viewers, and a slow or failing part of the cloud holds one thread."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dashboard.shared_answer import SharedAnswer
+from moorage import errors
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_answer_is_given_again_until_its_interval_is_over() -> None:
+    clock, asked = Clock(), list[int]()
+    answer = SharedAnswer(lambda: asked.append(1) or len(asked), 2.0, clock)
+
+    assert [answer.get(), answer.get()] == [1, 1]
+    clock.now = 1.9
+    assert answer.get() == 1
+    clock.now = 2.0
+    assert answer.get() == 2
+
+
+def test_an_answer_that_took_long_is_asked_for_less_often() -> None:
+    clock, asked = Clock(), list[float]()
+
+    def slow() -> int:
+        clock.now += 1.0
+        asked.append(clock.now)
+        return len(asked)
+
+    answer = SharedAnswer(slow, 2.0, clock)
+    answer.get()
+    clock.now = 20.9
+    assert answer.get() == 1, "asking took a second, so it may be done every twenty"
+    clock.now = 21.0
+    assert answer.get() == 2
+
+
+def test_a_failure_is_kept_like_an_answer_and_raised_anew_for_each_viewer() -> None:
+    clock, asked = Clock(), list[int]()
+
+    def failing() -> int:
+        asked.append(1)
+        raise errors.NoReply(topic="conductor", method="list_instances", seconds=1.0)
+
+    answer = SharedAnswer(failing, 2.0, clock)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(errors.NoReply) as fault:
+            answer.get()
+        raised.append(fault.value)
+
+    assert len(asked) == 1
+    assert raised[0] is not raised[1]
+    assert str(raised[0]) == str(raised[1])
+
+
+def test_an_error_of_ours_is_followed_by_a_new_question() -> None:
+    clock, outcomes = Clock(), [errors.NoReply(topic="t", method="m", seconds=1.0)]
+
+    def once_failing() -> str:
+        if outcomes:
+            raise outcomes.pop()
+        return "well"
+
+    answer = SharedAnswer(once_failing, 2.0, clock)
+    with pytest.raises(errors.NoReply):
+        answer.get()
+    clock.now = 2.0
+    assert answer.get() == "well"
+
+
+def test_while_one_thread_asks_the_others_get_the_former_answer() -> None:
+    clock, asking, go_on = Clock(), threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def ask() -> int:
+        asked.append(1)
+        if len(asked) == 2:
+            asking.set()
+            assert go_on.wait(30)
+        return len(asked)
+
+    answer = SharedAnswer(ask, 2.0, clock)
+    assert answer.get() == 1
+    clock.now = 5.0
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(answer.get)
+        assert asking.wait(30)
+        assert answer.get() == 1, "this thread did not wait"
+        go_on.set()
+        assert slow.result(30) == 2
+    assert len(asked) == 2
+
+
+def test_the_first_answer_is_waited_for_and_asked_for_once() -> None:
+    asking, go_on, asked = threading.Event(), threading.Event(), list[int]()
+
+    def ask() -> str:
+        asked.append(1)
+        asking.set()
+        assert go_on.wait(30)
+        return "first"
+
+    answer = SharedAnswer(ask, 2.0)
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(answer.get)
+        assert asking.wait(30)
+        others = [threads.submit(answer.get) for _ in range(2)]
+        go_on.set()
+        assert [one.result(30) for one in (first, *others)] == ["first"] * 3
+    assert len(asked) == 1
