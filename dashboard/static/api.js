@@ -24,12 +24,16 @@ function ask(why) {
     document.querySelector("#login-why").textContent = why;
     dialog.showModal();
     dialog.addEventListener("cancel", (event) => event.preventDefault());
-    dialog.addEventListener("close", () => {
-      sessionStorage.setItem(KEY, document.querySelector("#token").value.trim());
-      document.querySelector("#token").value = "";
-      login = null;
-      resolve();
-    }, { once: true });
+    dialog.addEventListener(
+      "close",
+      () => {
+        sessionStorage.setItem(KEY, document.querySelector("#token").value.trim());
+        document.querySelector("#token").value = "";
+        login = null;
+        resolve();
+      },
+      { once: true },
+    );
   });
   return login;
 }

@@ -11,10 +11,20 @@ export class AuditView {
   constructor() {
     this.button = h("button", { type: "button", onclick: () => this.#begin() }, "Audit the cloud now");
     this.result = h("div", { "aria-live": "polite" });
-    this.element = h("section", {}, h("h2", {}, "Audit"),
-      h("p", { class: "quiet" }, "Compares what the store, the conductors, the cells and the schedulers say, like ",
-        h("code", {}, "moorage audit"), ". It changes nothing. It reads the whole store: run it when there is a reason to."),
-      this.button, this.result);
+    this.element = h(
+      "section",
+      {},
+      h("h2", {}, "Audit"),
+      h(
+        "p",
+        { class: "quiet" },
+        "Compares what the store, the conductors, the cells and the schedulers say, like ",
+        h("code", {}, "moorage audit"),
+        ". It changes nothing. It reads the whole store: run it when there is a reason to.",
+      ),
+      this.button,
+      this.result,
+    );
   }
 
   show() {}
@@ -48,13 +58,24 @@ function content(found) {
   const when = `at ${moment(found.ended_at)}, in ${duration(found.ended_at - found.began_at)}`;
   if (found.state === "failed") return h("p", {}, chip("failed"), ` ${found.reason} · ${when}`);
   const unseen = Object.entries(found.unseen);
-  const verdict = found.findings.length ? chip(`${found.findings.length} findings`, "bad")
-    : unseen.length ? chip("nothing found, not all seen", "warn") : chip("nothing found", "good");
+  const verdict = found.findings.length
+    ? chip(`${found.findings.length} findings`, "bad")
+    : unseen.length
+      ? chip("nothing found, not all seen", "warn")
+      : chip("nothing found", "good");
   return [
     h("p", {}, verdict, h("span", { class: "quiet" }, ` ${when}`)),
-    found.findings.length ? table("Findings", ["finding", "subject", "detail"], found.findings.map((one) => [
-      one.kind, UUID.test(one.subject) ? instanceLink(one.subject, `${one.kind} ${one.subject}`) : one.subject,
-      one.detail])) : null,
+    found.findings.length
+      ? table(
+          "Findings",
+          ["finding", "subject", "detail"],
+          found.findings.map((one) => [
+            one.kind,
+            UUID.test(one.subject) ? instanceLink(one.subject, `${one.kind} ${one.subject}`) : one.subject,
+            one.detail,
+          ]),
+        )
+      : null,
     unseen.length ? table("Not seen", ["not seen", "why"], unseen) : null,
   ];
 }

@@ -2,6 +2,8 @@
 
 import { colour } from "./dom.js";
 
+const LEAST = 60;
+
 /** A chart that is made once and given new data; it fits its element. */
 export class Chart {
   /**
@@ -35,15 +37,28 @@ export class Chart {
   #options() {
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const { range, values, paths } = this.options;
+    const times = (_, ticks) => ticks.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB"));
     return {
-      ...this.#size(), title: this.title, cursor: { y: false }, legend: { live: true },
-      scales: { x: { time: true }, y: { range } },
-      axes: [{ ...axis }, { ...axis, size: 52, values }],
+      ...this.#size(),
+      title: this.title,
+      cursor: { y: false },
+      legend: { live: true },
+      // A line of two seconds would say nothing: a minute at least is shown.
+      scales: { x: { time: true, range: (_, first, last) => [Math.min(first, last - LEAST), last] }, y: { range } },
+      axes: [
+        { ...axis, values: times, space: 90 },
+        { ...axis, size: 52, values },
+      ],
       series: [
         { value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleTimeString("en-GB")) },
         ...this.series.map((one) => ({
-          label: one.label, stroke: colour(one.colour), fill: one.fill && colour(one.fill), width: 2, paths,
-          points: { show: false }, value: one.value,
+          label: one.label,
+          stroke: colour(one.colour),
+          fill: one.fill && colour(one.fill),
+          width: 2,
+          paths,
+          points: { show: false },
+          value: one.value,
         })),
       ],
     };

@@ -2,15 +2,30 @@
 
 import { get } from "./api.js";
 
-export const ALIVE = 1, DISABLED = 2, FORCED_DOWN = 4;
+export const ALIVE = 1,
+  DISABLED = 2,
+  FORCED_DOWN = 4;
 
 /** One host; `used` and `capacity` are in the order of `classes`. */
 class Host {
   constructor(row, answer) {
     const hosts = answer.hosts;
     let cell, zone, traits, aggregates, node;
-    [this.row, this.name, node, cell, zone, traits, aggregates, this.state, this.servers, this.ioOps, this.failed,
-      this.used, this.capacity] = row;
+    [
+      this.row,
+      this.name,
+      node,
+      cell,
+      zone,
+      traits,
+      aggregates,
+      this.state,
+      this.servers,
+      this.ioOps,
+      this.failed,
+      this.used,
+      this.capacity,
+    ] = row;
     this.node = node ?? this.name;
     this.cellUuid = hosts.cells[cell];
     this.cell = answer.cell_names[this.cellUuid] ?? this.cellUuid;
@@ -20,9 +35,13 @@ class Host {
     this.classes = hosts.classes;
   }
 
-  get up() { return (this.state & (ALIVE | FORCED_DOWN)) === ALIVE; }
+  get up() {
+    return (this.state & (ALIVE | FORCED_DOWN)) === ALIVE;
+  }
 
-  get disabled() { return (this.state & DISABLED) !== 0; }
+  get disabled() {
+    return (this.state & DISABLED) !== 0;
+  }
 
   get status() {
     if (this.state & FORCED_DOWN) return "forced down";
@@ -103,7 +122,8 @@ class Cloud extends EventTarget {
 
 function totals(hosts) {
   const amounts = new Map();
-  let up = 0, servers = 0;
+  let up = 0,
+    servers = 0;
   for (const host of hosts) {
     up += host.up;
     servers += host.servers;

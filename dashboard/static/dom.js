@@ -41,10 +41,35 @@ export function replace(element, ...children) {
 
 /** Return a table with the given columns; cells are texts or elements. */
 export function table(caption, columns, rows) {
-  return h("div", { class: "scroll" }, h("table", {},
-    h("caption", { class: "hidden" }, caption),
-    h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, i) => h("td", { "data-label": columns[i] }, cell)))))));
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      {},
+      h("caption", { class: "hidden" }, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map((name) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((cells) =>
+          h(
+            "tr",
+            {},
+            cells.map((cell, i) => h("td", { "data-label": columns[i] }, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** Return a state as a coloured word. */
@@ -55,8 +80,20 @@ export function chip(state, kind = kindOf(state)) {
 const KINDS = {
   good: ["active", "up", "done", "confirmed"],
   bad: ["error", "failed", "down", "forced down", "refused"],
-  busy: ["building", "starting", "moving", "placing", "pending", "shelving", "unshelving", "rebuilding", "deleting",
-    "confirming", "reverting", "running"],
+  busy: [
+    "building",
+    "starting",
+    "moving",
+    "placing",
+    "pending",
+    "shelving",
+    "unshelving",
+    "rebuilding",
+    "deleting",
+    "confirming",
+    "reverting",
+    "running",
+  ],
   warn: ["moved", "held", "skipped", "disabled"],
 };
 
@@ -78,10 +115,14 @@ export function percent(share) {
 
 /** Return a duration in its largest unit of which there are at least two. */
 export function duration(seconds) {
-  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+  for (const [unit, length] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ]) {
     if (Math.abs(seconds) >= 2 * length) return `${Math.round(seconds / length)} ${unit}`;
   }
-  return `${seconds < 10 ? Math.round(seconds * 100) / 100 : Math.round(seconds)} s`;
+  return `${seconds < 2 ? Math.round(seconds * 100) / 100 : Math.round(seconds)} s`;
 }
 
 /** Return a time of the day, with the date unless it is today's. */

@@ -13,7 +13,9 @@ export class HostPanel {
     this.element = document.querySelector("#panel");
     this.closed = closed;
     this.host = null;
-    this.element.addEventListener("keydown", (event) => { if (event.key === "Escape") closed(); });
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") closed();
+    });
   }
 
   async open(host) {
@@ -21,11 +23,19 @@ export class HostPanel {
     this.host = host;
     this.body = h("div", {}, h("p", { class: "quiet" }, "Reading …"));
     this.answer = h("div");
-    replace(this.element,
-      h("div", { class: "row" }, h("h2", {}, host.name),
-        h("button", { type: "button", onclick: () => this.closed(), "aria-label": "Close" }, "✕")),
+    replace(
+      this.element,
+      h(
+        "div",
+        { class: "row" },
+        h("h2", {}, host.name),
+        h("button", { type: "button", onclick: () => this.closed(), "aria-label": "Close" }, "✕"),
+      ),
       this.body,
-      h("h3", {}, "Why not here?"), this.#form(), this.answer);
+      h("h3", {}, "Why not here?"),
+      this.#form(),
+      this.answer,
+    );
     this.element.hidden = false;
     document.body.classList.add("with-panel");
     await this.refresh();
@@ -47,20 +57,44 @@ export class HostPanel {
   }
 
   #form() {
-    const field = (name, label, value) => h("label", {}, h("span", {}, label),
-      h("input", { type: "number", name, min: 0, value, required: true }));
+    const field = (name, label, value) =>
+      h("label", {}, h("span", {}, label), h("input", { type: "number", name, min: 0, value, required: true }));
     const asked = question.uuid
-      ? h("p", {}, "Asked about the request of instance ", instanceLink(question.uuid, "asked"), " ",
-        h("button", { type: "button", class: "small", onclick: () => { question.uuid = null; replace(this.answer); } },
-          "another question"))
+      ? h(
+          "p",
+          {},
+          "Asked about the request of instance ",
+          instanceLink(question.uuid, "asked"),
+          " ",
+          h(
+            "button",
+            {
+              type: "button",
+              class: "small",
+              onclick: () => {
+                question.uuid = null;
+                replace(this.answer);
+              },
+            },
+            "another question",
+          ),
+        )
       : null;
-    return h("form", {
-      class: "filters", onsubmit: (event) => {
-        event.preventDefault();
-        this.#ask(Object.fromEntries(new FormData(event.target)));
+    return h(
+      "form",
+      {
+        class: "filters",
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.#ask(Object.fromEntries(new FormData(event.target)));
+        },
       },
-    }, asked, field("vcpus", "VCPU", 2), field("memory_mb", "MiB", 2048), field("root_gb", "GiB", 10),
-    h("button", { type: "submit" }, "Would it fit?"));
+      asked,
+      field("vcpus", "VCPU", 2),
+      field("memory_mb", "MiB", 2048),
+      field("root_gb", "GiB", 10),
+      h("button", { type: "submit" }, "Would it fit?"),
+    );
   }
 
   async #ask(what) {
@@ -85,33 +119,65 @@ function content(found, host) {
   }
   const status = found.forced_down ? "forced down" : found.up ? "up" : "down";
   return [
-    h("p", {}, chip(status), found.disabled ? [" ", chip("disabled")] : null, ` cell ${host.cell} · zone ${found.zone}`,
+    h(
+      "p",
+      {},
+      chip(status),
+      found.disabled ? [" ", chip("disabled")] : null,
+      ` cell ${host.cell} · zone ${found.zone}`,
       found.io_ops ? ` · ${found.io_ops} being built or moved` : null,
-      found.failed_builds ? ` · ${number(found.failed_builds)} recent failed builds` : null),
+      found.failed_builds ? ` · ${number(found.failed_builds)} recent failed builds` : null,
+    ),
     tree(children, null),
     h("h3", {}, `Guests and other holders (${found.consumers.length})`),
-    found.consumers.length ? h("ul", { class: "guests" }, found.consumers.map(consumer)) : h("p", { class: "quiet" }, "none"),
-    words("Metadata of its aggregates", Object.entries(found.metadata).map(([key, values]) => `${key} = ${values.join(", ")}`)),
-    words("Attributes", Object.entries(found.attributes).map(([key, value]) => `${key} = ${value}`)),
+    found.consumers.length
+      ? h("ul", { class: "guests" }, found.consumers.map(consumer))
+      : h("p", { class: "quiet" }, "none"),
+    words(
+      "Metadata of its aggregates",
+      Object.entries(found.metadata).map(([key, values]) => `${key} = ${values.join(", ")}`),
+    ),
+    words(
+      "Attributes",
+      Object.entries(found.attributes).map(([key, value]) => `${key} = ${value}`),
+    ),
   ];
 }
 
 function tree(children, parent) {
   const of = children.get(parent);
-  return of ? h("ul", { class: "tree" }, of.map((provider) => h("li", {},
-    h("span", { class: "provider", title: provider.uuid }, provider.name),
-    Object.entries(provider.inventories).map(([name, one]) => bar(name, one)),
-    words(`${provider.traits.length} traits`, provider.traits),
-    tree(children, provider.uuid)))) : null;
+  return of
+    ? h(
+        "ul",
+        { class: "tree" },
+        of.map((provider) =>
+          h(
+            "li",
+            {},
+            h("span", { class: "provider", title: provider.uuid }, provider.name),
+            Object.entries(provider.inventories).map(([name, one]) => bar(name, one)),
+            words(`${provider.traits.length} traits`, provider.traits),
+            tree(children, provider.uuid),
+          ),
+        ),
+      )
+    : null;
 }
 
 function bar(name, one) {
   const share = one.capacity > 0 ? one.used / one.capacity : 0;
   const detail = `total ${number(one.total)}, reserved ${number(one.reserved)}, ratio ${number(one.ratio)}`;
-  return h("div", { class: "amount", title: detail },
+  return h(
+    "div",
+    { class: "amount", title: detail },
     h("span", {}, name),
-    h("span", { class: share >= 0.999 ? "bar full" : "bar" }, h("i", { style: { width: `${Math.min(100, share * 100)}%` } })),
-    h("span", { class: "figure" }, `${number(one.used)} of ${number(one.capacity)} · ${percent(share)}`));
+    h(
+      "span",
+      { class: share >= 0.999 ? "bar full" : "bar" },
+      h("i", { style: { width: `${Math.min(100, share * 100)}%` } }),
+    ),
+    h("span", { class: "figure" }, `${number(one.used)} of ${number(one.capacity)} · ${percent(share)}`),
+  );
 }
 
 function consumer({ uuid, held, claim }) {
@@ -119,15 +185,32 @@ function consumer({ uuid, held, claim }) {
   for (const resources of Object.values(held)) {
     for (const [name, amount] of Object.entries(resources)) sums[name] = (sums[name] ?? 0) + amount;
   }
-  const amounts = Object.entries(sums).map(([name, amount]) => `${number(amount)} ${name}`).join(", ");
+  const amounts = Object.entries(sums)
+    .map(([name, amount]) => `${number(amount)} ${name}`)
+    .join(", ");
   const type = claim?.consumer_type ?? "without a claim";
   const since = claim ? `${claim.claim_id ? "" : "residue, "}${duration(claim.age)} old` : null;
-  return h("li", {}, type === "INSTANCE" ? instanceLink(uuid) : [short(uuid), ` ${type}`], ` ${amounts}`,
+  return h(
+    "li",
+    {},
+    type === "INSTANCE" ? instanceLink(uuid) : [short(uuid), ` ${type}`],
+    ` ${amounts}`,
     since ? h("span", { class: "quiet" }, ` · ${since}`) : null,
-    claim && claim.claim_id && !claim.accepted_by ? [" ", chip("not accepted", "warn")] : null);
+    claim && claim.claim_id && !claim.accepted_by ? [" ", chip("not accepted", "warn")] : null,
+  );
 }
 
 function words(title, entries) {
   return entries.length
-    ? h("details", {}, h("summary", {}, title), h("ul", {}, entries.map((entry) => h("li", {}, entry)))) : null;
+    ? h(
+        "details",
+        {},
+        h("summary", {}, title),
+        h(
+          "ul",
+          {},
+          entries.map((entry) => h("li", {}, entry)),
+        ),
+      )
+    : null;
 }

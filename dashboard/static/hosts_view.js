@@ -14,30 +14,59 @@ export class HostsView {
   title = "Hosts";
 
   constructor() {
-    this.map = new HostMap((host) => { location.hash = `#/hosts/${encodeURIComponent(host.name)}`; });
-    this.panel = new HostPanel(() => { location.hash = "#/hosts"; });
+    this.map = new HostMap((host) => {
+      location.hash = `#/hosts/${encodeURIComponent(host.name)}`;
+    });
+    this.panel = new HostPanel(() => {
+      location.hash = "#/hosts";
+    });
     const select = (label, ...options) => {
-      const element = h("select", { onchange: () => this.update() }, options.map(([value, text]) =>
-        h("option", { value }, text)));
+      const element = h(
+        "select",
+        { onchange: () => this.update() },
+        options.map(([value, text]) => h("option", { value }, text)),
+      );
       return { element, label: h("label", {}, h("span", {}, label), element) };
     };
     this.group = select("Group by", ["cell", "cell"], ["zone", "zone"], ["aggregate", "aggregate"], [ALL, "nothing"]);
     this.by = select("Colour by", ["*", "the fullest"]);
     this.filters = {
-      cell: select("Cell", [ALL, "all"]), zone: select("Zone", [ALL, "all"]),
-      aggregate: select("Aggregate", [ALL, "all"]), trait: select("Trait", [ALL, "any"]),
+      cell: select("Cell", [ALL, "all"]),
+      zone: select("Zone", [ALL, "all"]),
+      aggregate: select("Aggregate", [ALL, "all"]),
+      trait: select("Trait", [ALL, "any"]),
       status: select("State", [ALL, "any"], ["up", "up"], ["disabled", "disabled"], ["down", "down"]),
     };
-    this.name = h("input", { type: "search", id: "search", placeholder: "Name (press /)", oninput: () => this.update() });
+    this.name = h("input", {
+      type: "search",
+      id: "search",
+      placeholder: "Name (press /)",
+      oninput: () => this.update(),
+    });
     this.legend = h("div");
     this.count = h("p", { class: "quiet", role: "status" });
     const chart = h("div");
-    this.element = h("section", { class: "hosts" },
-      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
-        h("label", {}, h("span", {}, "Host"), this.name),
-        this.group.label, this.by.label, Object.values(this.filters).map((one) => one.label)),
+    this.element = h(
+      "section",
+      { class: "hosts" },
+      // On a phone the map comes first.
+      h(
+        "details",
+        { class: "choices", open: matchMedia("(min-width: 40rem)").matches },
+        h("summary", {}, "Filters and colours"),
+        h(
+          "form",
+          { class: "filters", onsubmit: (event) => event.preventDefault() },
+          h("label", {}, h("span", {}, "Host"), this.name),
+          this.group.label,
+          this.by.label,
+          Object.values(this.filters).map((one) => one.label),
+        ),
+      ),
       h("div", { class: "row" }, this.legend, this.count),
-      this.map.element, chart);
+      this.map.element,
+      chart,
+    );
     this.chart = null;
     this.chartElement = chart;
     cloud.addEventListener("change", (event) => this.#changed(event.detail));
@@ -53,6 +82,12 @@ export class HostsView {
 
   hide() {
     this.panel.close();
+  }
+
+  /** Go to the field of the host's name. */
+  search() {
+    this.name.closest("details").open = true;
+    this.name.focus();
   }
 
   async poll() {
@@ -80,12 +115,15 @@ export class HostsView {
     this.#choices();
     const wanted = Object.fromEntries(Object.entries(this.filters).map(([name, one]) => [name, one.element.value]));
     const text = this.name.value.trim().toLowerCase();
-    const shown = cloud.sorted.filter((host) =>
-      (!text || host.name.toLowerCase().includes(text) || host.node.toLowerCase().includes(text))
-      && (!wanted.cell || host.cell === wanted.cell) && (!wanted.zone || host.zone === wanted.zone)
-      && (!wanted.aggregate || host.aggregates.includes(wanted.aggregate))
-      && (!wanted.trait || host.traits.includes(wanted.trait))
-      && (!wanted.status || (wanted.status === "down" ? !host.up : host.status === wanted.status)));
+    const shown = cloud.sorted.filter(
+      (host) =>
+        (!text || host.name.toLowerCase().includes(text) || host.node.toLowerCase().includes(text)) &&
+        (!wanted.cell || host.cell === wanted.cell) &&
+        (!wanted.zone || host.zone === wanted.zone) &&
+        (!wanted.aggregate || host.aggregates.includes(wanted.aggregate)) &&
+        (!wanted.trait || host.traits.includes(wanted.trait)) &&
+        (!wanted.status || (wanted.status === "down" ? !host.up : host.status === wanted.status)),
+    );
     this.count.textContent = `${shown.length.toLocaleString("en")} of ${cloud.hosts.length.toLocaleString("en")} hosts`;
     replace(this.legend, legend(this.by.element.value));
     this.map.show(this.#groups(shown), this.by.element.value);
@@ -93,11 +131,18 @@ export class HostsView {
   }
 
   #groups(hosts) {
-    const of = {
-      cell: (host) => [host.cell], zone: (host) => [host.zone],
-      // A host of several aggregates is in the group of each combination, so that it is on the map once.
-      aggregate: (host) => [host.aggregates.map((uuid) => cloud.aggregate(uuid)).sort().join(" + ") || "no aggregate"],
-    }[this.group.element.value] ?? (() => ["all"]);
+    const of =
+      {
+        cell: (host) => [host.cell],
+        zone: (host) => [host.zone],
+        // A host of several aggregates is in the group of each combination, so that it is on the map once.
+        aggregate: (host) => [
+          host.aggregates
+            .map((uuid) => cloud.aggregate(uuid))
+            .sort()
+            .join(" + ") || "no aggregate",
+        ],
+      }[this.group.element.value] ?? (() => ["all"]);
     const groups = new Map();
     for (const host of hosts) {
       const [name] = of(host);
@@ -112,7 +157,8 @@ export class HostsView {
       const key = entries.map(([value, text]) => `${value} ${text}`).join("\n");
       if (select.known === key) return;
       select.known = key;
-      const fixed = select.element.options[0], before = select.element.value;
+      const fixed = select.element.options[0],
+        before = select.element.value;
       select.element.replaceChildren(fixed, ...entries.map(([value, text]) => h("option", { value }, text)));
       select.element.value = entries.some(([value]) => value === before) ? before : fixed.value;
     };
@@ -120,7 +166,10 @@ export class HostsView {
     give(this.filters.cell, plain(cloud.choices((host) => host.cell)));
     give(this.filters.zone, plain(cloud.choices((host) => host.zone)));
     give(this.filters.trait, plain(cloud.choices((host) => host.traits)));
-    give(this.filters.aggregate, cloud.choices((host) => host.aggregates).map((uuid) => [uuid, cloud.aggregate(uuid)]));
+    give(
+      this.filters.aggregate,
+      cloud.choices((host) => host.aggregates).map((uuid) => [uuid, cloud.aggregate(uuid)]),
+    );
     give(this.by, plain([...(cloud.totals?.amounts.keys() ?? [])].sort()));
   }
 
@@ -128,9 +177,16 @@ export class HostsView {
     if (!cloud.history.length || !this.element.isConnected) return;
     const names = STANDARD.filter((name) => cloud.totals.amounts.has(name));
     if (!this.chart) {
-      this.chart = new Chart(this.chartElement, "Used since this page was opened", names.map((label, i) => ({
-        label, colour: LINES[i], value: (_, share) => (share === null ? "" : percent(share)),
-      })), { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 });
+      this.chart = new Chart(
+        this.chartElement,
+        "Used since this page was opened",
+        names.map((label, i) => ({
+          label,
+          colour: LINES[i],
+          value: (_, share) => (share === null ? "" : percent(share)),
+        })),
+        { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 },
+      );
     }
     const share = (sum) => (sum ? sum.used / sum.capacity : null);
     this.chart.show([

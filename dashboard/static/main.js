@@ -11,7 +11,10 @@ import { question } from "./question.js";
 import { RequestsView } from "./requests_view.js";
 
 const views = {
-  hosts: new HostsView(), requests: new RequestsView(), instance: new InstanceView(), operations: new OperationsView(),
+  hosts: new HostsView(),
+  requests: new RequestsView(),
+  instance: new InstanceView(),
+  operations: new OperationsView(),
   audit: new AuditView(),
 };
 const KEYS = { 1: "hosts", 2: "requests", 3: "operations", 4: "audit" };
@@ -43,9 +46,27 @@ function banner() {
   const picking = view === views.hosts && question.uuid;
   document.querySelector("#view .banner")?.remove();
   if (!picking) return;
-  view.element.prepend(h("p", { class: "banner" }, "Choose a host: why is instance ",
-    h("code", {}, question.uuid.slice(0, 8)), " not there? ",
-    h("button", { type: "button", class: "small", onclick: () => { question.uuid = null; banner(); } }, "stop asking")));
+  view.element.prepend(
+    h(
+      "p",
+      { class: "banner" },
+      "Choose a host: why is instance ",
+      h("code", {}, question.uuid.slice(0, 8)),
+      " not there? ",
+      h(
+        "button",
+        {
+          type: "button",
+          class: "small",
+          onclick: () => {
+            question.uuid = null;
+            banner();
+          },
+        },
+        "stop asking",
+      ),
+    ),
+  );
 }
 
 function fault(error) {
@@ -56,15 +77,23 @@ function fault(error) {
 
 function totals() {
   const { hosts, up, servers, amounts } = cloud.totals;
-  const entries = [["hosts up", `${number(up)} of ${number(hosts)}`], ["servers", number(servers)]];
+  const entries = [
+    ["hosts up", `${number(up)} of ${number(hosts)}`],
+    ["servers", number(servers)],
+  ];
   for (const name of ["VCPU", "MEMORY_MB", "DISK_GB"]) {
     const sum = amounts.get(name);
     if (sum) entries.push([name, percent(sum.used / sum.capacity)]);
   }
-  replace(document.querySelector("#totals"), entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  replace(
+    document.querySelector("#totals"),
+    entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
-let turn = 0, timer = null, asking = false;
+let turn = 0,
+  timer = null,
+  asking = false;
 
 async function poll() {
   timer = null;
@@ -78,7 +107,8 @@ async function poll() {
     fault(null);
     document.querySelector("#leave").hidden = false;
     document.querySelector("#pulse").textContent = `${new Date().toLocaleTimeString("en-GB")}`;
-    document.querySelector("#pulse").title = `asked every ${cloud.interval} s; answered in ${Math.round(performance.now() - began)} ms`;
+    document.querySelector("#pulse").title =
+      `asked every ${cloud.interval} s; answered in ${Math.round(performance.now() - began)} ms`;
     document.documentElement.dataset.turn = turn;
   } catch (error) {
     if (!error.message) throw error;
@@ -99,14 +129,18 @@ function wake() {
 
 cloud.addEventListener("change", totals);
 window.addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) wake();
+});
 document.querySelector("#leave").addEventListener("click", leave);
 document.querySelector("#theme").addEventListener("click", toggleTheme);
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
   if (event.key in KEYS) location.hash = `#/${KEYS[event.key]}`;
-  else if (event.key === "/") { location.hash = "#/hosts"; document.querySelector("#search")?.focus(); }
-  else if (event.key === "t") toggleTheme();
+  else if (event.key === "/") {
+    location.hash = "#/hosts";
+    views.hosts.search();
+  } else if (event.key === "t") toggleTheme();
   else if (event.key === "Escape" && view === views.hosts) location.hash = "#/hosts";
   else return;
   event.preventDefault();

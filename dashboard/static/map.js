@@ -1,4 +1,4 @@
-// The map: a square for each host on one canvas, in labelled groups. Ten thousand squares are drawn in some milliseconds.
+// The map: a square for each host on one canvas, in labelled groups. Ten thousand are drawn in some milliseconds.
 
 import { cloud } from "./cloud.js";
 import { colour, h, isDark, number, percent } from "./dom.js";
@@ -6,7 +6,11 @@ import { colour, h, isDark, number, percent } from "./dom.js";
 const LIGHT = ["#dfe9f2", "#c3d9ec", "#9fc5e3", "#74add7", "#4a93c8", "#2c79b4", "#19609b", "#104a80", "#0b3562"];
 const DARK = ["#22303d", "#274257", "#2b5673", "#306c91", "#3a84b0", "#4e9dcb", "#6fb5de", "#97ccec", "#c4e2f6"];
 const FULL = 0.999;
-const SMALLEST = 6, LARGEST = 34, TITLE = 22, GAP_BELOW = 8, FLASH = 1500;
+const SMALLEST = 6,
+  LARGEST = 34,
+  TITLE = 22,
+  GAP_BELOW = 8,
+  FLASH = 1500;
 
 export class HostMap {
   /**
@@ -18,11 +22,22 @@ export class HostMap {
     this.flashes = new Map();
     this.cursor = null;
     this.canvas = h("canvas", {
-      tabindex: 0, role: "application", "aria-roledescription": "map of hosts", "aria-describedby": "map-said",
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "map of hosts",
+      "aria-describedby": "map-said",
       "aria-label": "Map of hosts. The arrow keys go from host to host, Enter opens one.",
-      onclick: (event) => this.#click(event), onmousemove: (event) => this.#hover(event),
-      onmouseleave: () => { this.tip.hidden = true; }, onkeydown: (event) => this.#key(event),
-      onblur: () => this.draw(), onfocus: () => { this.cursor ??= this.groups[0]?.hosts[0]; this.draw(); },
+      onclick: (event) => this.#click(event),
+      onmousemove: (event) => this.#hover(event),
+      onmouseleave: () => {
+        this.tip.hidden = true;
+      },
+      onkeydown: (event) => this.#key(event),
+      onblur: () => this.draw(),
+      onfocus: () => {
+        this.cursor ??= this.groups[0]?.hosts[0];
+        this.draw();
+      },
     });
     this.tip = h("div", { class: "tip", hidden: true });
     this.said = h("p", { id: "map-said", class: "hidden", "aria-live": "polite" });
@@ -75,7 +90,9 @@ export class HostMap {
   #height(size, width) {
     const columns = Math.max(1, Math.floor(width / size));
     return this.groups.reduce(
-      (sum, group) => sum + TITLE + Math.ceil(group.hosts.length / columns) * size + GAP_BELOW, 0);
+      (sum, group) => sum + TITLE + Math.ceil(group.hosts.length / columns) * size + GAP_BELOW,
+      0,
+    );
   }
 
   draw() {
@@ -85,7 +102,8 @@ export class HostMap {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     const colours = palette();
-    const gap = this.size > 9 ? 2 : 1, side = this.size - gap;
+    const gap = this.size > 9 ? 2 : 1,
+      side = this.size - gap;
     context.textBaseline = "middle";
     for (const group of this.groups) {
       context.fillStyle = colours.text;
@@ -95,10 +113,14 @@ export class HostMap {
       const used = context.measureText(group.name).width;
       context.fillStyle = colours.quiet;
       context.font = "12px system-ui, sans-serif";
-      context.fillText(`${number(group.hosts.length)} host${group.hosts.length === 1 ? "" : "s"}`, used + 8,
-        group.top + TITLE / 2);
+      context.fillText(
+        `${number(group.hosts.length)} host${group.hosts.length === 1 ? "" : "s"}`,
+        used + 8,
+        group.top + TITLE / 2,
+      );
       group.hosts.forEach((host, i) => {
-        const x = (i % this.columns) * this.size, y = group.top + TITLE + Math.floor(i / this.columns) * this.size;
+        const x = (i % this.columns) * this.size,
+          y = group.top + TITLE + Math.floor(i / this.columns) * this.size;
         this.#square(context, colours, host, x, y, side);
       });
     }
@@ -134,7 +156,10 @@ export class HostMap {
     const now = performance.now();
     for (const [row, until] of this.flashes) {
       const at = this.#at(row);
-      if (until < now || !at) { this.flashes.delete(row); continue; }
+      if (until < now || !at) {
+        this.flashes.delete(row);
+        continue;
+      }
       context.globalAlpha = Math.max(0, (until - now) / FLASH);
       ring(context, colours.flash, at, side, 2);
     }
@@ -148,7 +173,10 @@ export class HostMap {
       if (at) ring(context, colours.accent, at, side, 3);
     }
     if (this.flashes.size && !this.frame) {
-      this.frame = requestAnimationFrame(() => { this.frame = null; this.draw(); });
+      this.frame = requestAnimationFrame(() => {
+        this.frame = null;
+        this.draw();
+      });
     }
   }
 
@@ -164,7 +192,8 @@ export class HostMap {
   /** Return the host under the pointer. */
   host(event) {
     const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const x = event.clientX - box.left,
+      y = event.clientY - box.top;
     const group = this.groups.findLast((one) => one.top + TITLE <= y);
     const column = Math.floor(x / this.size);
     if (!group || column < 0 || column >= this.columns) return null;
@@ -186,7 +215,8 @@ export class HostMap {
     if (!host) return;
     this.tip.textContent = inWords(host);
     const box = this.element.getBoundingClientRect();
-    const x = event.clientX - box.left, left = x > box.width - 240 ? x - 230 : x + 14;
+    const x = event.clientX - box.left,
+      left = x > box.width - 240 ? x - 230 : x + 14;
     this.tip.style.left = `${Math.max(0, left)}px`;
     this.tip.style.top = `${event.clientY - box.top + 16}px`;
   }
@@ -227,19 +257,30 @@ export class HostMap {
 /** Return the legend of the map. */
 export function legend(by) {
   const steps = isDark() ? DARK : LIGHT;
-  const key = (background, words) =>
-    h("span", { class: "key" }, h("i", { style: { background } }), words);
-  return h("p", { class: "legend" },
+  const key = (background, words) => h("span", { class: "key" }, h("i", { style: { background } }), words);
+  return h(
+    "p",
+    { class: "legend" },
     h("span", {}, `used of ${by === "*" ? "the fullest resource" : by}`),
-    h("span", { class: "ramp" }, "0 %", steps.map((one) => h("i", { style: { background: one } })), "100 %"),
-    key(colour("--full"), "full"), key(colour("--off"), "disabled"), key(colour("--bad"), "down"));
+    h(
+      "span",
+      { class: "ramp" },
+      "0 %",
+      steps.map((one) => h("i", { style: { background: one } })),
+      "100 %",
+    ),
+    key(colour("--full"), "full"),
+    key(colour("--off"), "disabled"),
+    key(colour("--bad"), "down"),
+  );
 }
 
 function inWords(host) {
   const amounts = host.classes
-    .map((name, i) => host.capacity[i] ? `${name} ${number(host.used[i])}/${number(host.capacity[i])}` : null)
+    .map((name, i) => (host.capacity[i] ? `${name} ${number(host.used[i])}/${number(host.capacity[i])}` : null))
     .filter(Boolean);
-  return `${host.name}, ${host.status}, ${host.servers} server${host.servers === 1 ? "" : "s"} · ${amounts.join(" · ")}`;
+  const servers = `${host.servers} server${host.servers === 1 ? "" : "s"}`;
+  return `${host.name}, ${host.status}, ${servers} · ${amounts.join(" · ")}`;
 }
 
 function ring(context, stroke, at, side, width) {
@@ -262,9 +303,19 @@ function palette() {
   const dark = isDark();
   if (cached?.dark !== dark) {
     cached = {
-      dark, steps: dark ? DARK : LIGHT, text: colour("--text"), quiet: colour("--quiet"), bad: colour("--bad"),
-      off: colour("--off"), full: colour("--full"), none: colour("--line"), accent: colour("--accent"),
-      flash: colour("--flash"), onState: "#fff", onDeep: dark ? "#0b1a26" : "#fff", onPale: dark ? "#cfe0ee" : "#1d3349",
+      dark,
+      steps: dark ? DARK : LIGHT,
+      text: colour("--text"),
+      quiet: colour("--quiet"),
+      bad: colour("--bad"),
+      off: colour("--off"),
+      full: colour("--full"),
+      none: colour("--line"),
+      accent: colour("--accent"),
+      flash: colour("--flash"),
+      onState: "#fff",
+      onDeep: dark ? "#0b1a26" : "#fff",
+      onPale: dark ? "#cfe0ee" : "#1d3349",
     };
   }
   return cached;

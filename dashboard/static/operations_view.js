@@ -20,16 +20,32 @@ export class OperationsView {
     const { operations, count } = await get("operations");
     const kinds = new Map();
     for (const one of operations) kinds.set(one.kind, (kinds.get(one.kind) ?? 0) + 1);
-    replace(this.kinds, [...kinds].map(([kind, of]) => chip(`${kind} ${of}`, "plain")),
-      count > operations.length ? h("span", { class: "quiet" }, ` the oldest ${operations.length} of ${count}`) : null);
+    replace(
+      this.kinds,
+      [...kinds].map(([kind, of]) => chip(`${kind} ${of}`, "plain")),
+      count > operations.length ? h("span", { class: "quiet" }, ` the oldest ${operations.length} of ${count}`) : null,
+    );
     if (!count) {
       replace(this.list, h("p", { class: "quiet" }, "Nothing is under way."));
       return;
     }
-    replace(this.list, table("Operations", ["kind", "step", "subject", "where", "age", "idle", "tries", "owner", "why"],
-      operations.map((one) => [
-        one.kind, chip(one.step, one.tries ? "warn" : "busy"), instanceLink(one.subject, one.uuid),
-        one.cell ?? "super conductor", duration(one.age), duration(one.idle), one.tries, one.lease_owner ?? "waits",
-        one.reason ?? ""])));
+    replace(
+      this.list,
+      table(
+        "Operations",
+        ["kind", "step", "subject", "where", "age", "idle", "tries", "owner", "why"],
+        operations.map((one) => [
+          one.kind,
+          chip(one.step, one.tries ? "warn" : "busy"),
+          instanceLink(one.subject, one.uuid),
+          one.cell ?? "super conductor",
+          duration(one.age),
+          duration(one.idle),
+          one.tries,
+          one.lease_owner ?? "waits",
+          one.reason ?? "",
+        ]),
+      ),
+    );
   }
 }

@@ -11,17 +11,33 @@ export class RequestsView {
   title = "Requests";
 
   constructor() {
-    this.only = h("select", { onchange: () => this.#draw() }, [["", "all"], ["refused", "refused"], ["error", "in error"],
-      ["building", "being built"], ["tried", "with several attempts"]].map(([value, text]) => h("option", { value }, text)));
+    this.only = h(
+      "select",
+      { onchange: () => this.#draw() },
+      [
+        ["", "all"],
+        ["refused", "refused"],
+        ["error", "in error"],
+        ["building", "being built"],
+        ["tried", "with several attempts"],
+      ].map(([value, text]) => h("option", { value }, text)),
+    );
     this.count = h("p", { class: "quiet", role: "status" });
     this.list = h("div");
     this.chartElement = h("div");
-    this.element = h("section", {}, this.chartElement,
-      h("form", { class: "filters" }, h("label", {}, h("span", {}, "Show"), this.only), this.count), this.list);
+    this.element = h(
+      "section",
+      {},
+      this.chartElement,
+      h("form", { class: "row filters" }, h("label", {}, h("span", {}, "Show"), this.only), this.count),
+      this.list,
+    );
     this.found = [];
   }
 
-  show() { this.#draw(); }
+  show() {
+    this.#draw();
+  }
 
   hide() {}
 
@@ -31,33 +47,54 @@ export class RequestsView {
   }
 
   #draw() {
-    const wanted = {
-      refused: (one) => one.refused, error: (one) => one.state === "error", building: (one) => one.state === "building",
-      tried: (one) => one.attempts.length > 1,
-    }[this.only.value] ?? (() => true);
+    const wanted =
+      {
+        refused: (one) => one.refused,
+        error: (one) => one.state === "error",
+        building: (one) => one.state === "building",
+        tried: (one) => one.attempts.length > 1,
+      }[this.only.value] ?? (() => true);
     const shown = this.found.filter(wanted);
-    this.count.textContent = `the newest ${this.found.length}${shown.length === this.found.length ? "" : `, ${shown.length} shown`}`;
-    replace(this.list, table("The newest instances", ["asked", "instance", "size", "outcome", "attempts", "why"],
-      shown.map((one) => [
-        moment(one.created_at), instanceLink(one.uuid), one.size,
-        [chip(one.refused ? "refused" : one.state), " ", hostLink(one.host)],
-        attempts(one), one.refused ?? one.reason ?? "",
-      ])));
+    const part = shown.length === this.found.length ? "" : `, ${shown.length} shown`;
+    this.count.textContent = `the newest ${this.found.length}${part}`;
+    replace(
+      this.list,
+      table(
+        "The newest instances",
+        ["asked", "instance", "size", "outcome", "attempts", "why"],
+        shown.map((one) => [
+          moment(one.created_at),
+          instanceLink(one.uuid),
+          one.size,
+          [chip(one.refused ? "refused" : one.state), " ", hostLink(one.host)],
+          attempts(one),
+          one.refused ?? one.reason ?? "",
+        ]),
+      ),
+    );
     this.#chart();
   }
 
   #chart() {
     if (!this.found.length || !this.element.isConnected) return;
-    this.chart ??= new Chart(this.chartElement, "Requests by outcome", [
-      { label: "all", colour: "--series1", fill: "--series1" },
-      { label: "refused or in error", colour: "--bad", fill: "--bad" },
-    ], { height: 130, paths: bars(), range: (_, __, most) => [0, Math.max(2, most)] });
+    this.chart ??= new Chart(
+      this.chartElement,
+      "Requests by outcome",
+      [
+        { label: "all", colour: "--series1", fill: "--series1" },
+        { label: "refused or in error", colour: "--bad", fill: "--bad" },
+      ],
+      { height: 130, paths: bars(), range: (_, __, most) => [0, Math.max(2, most)] },
+    );
     const times = this.found.map((one) => one.created_at);
-    const last = Math.max(...times), first = Math.min(...times, last - BINS);
-    const width = niceWidth((last - first) / BINS), start = Math.floor(first / width) * width;
+    const last = Math.max(...times),
+      first = Math.min(...times, last - BINS);
+    const width = niceWidth((last - first) / BINS),
+      start = Math.floor(first / width) * width;
     const length = Math.floor((last - start) / width) + 1;
     const at = Array.from({ length }, (_, i) => start + i * width);
-    const all = new Array(length).fill(0), bad = new Array(length).fill(0);
+    const all = new Array(length).fill(0),
+      bad = new Array(length).fill(0);
     for (const one of this.found) {
       const bin = Math.floor((one.created_at - start) / width);
       all[bin] += 1;
@@ -72,7 +109,12 @@ function niceWidth(seconds) {
 }
 
 function attempts(one) {
-  return h("span", { class: "attempts" }, one.attempts.map((attempt) =>
-    h("i", { class: attempt.state, title: `${attempt.number}. ${attempt.host}, ${attempt.state}` })),
-  one.attempts.length > 1 ? h("span", { class: "quiet" }, ` ${one.attempts.length}`) : null);
+  return h(
+    "span",
+    { class: "attempts" },
+    one.attempts.map((attempt) =>
+      h("i", { class: attempt.state, title: `${attempt.number}. ${attempt.host}, ${attempt.state}` }),
+    ),
+    one.attempts.length > 1 ? h("span", { class: "quiet" }, ` ${one.attempts.length}`) : null,
+  );
 }

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-NAMES = {"moorage", "filters", "weighers", "placement_store", "scheduler", "conductor", "compute", "harness"}
+NAMES = {
+    *("moorage", "filters", "weighers", "placement_store", "scheduler", "conductor", "compute", "dashboard", "harness"),
+}
+#: What is shipped beside modules.
+DATA = (".py", ".typed", ".html", ".js", ".css", ".svg", ".LICENSE")
 
 
 def entry_points() -> list[importlib.metadata.EntryPoint]:
@@ -45,9 +49,9 @@ def test_a_wheel_holds_our_packages_and_no_tests(wheel: list[str]) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == NAMES
 
 
-def test_a_wheel_holds_every_module_of_the_check_out(wheel: list[str]) -> None:
+def test_a_wheel_holds_every_module_and_every_file_of_the_dashboard(wheel: list[str]) -> None:
     files = (path for name in NAMES for path in (ROOT / name).rglob("*"))
-    modules = {str(path.relative_to(ROOT)) for path in files if path.suffix in (".py", ".typed")}
+    modules = {str(path.relative_to(ROOT)) for path in files if path.suffix in DATA}
 
     assert modules - set(wheel) == set()
 

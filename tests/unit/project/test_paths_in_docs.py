@@ -14,7 +14,7 @@ PAGES = [
     ROOT / "docs" / "recipes.md",
     *DECISIONS,
 ]
-OURS = "moorage|placement_store|scheduler|conductor|compute|harness|filters|weighers|tests|docs|etc|\\.ci"
+OURS = "moorage|placement_store|scheduler|conductor|compute|dashboard|harness|filters|weighers|tests|docs|etc|\\.ci"
 #: A path within one of our folders, maybe with the name of what is in the file.
 NAMED = re.compile(rf"`((?:{OURS})/[\w./-]*?)(?::\w+)?`")
 

@@ -1,0 +1,178 @@
+"""The dashboard in a real browser: a headless Chromium looks at a cloud, by pointer and by keyboard."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+from support.dashboard import SETTINGS
+
+from dashboard.service import DashboardService
+from harness.cloud import CloudSpec, RunningCloud
+from harness.commands import FLAVOR
+from harness.servers import free_ports
+from moorage import ids
+from moorage.messages import BuildInstances
+from moorage.model import Flavor, RequestSpec
+
+_PATIENCE = 60.0
+_FLAGS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,800", "--hide-scrollbars")
+#: The colour of the page's background, by theme.
+_LIGHT, _DARK = "rgb(245, 247, 249)", "rgb(18, 22, 27)"
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[tuple[str, RunningCloud]]:
+    """The address of a dashboard, and the cloud behind it, with one instance built and one refused."""
+    [port] = free_ports(1)
+    settings = {**SETTINGS, "dashboard": {**SETTINGS["dashboard"], "port": port}}
+    with RunningCloud(CloudSpec(hosts=6, cells=2, settings=settings)) as cloud:
+        cloud.add("dashboard", DashboardService(cloud.configuration()))
+        yield f"http://127.0.0.1:{port}/", cloud
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless Chromium of Debian's; without one these tests are skipped at home, and fail where CI=true."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser is None or driver is None:
+        absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        absent("chromium and chromedriver are missing: .ci/install-servers installs Debian's")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in _FLAGS:
+        options.add_argument(flag)
+    if os.geteuid() == 0:
+        # The sandbox of Chromium does not start as root.
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield running
+    running.quit()
+
+
+@pytest.fixture
+def look(chromium: Any, page: tuple[str, RunningCloud]) -> Iterator[Any]:
+    """A browser that has logged in; what it has complained of fails the test."""
+    url, _cloud = page
+    chromium.get(url)
+    chromium.execute_script("sessionStorage.clear(); localStorage.clear()")
+    chromium.get(url)
+    until(chromium, lambda: chromium.find_element(By.ID, "token").is_displayed())
+    chromium.find_element(By.ID, "token").send_keys("admin", Keys.ENTER)
+    until(chromium, lambda: text(chromium, "#totals").startswith("6 of 6"))
+    yield chromium
+    complaints = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not complaints
+
+
+def until(browser: Any, true: Callable[[], Any]) -> Any:
+    waiting = WebDriverWait(browser, _PATIENCE, poll_frequency=0.1, ignored_exceptions=[StaleElementReferenceException])
+    return waiting.until(lambda _: true())
+
+
+def text(browser: Any, selector: str) -> str:
+    return str(browser.find_element(By.CSS_SELECTOR, selector).text)
+
+
+def order(cloud: RunningCloud, flavor: Flavor = FLAVOR, project: str = "demo") -> str:
+    request_id = ids.fresh()
+    uuid = ids.derived(request_id, "instance", 0)
+    spec = RequestSpec(project_id=project, user_id="demo", flavor=flavor)
+    message = BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=(uuid,))
+    cloud.client("conductor").call(message)
+    return uuid
+
+
+def test_a_build_is_seen_on_the_open_page_and_its_host_by_keyboard(look: Any, page: tuple[str, RunningCloud]) -> None:
+    _url, cloud = page
+    before = int(text(look, "#totals div:nth-child(2) dd"))
+    uuid = order(cloud)
+    until(look, lambda: int(text(look, "#totals div:nth-child(2) dd")) == before + 1)
+
+    look.find_element(By.TAG_NAME, "body").send_keys("2")
+    until(look, lambda: uuid[:8] in text(look, "main table"))
+    placed = look.find_element(By.CSS_SELECTOR, "main tbody tr a[href^='#/hosts/']").text
+    look.find_element(By.TAG_NAME, "body").send_keys("/")
+    look.switch_to.active_element.send_keys(placed)
+    until(look, lambda: text(look, "main p[role=status]") == "1 of 6 hosts")
+    look.find_element(By.TAG_NAME, "canvas").send_keys(Keys.ENTER)
+    until(look, lambda: uuid[:8] in text(look, "#panel .guests"))
+    assert text(look, "#panel h2") == placed
+    look.find_element(By.CSS_SELECTOR, "#panel button").send_keys(Keys.ESCAPE)
+    until(look, lambda: not look.find_element(By.ID, "panel").is_displayed())
+
+
+def test_a_refused_request_has_a_funnel_and_a_click_on_the_map_says_why_not_there(
+    look: Any, page: tuple[str, RunningCloud]
+) -> None:
+    _url, cloud = page
+    # A name as a cloud may have it: it is shown as text.
+    uuid = order(cloud, Flavor(vcpus=2, memory_mb=1_000_000, root_gb=1), project="<img src=x onerror=alert(1)>")
+    look.find_element(By.CSS_SELECTOR, "nav a[href='#/requests']").click()
+    until(look, lambda: look.find_elements(By.CSS_SELECTOR, f"main a[href='#/instance/{uuid}']"))[0].click()
+    until(look, lambda: "No valid host" in text(look, ".funnel"))
+    assert "short of MEMORY_MB" in text(look, ".funnel ol")
+    assert len(look.find_elements(By.CSS_SELECTOR, ".funnel polygon.after")) >= 2
+    assert "<img src=x onerror=alert(1)>" in text(look, "main")
+    assert not look.find_elements(By.CSS_SELECTOR, "main img")
+
+    buttons = {button.text: button for button in look.find_elements(By.CSS_SELECTOR, "main button")}
+    buttons["Choose it on the map"].click()
+    until(look, lambda: "Choose a host" in text(look, ".banner"))
+    # The middle of the canvas is empty: the first host of the map is at its left.
+    canvas = look.find_element(By.TAG_NAME, "canvas")
+    webdriver.ActionChains(look).move_to_element_with_offset(
+        canvas, 12 - canvas.size["width"] // 2, 34 - canvas.size["height"] // 2
+    ).click().perform()
+    until(look, lambda: "MEMORY_MB" in text(look, "#panel .verdict"))
+
+
+def test_an_audit_is_begun_by_a_button_and_its_verdict_shown(look: Any) -> None:
+    look.find_element(By.TAG_NAME, "body").send_keys("4")
+    until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main section > button"))[0].click()
+    until(look, lambda: "nothing found" in text(look, "main") or "findings" in text(look, "main"))
+
+
+def test_the_page_is_light_and_dark_and_fits_a_phone(look: Any) -> None:
+    def background() -> str:
+        return str(look.find_element(By.TAG_NAME, "body").value_of_css_property("background-color"))
+
+    dark_as_set = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    light_as_set = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
+    look.execute_cdp_cmd("Emulation.setEmulatedMedia", light_as_set)
+    assert background() == _LIGHT
+    look.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_as_set)
+    assert background() == _DARK
+    look.find_element(By.ID, "theme").click()
+    assert background() == _LIGHT, "what is chosen counts more than what the system has"
+
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    look.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        for key in "1234":
+            look.find_element(By.TAG_NAME, "body").send_keys(key)
+            until(look, lambda: look.find_element(By.CSS_SELECTOR, "main section").is_displayed())
+            assert look.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        look.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_wrong_role_is_asked_for_another_token(look: Any, page: tuple[str, RunningCloud]) -> None:
+    url, _cloud = page
+    look.execute_script("sessionStorage.clear()")
+    look.get(url)
+    until(look, lambda: look.find_element(By.ID, "token").is_displayed())
+    look.find_element(By.ID, "token").send_keys("somebody", Keys.ENTER)
+    until(look, lambda: "does not let this token look" in text(look, "#login-why"))
+    look.find_element(By.ID, "token").send_keys("admin", Keys.ENTER)
+    until(look, lambda: text(look, "#totals").startswith("6 of 6"))
+    # That the answers were refused is logged by the browser itself.
+    refused = [entry["message"] for entry in look.get_log("browser") if entry["level"] == "SEVERE"]
+    assert all("403" in message for message in refused)

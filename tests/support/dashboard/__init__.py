@@ -1,0 +1,60 @@
+"""A viewer of the dashboard, who asks as the administrator, and the settings of a cloud with one."""
+
+from typing import Any
+
+import falcon.testing
+
+from dashboard.sources import Sources
+from harness.cloud import RunningCloud
+from harness.commands import FLAVOR
+from moorage import ids
+from moorage.messages import BuildInstances, ShowInstance
+from moorage.model import Flavor, RequestSpec
+
+ADMIN = {"X-Auth-Token": "admin"}
+SETTINGS = {
+    "placement_api": {"auth_strategy": "noauth2"},
+    # Each question reaches the cloud: what has just been done is seen.
+    "dashboard": {"refresh_interval": 0.5, "call_timeout": 60.0},
+}
+
+
+class Viewer:
+    """Asks the dashboard of a cloud."""
+
+    def __init__(self, cloud: RunningCloud, sources: Sources, served: Any) -> None:
+        self.cloud = cloud
+        self.sources = sources
+        # A function: the test client cannot tell what other callables take.
+        self._client = falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
+
+    def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any) -> Any:
+        """Return the answer, whatever it is."""
+        return self._client.simulate_request(method, path, headers=ADMIN if headers is None else headers, params=query)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the document at a path of the API."""
+        answer = self.ask(f"/api/{path}", **query)
+        assert answer.status_code == 200, answer.text
+        return answer.json
+
+    def refused(self, status: int, path: str, method: str = "GET", **query: Any) -> str:
+        """Ask for something that is refused; return the sentence that says why."""
+        answer = self.ask(path, method, **query)
+        assert answer.status_code == status, answer.text
+        [error] = answer.json["errors"]
+        assert error["request_id"] == answer.headers["X-Openstack-Request-Id"]
+        return str(error["detail"])
+
+    def order(self, flavor: Flavor = FLAVOR) -> str:
+        """Order an instance, and return its uuid."""
+        request_id = ids.fresh()
+        uuid = ids.derived(request_id, "instance", 0)
+        spec = RequestSpec(project_id="demo", user_id="demo", flavor=flavor)
+        message = BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=(uuid,))
+        self.cloud.client("conductor").call(message)
+        return uuid
+
+    def state(self, uuid: str) -> str:
+        """Return the state of an instance."""
+        return self.cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).state
