@@ -73,7 +73,8 @@ layers: $(VENV)/.check
 
 docstrings: $(VENV)/.check
 	$(BIN)/interrogate -q .
-	$(BIN)/python .ci/docstring_first_lines.py moorage placement_store scheduler conductor compute harness filters weighers tests
+	$(BIN)/python .ci/docstring_first_lines.py moorage placement_store scheduler conductor compute dashboard harness \
+		filters weighers tests
 
 packaging: $(VENV)/.test
 	$(BIN)/pytest -q tests/unit/project/test_packaging.py

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-NAMES = {
-    *("moorage", "filters", "weighers", "placement_store", "scheduler", "conductor", "compute", "dashboard", "harness"),
-}
+SERVICES = {"placement_store", "scheduler", "conductor", "compute", "dashboard"}
+NAMES = {"moorage", "filters", "weighers", "harness"} | SERVICES
 #: What is shipped beside modules.
 DATA = (".py", ".typed", ".html", ".js", ".css", ".svg", ".LICENSE")
 
