@@ -1,4 +1,4 @@
-"""Who may look at the page: the policy rules, beside those of the Placement API."""
+"""The policy rules of the page, beside those of the Placement API."""
 
 from oslo_policy import policy
 

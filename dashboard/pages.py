@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import falcon
 
@@ -62,24 +62,24 @@ class _Files:
         root = resources.files("dashboard").joinpath("static")
         self._files = dict(_read(root, ""))
 
-    def on_get(self, request: falcon.Request, response: falcon.Response, **_path: str) -> None:
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: Any) -> None:
         """Answer a file; falcon leaves the body of a HEAD out."""
-        file = self._files.get(request.path.lstrip("/") or _INDEX)
+        file = self._files.get(req.path.lstrip("/") or _INDEX)
         if file is None:
             raise falcon.HTTPNotFound
-        response.etag = file.tag
+        resp.etag = file.tag
         # A new release is seen at once: browsers ask whether their copy is still good.
-        response.cache_control = ["no-cache"]
-        response.append_header("Vary", "Accept-Encoding")
-        if file.tag in [str(tag) for tag in request.if_none_match or ()]:
-            response.status = falcon.HTTP_304
+        resp.cache_control = ["no-cache"]
+        resp.append_header("Vary", "Accept-Encoding")
+        if file.tag in [str(tag) for tag in req.if_none_match or ()]:
+            resp.status = falcon.HTTP_304
             return
-        response.content_type = file.media_type
-        if "gzip" in (request.get_header("Accept-Encoding") or ""):
-            response.set_header("Content-Encoding", "gzip")
-            response.data = file.compressed
+        resp.content_type = file.media_type
+        if "gzip" in (req.get_header("Accept-Encoding") or ""):
+            resp.set_header("Content-Encoding", "gzip")
+            resp.data = file.compressed
         else:
-            response.data = file.content
+            resp.data = file.content
 
     on_head = on_get
 
