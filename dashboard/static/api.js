@@ -54,15 +54,18 @@ async function request(method, path, parameters) {
   }
   for (;;) {
     if (!sessionStorage.getItem(KEY)) await ask("");
+    const token = sessionStorage.getItem(KEY);
     let answer;
     try {
-      answer = await fetch(url, { method, headers: { "X-Auth-Token": sessionStorage.getItem(KEY) } });
+      answer = await fetch(url, { method, headers: { "X-Auth-Token": token } });
     } catch {
       throw new Refused(0, "The dashboard's own server cannot be reached.");
     }
     if (answer.ok) return answer.json();
     const detail = await sentence(answer);
     if (answer.status === 401 || answer.status === 403) {
+      // Another question may have been given a better token meanwhile.
+      if (sessionStorage.getItem(KEY) !== token) continue;
       sessionStorage.removeItem(KEY);
       await ask(answer.status === 403 ? "The policy does not let this token look." : "The token is not accepted.");
     } else {

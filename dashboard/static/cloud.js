@@ -101,8 +101,18 @@ class Cloud extends EventTarget {
     return this.aggregateNames[uuid] ?? uuid;
   }
 
-  find(name) {
-    return this.sorted.find((host) => host.name === name);
+  /** Return a host of that name; several nodes, or hosts of several cells, are told apart by `node` and `cellUuid`. */
+  find(name, node, cellUuid) {
+    return this.sorted.find(
+      (host) =>
+        host.name === name && (node === undefined || host.node === node) && (!cellUuid || host.cellUuid === cellUuid),
+    );
+  }
+
+  /** Return the address of a host on this page. */
+  address(host) {
+    const parts = this.find(host.name).row === host.row ? [host.name] : [host.name, host.node, host.cellUuid];
+    return `#/hosts/${parts.map(encodeURIComponent).join("/")}`;
   }
 
   /** The names that are in use, sorted. */

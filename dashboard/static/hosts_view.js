@@ -15,7 +15,7 @@ export class HostsView {
 
   constructor() {
     this.map = new HostMap((host) => {
-      location.hash = `#/hosts/${encodeURIComponent(host.name)}`;
+      location.hash = cloud.address(host);
     });
     this.panel = new HostPanel(() => {
       location.hash = "#/hosts";
@@ -74,8 +74,8 @@ export class HostsView {
   }
 
   /** Show the view, with the panel of a host if one is named. */
-  show([name]) {
-    this.name_shown = name ?? null;
+  show(named) {
+    this.named = named;
     this.update();
     this.#open();
   }
@@ -96,7 +96,7 @@ export class HostsView {
   }
 
   #open() {
-    const host = this.name_shown && cloud.find(this.name_shown);
+    const host = this.named.length ? cloud.find(...this.named) : null;
     this.map.marked = host || null;
     if (host) this.panel.open(host);
     else this.panel.close();
@@ -107,7 +107,7 @@ export class HostsView {
     this.map.flash(changed);
     if (!this.element.isConnected) return;
     this.update();
-    if (whole && this.name_shown && !this.panel.host) this.#open();
+    if (whole && this.named.length && !this.panel.host) this.#open();
   }
 
   /** Filter and group anew, and draw. */

@@ -1,6 +1,6 @@
 // The page: which view is shown, and what is asked for how often.
 
-import { leave } from "./api.js";
+import { leave, Refused } from "./api.js";
 import { AuditView } from "./audit_view.js";
 import { cloud } from "./cloud.js";
 import { h, isDark, number, percent, replace } from "./dom.js";
@@ -73,6 +73,7 @@ function fault(error) {
   const line = document.querySelector("#fault");
   line.hidden = !error;
   line.textContent = error ? error.message : "";
+  if (error && !(error instanceof Refused)) console.error(error);
 }
 
 function totals() {
@@ -93,35 +94,36 @@ function totals() {
 
 let turn = 0,
   timer = null,
-  asking = false;
+  asking = false,
+  again = false;
 
 async function poll() {
   timer = null;
-  if (asking || document.hidden) return;
+  if (document.hidden) return;
   asking = true;
-  try {
-    const began = performance.now();
-    if (view === views.hosts || cloud.version === null || turn % RARELY === 0) await cloud.refresh();
-    await view.poll();
-    turn += 1;
-    fault(null);
-    document.querySelector("#leave").hidden = false;
-    document.querySelector("#pulse").textContent = `${new Date().toLocaleTimeString("en-GB")}`;
-    document.querySelector("#pulse").title =
-      `asked every ${cloud.interval} s; answered in ${Math.round(performance.now() - began)} ms`;
-    document.documentElement.dataset.turn = turn;
-  } catch (error) {
-    if (!error.message) throw error;
-    fault(error);
-    if (!error.status && error.status !== 0) console.error(error);
-  } finally {
-    asking = false;
-    timer ??= setTimeout(poll, cloud.interval * 1000);
-  }
+  again = false;
+  const began = performance.now();
+  // What does not answer leaves the other alone.
+  const questions = [view.poll()];
+  if (view === views.hosts || cloud.version === null || turn % RARELY === 0) questions.push(cloud.refresh());
+  const failed = (await Promise.allSettled(questions)).find((one) => one.status === "rejected");
+  asking = false;
+  turn += 1;
+  fault(failed?.reason);
+  if (!failed) answered(performance.now() - began);
+  timer = setTimeout(poll, again ? 0 : cloud.interval * 1000);
 }
 
-/** Ask at once. */
+function answered(milliseconds) {
+  const pulse = document.querySelector("#pulse");
+  document.querySelector("#leave").hidden = false;
+  pulse.textContent = new Date().toLocaleTimeString("en-GB");
+  pulse.title = `asked every ${cloud.interval} s; answered in ${Math.round(milliseconds)} ms`;
+}
+
+/** Ask at once, or as soon as what is being asked has been answered. */
 function wake() {
+  again = true;
   if (asking) return;
   clearTimeout(timer);
   poll();
@@ -138,7 +140,11 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
   if (event.key in KEYS) location.hash = `#/${KEYS[event.key]}`;
   else if (event.key === "/") {
-    location.hash = "#/hosts";
+    if (view !== views.hosts) {
+      location.hash = "#/hosts";
+      // The event of the changed address comes later: the field would not be there yet.
+      route();
+    }
     views.hosts.search();
   } else if (event.key === "t") toggleTheme();
   else if (event.key === "Escape" && view === views.hosts) location.hash = "#/hosts";

@@ -24,7 +24,7 @@ from moorage.model import Flavor, RequestSpec
 _PATIENCE = 20.0
 _FLAGS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,800", "--hide-scrollbars")
 #: The colour of the page's background, by theme.
-_LIGHT, _DARK = "rgb(245, 247, 249)", "rgb(18, 22, 27)"
+_LIGHT, _DARK = "rgba(245, 247, 249, 1)", "rgba(18, 22, 27, 1)"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,8 @@ def test_a_build_is_seen_on_the_open_page_and_its_host_by_keyboard(look: Any, pa
     until(look, lambda: int(text(look, "#totals div:nth-child(2) dd")) == before + 1)
 
     look.find_element(By.TAG_NAME, "body").send_keys("2")
-    until(look, lambda: uuid[:8] in text(look, "main table"))
+    # The legend of a chart is a table too.
+    until(look, lambda: uuid[:8] in text(look, "main .scroll table"))
     placed = look.find_element(By.CSS_SELECTOR, "main tbody tr a[href^='#/hosts/']").text
     look.find_element(By.TAG_NAME, "body").send_keys("/")
     look.switch_to.active_element.send_keys(placed)
