@@ -1,6 +1,6 @@
 // Charts over time, by uPlot.
 
-import { colour } from "./dom.js";
+import { colour, number } from "./dom.js";
 
 const LEAST = 60;
 
@@ -18,8 +18,12 @@ export class Chart {
     new ResizeObserver(() => this.plot?.setSize(this.#size())).observe(element);
   }
 
-  /** Show columns: the times in seconds, then one for each series. */
-  show(columns) {
+  /**
+   * Show columns: the times in seconds, then one for each series.
+   * @param beyond the seconds to be shown after the last time.
+   */
+  show(columns, beyond = 0) {
+    this.beyond = beyond;
     const theme = colour("--text");
     if (this.plot && this.theme === theme) {
       this.plot.setData(columns);
@@ -37,20 +41,29 @@ export class Chart {
   #options() {
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const { range, values, paths } = this.options;
-    const times = (_, ticks) => ticks.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB"));
+    const time = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+    const times = (_, ticks) => ticks.map(time);
+    // Without a pointer on the chart its legend has the last values.
+    const value = (words) => (plot, shown, i, at) => {
+      const known = at === null || at === undefined ? plot.data[i].at(-1) : shown;
+      return known === null || known === undefined ? "–" : words(known);
+    };
     return {
       ...this.#size(),
       title: this.title,
       cursor: { y: false },
       legend: { live: true },
       // A line of two seconds would say nothing: a minute at least is shown.
-      scales: { x: { time: true, range: (_, first, last) => [Math.min(first, last - LEAST), last] }, y: { range } },
+      scales: {
+        x: { time: true, range: (_, first, last) => [Math.min(first, last - LEAST), last + this.beyond] },
+        y: { range },
+      },
       axes: [
-        { ...axis, values: times, space: 90 },
+        { ...axis, values: times, space: 90, size: 28 },
         { ...axis, size: 52, values },
       ],
       series: [
-        { value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleTimeString("en-GB")) },
+        { label: "at", value: value(time) },
         ...this.series.map((one) => ({
           label: one.label,
           stroke: colour(one.colour),
@@ -58,7 +71,7 @@ export class Chart {
           width: 2,
           paths,
           points: { show: false },
-          value: one.value,
+          value: value(one.value ?? number),
         })),
       ],
     };

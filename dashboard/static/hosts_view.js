@@ -70,7 +70,6 @@ export class HostsView {
     this.chart = null;
     this.chartElement = chart;
     cloud.addEventListener("change", (event) => this.#changed(event.detail));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
   }
 
   /** Show the view, with the panel of a host if one is named. */
@@ -183,7 +182,7 @@ export class HostsView {
         names.map((label, i) => ({
           label,
           colour: LINES[i],
-          value: (_, share) => (share === null ? "" : percent(share)),
+          value: percent,
         })),
         { range: [0, 1], values: (_, ticks) => ticks.map(percent), height: 140 },
       );

@@ -156,8 +156,15 @@ function toggleTheme() {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
   localStorage.setItem("moorage.theme", theme);
+  recolour();
+}
+
+/** Draw the map and the charts anew: the colours of a canvas do not change by themselves. */
+function recolour() {
   views.hosts.update();
   route();
 }
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 
 route();

@@ -94,13 +94,14 @@ export class RequestsView {
     const length = Math.floor((last - start) / width) + 1;
     const at = Array.from({ length }, (_, i) => start + i * width);
     const all = new Array(length).fill(0),
-      bad = new Array(length).fill(0);
+      // No bar for none: it would be a line.
+      bad = new Array(length).fill(null);
     for (const one of this.found) {
       const bin = Math.floor((one.created_at - start) / width);
       all[bin] += 1;
       if (one.refused || one.state === "error") bad[bin] += 1;
     }
-    this.chart.show([at, all, bad]);
+    this.chart.show([at, all, bad], width);
   }
 }
 
@@ -109,6 +110,7 @@ function niceWidth(seconds) {
 }
 
 function attempts(one) {
+  if (!one.attempts.length) return "";
   return h(
     "span",
     { class: "attempts" },
