@@ -20,7 +20,7 @@ export class Chart {
 
   /**
    * Show columns: the times in seconds, then one for each series.
-   * @param beyond the seconds to be shown after the last time.
+   * @param beyond the seconds to be shown before the first time and after the last: the width of a bar.
    */
   show(columns, beyond = 0) {
     this.beyond = beyond;
@@ -55,7 +55,7 @@ export class Chart {
       legend: { live: true },
       // A line of two seconds would say nothing: a minute at least is shown.
       scales: {
-        x: { time: true, range: (_, first, last) => [Math.min(first, last - LEAST), last + this.beyond] },
+        x: { time: true, range: (_, first, last) => [Math.min(first - this.beyond, last - LEAST), last + this.beyond] },
         y: { range },
       },
       axes: [

@@ -14,7 +14,7 @@ export function funnel(explanation) {
     return h(
       "li",
       { class: each.left < each.hosts ? "removes" : null },
-      h("span", { class: "name" }, each.name),
+      h("span", { class: "name", title: each.name }, each.name),
       svg(
         "svg",
         {

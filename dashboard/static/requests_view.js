@@ -93,8 +93,8 @@ export class RequestsView {
       start = Math.floor(first / width) * width;
     const length = Math.floor((last - start) / width) + 1;
     const at = Array.from({ length }, (_, i) => start + i * width);
-    const all = new Array(length).fill(0),
-      // No bar for none: it would be a line.
+    // No bar for none: it would be a line.
+    const all = new Array(length).fill(null),
       bad = new Array(length).fill(null);
     for (const one of this.found) {
       const bin = Math.floor((one.created_at - start) / width);

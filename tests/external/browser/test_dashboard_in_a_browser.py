@@ -29,7 +29,7 @@ _LIGHT, _DARK = "rgba(245, 247, 249, 1)", "rgba(18, 22, 27, 1)"
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[tuple[str, RunningCloud]]:
-    """The address of a dashboard, and the cloud behind it, with one instance built and one refused."""
+    """The address of a dashboard, and the cloud behind it."""
     [port] = free_ports(1)
     settings = {**SETTINGS, "dashboard": {**SETTINGS["dashboard"], "port": port}}
     with RunningCloud(CloudSpec(hosts=6, cells=2, settings=settings)) as cloud:
@@ -133,6 +133,25 @@ def test_a_refused_request_has_a_funnel_and_a_click_on_the_map_says_why_not_ther
         canvas, 12 - canvas.size["width"] // 2, 34 - canvas.size["height"] // 2
     ).click().perform()
     until(look, lambda: "MEMORY_MB" in text(look, "#panel .verdict"))
+
+
+def test_while_hosts_cannot_be_read_the_page_says_so_and_still_lists_requests(
+    look: Any, page: tuple[str, RunningCloud]
+) -> None:
+    _url, cloud = page
+    uuid = order(cloud)
+    # Chromium answers for the server: whatever is asked about hosts fails.
+    look.execute_cdp_cmd("Network.enable", {})
+    look.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/hosts*"]})
+    try:
+        until(look, lambda: "cannot be reached" in text(look, "#fault"))
+        look.find_element(By.TAG_NAME, "body").send_keys("2")
+        until(look, lambda: look.find_elements(By.CSS_SELECTOR, f"main a[href='#/instance/{uuid}']"))
+    finally:
+        look.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    until(look, lambda: not look.find_element(By.ID, "fault").is_displayed())
+    # The browser itself logs each question that failed.
+    assert all("ERR_BLOCKED" in entry["message"] for entry in look.get_log("browser"))
 
 
 def test_an_audit_is_begun_by_a_button_and_its_verdict_shown(look: Any) -> None:
