@@ -103,11 +103,11 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.package: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install -q -e .
+	$(BIN)/python -m pip install -q -c etc/constraints.txt -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.package
-	$(BIN)/python -m pip install -q --group test
+	$(BIN)/python -m pip install -q -c etc/constraints.txt --group test
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.package

@@ -74,6 +74,8 @@ conductor_instances = Table(
     Column("request_id", request_id_type(), nullable=False),
     Column("project_id", name_type(), nullable=False),
     Column("user_id", name_type(), nullable=False),
+    # What operators call it; not unique.
+    Column("name", name_type()),
     Column("request_spec", document_type(), nullable=False),
     # The state until the hand-over; after it, the state in the cell has precedence.
     Column("state", name_type(), nullable=False),
@@ -90,6 +92,7 @@ conductor_instances = Table(
     Column("updated_at", Double, nullable=False),
     Index("ix_conductor_instances_operation", "operation_uuid"),
     Index("ix_conductor_instances_project", "project_id", "state"),
+    Index("ix_conductor_instances_name", "name"),
     Index("ix_conductor_instances_request", "request_id"),
     # For the instances that are being deleted, and those that were deleted long ago.
     Index("ix_conductor_instances_state", "state", "updated_at"),

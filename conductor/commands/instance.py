@@ -13,6 +13,7 @@ from conductor.commands.timeline import NOTHING, attached, explained, holdings, 
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
 from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.names import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,
@@ -42,6 +43,9 @@ class InstanceBuildCommand(OrderCommand):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         request_arguments.add_options(parser, size_required=True)
+        parser.add_argument(
+            "--name", metavar="NAME", help="what it is called; of several, the first is NAME-1, the second NAME-2, …"
+        )
         parser.add_argument("--host", metavar="NAME", help="on this host and no other")
         add_request_id(parser)
         add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
@@ -59,11 +63,18 @@ class InstanceBuildCommand(OrderCommand):
             server_group=self._group(parsed_args.server_group),
             force_hosts=() if parsed_args.host is None else (parsed_args.host,),
         )
-        self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids))
+        names = _names(parsed_args.name, count)
+        self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids, names=names))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error",))
 
     def _group(self, uuid: str | None) -> ServerGroup | None:
         return None if uuid is None else self.client("placement").call(GetServerGroup(uuid=uuid)).group
+
+
+def _names(given: str | None, count: int) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (given,) if count == 1 else tuple(f"{given}-{number}" for number in range(1, count + 1))
 
 
 class InstanceList(ListCommand):
@@ -73,6 +84,7 @@ class InstanceList(ListCommand):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--project", metavar="NAME", help="those of one project")
+        parser.add_argument("--name", metavar="NAME", help="those of this name")
         parser.add_argument("--state", metavar="STATE", help="those in this state")
         parser.add_argument("--host", metavar="NAME", help="those on this host")
         parser.add_argument("--deleted", action="store_true", help="deleted ones too")
@@ -80,7 +92,7 @@ class InstanceList(ListCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
-        message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted)
+        message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted, name=parsed_args.name)
         found = lists.instances(self.client("conductor"), message)
         wanted = [
             instance
@@ -96,15 +108,17 @@ class InstanceShow(Configured, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", help="the instance")
+        parser.add_argument("uuid", metavar="INSTANCE", help="the instance, by its uuid or its name")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Query the super conductor."""
-        instance = self.client("conductor").call(ShowInstance(instance_uuid=parsed_args.uuid))
+        conductor = self.client("conductor")
+        instance = conductor.call(ShowInstance(instance_uuid=instance_uuid(conductor, parsed_args.uuid)))
         flavor = instance.flavor
         fields: dict[str, Any] = {
             "uuid": instance.uuid,
+            "name": instance.name,
             "state": instance.state,
             "reason": instance.reason,
             "migration": instance.migration_uuid,
@@ -157,13 +171,14 @@ class InstanceDelete(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", nargs="+", help="the instances")
+        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the instances, by their uuids or names")
         add_wait(parser, "deleted; the exit status is 1 if any is not")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait if `--wait` is given."""
         conductor = self.client("conductor")
-        for uuid in parsed_args.uuid:
+        uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
+        for uuid in uuids:
             conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
-        return INSTANCE_COLUMNS, self.wait(parsed_args, parsed_args.uuid, "deleted", "deleting")
+        return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "deleted", "deleting")

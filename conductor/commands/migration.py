@@ -10,6 +10,7 @@ from conductor.commands.timeline import attempt_in_words, explained, moment
 from moorage import errors
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, shown
+from moorage.cli.names import instance_uuid
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
 
@@ -22,13 +23,15 @@ class MigrationList(ListCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--instance", metavar="UUID", help="those of one instance")
+        parser.add_argument("--instance", metavar="INSTANCE", help="those of one instance, by its uuid or name")
         parser.add_argument("--all", action="store_true", help="those that are over too")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
-        message = ListMigrations(instance_uuid=parsed_args.instance, ended=parsed_args.all)
+        named = parsed_args.instance
+        wanted = None if named is None else instance_uuid(self.client("conductor"), named)
+        message = ListMigrations(instance_uuid=wanted, ended=parsed_args.all)
         return MIGRATION_COLUMNS, [migration_row(one) for one in lists.migrations(self.client("conductor"), message)]
 
 

@@ -10,6 +10,7 @@ from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
 from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait
 from moorage import errors, ids
 from moorage.cli import request_arguments
+from moorage.cli.names import instance_uuid
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -46,7 +47,7 @@ class _MoveOrder(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", nargs="+", help="the servers")
+        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the servers, by their uuids or names")
         parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
         parser.add_argument(
             "--drop-extras",
@@ -61,10 +62,11 @@ class _MoveOrder(OrderCommand):
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         migrations: list[str] = []
-        for uuid in parsed_args.uuid:
+        conductor = self.client("conductor")
+        # All names first: a name that is not clear is refused before anything is ordered.
+        for uuid in [instance_uuid(conductor, named) for named in parsed_args.uuid]:
             order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)
             migrations.append(self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content)).migration_uuid)
-        conductor = self.client("conductor")
 
         def look(uuid: str) -> Migration:
             return conductor.call(ShowMigration(uuid=uuid))
@@ -160,7 +162,7 @@ class _ServerOrder(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", nargs="+", help="the servers")
+        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the servers, by their uuids or names")
         add_request_id(parser)
         add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
         return parser
@@ -168,10 +170,12 @@ class _ServerOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
-        for uuid in parsed_args.uuid:
+        conductor = self.client("conductor")
+        uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
+        for uuid in uuids:
             order_id = ids.derived(request_id, "order", uuid)
             self.order(self.kind(request_id=order_id, instance_uuid=uuid, **self.content(parsed_args)))
-        rows = self.wait(parsed_args, parsed_args.uuid, self.comes_to, "waiting", self.ends)
+        rows = self.wait(parsed_args, uuids, self.comes_to, "waiting", self.ends)
         return INSTANCE_COLUMNS, rows
 
     def content(self, _given: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from cliff.show import ShowOne
 
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, shown
+from moorage.cli.names import instance_uuid
 from moorage.messages import ListOperations, ShowOperation
 from moorage.model.inspection import OperationSummary
 
@@ -25,12 +26,14 @@ class OperationList(ListCommand):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--all", action="store_true", help="those that have ended too")
-        parser.add_argument("--instance", metavar="UUID", help="those about one instance")
+        parser.add_argument("--instance", metavar="INSTANCE", help="those about one instance, by its uuid or name")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Query the super conductor."""
-        message = ListOperations(ended=parsed_args.all, instance_uuid=parsed_args.instance)
+        named = parsed_args.instance
+        wanted = None if named is None else instance_uuid(self.client("conductor"), named)
+        message = ListOperations(ended=parsed_args.all, instance_uuid=wanted)
         return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message)]
 
 

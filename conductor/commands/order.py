@@ -4,14 +4,14 @@ import argparse
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import msgspec
 from cliff.lister import Lister
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from moorage import errors, ids
+from moorage.cli import progress
 from moorage.cli.command import Configured, shown
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 T = TypeVar("T")
 
-INSTANCE_COLUMNS = ("uuid", "state", "cell", "host", "attempts", "reason")
+INSTANCE_COLUMNS = ("uuid", "name", "state", "cell", "host", "attempts", "reason")
 #: The default of `--wait-timeout`, in seconds: longer than any build of a healthy cloud. Arbitrary.
 _WAIT_SECONDS = 600.0
 #: Seconds between two reads: short enough for an operator, long enough for a conductor.
@@ -113,15 +113,9 @@ def _wait_for(
     end = time.monotonic() + seconds
     seen: dict[str, T] = {}
     open_ = list(uuids)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        task = progress.add_task(what, total=len(uuids))
+    # Without a wait there is nothing to draw.
+    with progress.bars() if seconds else nullcontext() as bars:
+        task = None if bars is None else bars.add_task(what, total=len(uuids))
         while True:
             fault: errors.Unavailable | None = None
             for uuid in list(open_):
@@ -132,7 +126,8 @@ def _wait_for(
                     break
                 if done(seen[uuid]):
                     open_.remove(uuid)
-                    progress.advance(task)
+                    if bars is not None and task is not None:
+                        bars.advance(task)
             if not open_ or time.monotonic() > end:
                 break
             time.sleep(_INTERVAL)
@@ -168,4 +163,6 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
 def instance_row(instance: Instance) -> tuple[Any, ...]:
     """Return the row of an instance in a list."""
     attempts = [attempt.host for attempt in instance.attempts]
-    return shown((instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason))
+    return shown(
+        (instance.uuid, instance.name, instance.state, instance.cell, instance.host, attempts, instance.reason)
+    )

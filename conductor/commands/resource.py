@@ -8,6 +8,7 @@ from conductor.commands.order import OrderCommand, add_request_id, add_wait_time
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.command import shown
+from moorage.cli.names import instance_uuid
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
 from moorage.model.inspection import OperationSummary
@@ -24,7 +25,7 @@ class _ResourceOrder(OrderCommand):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("instance", metavar="INSTANCE", help="the server, by its uuid")
+        add("instance", metavar="INSTANCE", help="the server, by its uuid or its name")
         add("name", metavar="NAME", help="what the resource group is called")
         add("--no-wait", dest="wait", action="store_false", help="do not wait for the end of the operation")
         add_request_id(parser)
@@ -33,17 +34,18 @@ class _ResourceOrder(OrderCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Send the order, and wait unless `--no-wait` is given."""
-        request_id = ids.derived(self.named(parsed_args), "order", parsed_args.instance)
-        named = {"instance_uuid": parsed_args.instance, "suffix": parsed_args.name}
-        ordered = self.order(self.kind(request_id=request_id, **named, **self.content(parsed_args)))
         conductor = self.client("conductor")
+        uuid = instance_uuid(conductor, parsed_args.instance)
+        request_id = ids.derived(self.named(parsed_args), "order", uuid)
+        named = {"instance_uuid": uuid, "suffix": parsed_args.name}
+        ordered = self.order(self.kind(request_id=request_id, **named, **self.content(parsed_args)))
 
         def look(uuid: str) -> OperationSummary:
             return conductor.call(ShowOperation(uuid=uuid))
 
         ends = (("done",), ("done", "failed"))
         [seen] = self.waited(parsed_args, [ordered.operation_uuid], look, lambda one: one.state, ends, "writing")
-        return _COLUMNS, [shown((parsed_args.instance, parsed_args.name, seen.uuid, seen.state, seen.reason))]
+        return _COLUMNS, [shown((uuid, parsed_args.name, seen.uuid, seen.state, seen.reason))]
 
     def content(self, _given: argparse.Namespace) -> dict[str, Any]:
         """Return the further content of the order."""

@@ -1,7 +1,6 @@
 """Checks of the broker: connect, have a message confirmed, count consumers; hide passwords, close a transport."""
 
 import logging
-import re
 import socket
 import threading
 import time
@@ -15,6 +14,8 @@ from kombu.connection import Connection
 
 from moorage import errors, ids
 from moorage.bus import alarms
+from moorage.bus.calling import mask_url as mask_url
+from moorage.bus.calling import reason as reason
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
@@ -33,7 +34,6 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
 #: A broker's refusal of a user, password or virtual host, which will be the same the next time.
 _REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 _PORT = 5672
-_LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
 
@@ -145,30 +145,6 @@ def _opened(
         connect_timeout=timeout,
         transport_options={"read_timeout": timeout, "write_timeout": timeout, "client_properties": properties},
     )
-
-
-_HOST = r"(?:[^:@/,?]*(?::[^:@/,?]*)?@)?[^@/,?]*"
-_REGULAR = re.compile(rf"{_HOST}(?:,{_HOST})*(?:[/?][^@]*)?")
-
-
-def mask_url(url: str) -> str:
-    """Return ``url`` with every password hidden, for logs and errors.
-
-    Where a password has reserved characters, its end is ambiguous: then everything between the first user and the last
-    host is hidden.
-    """
-    scheme, mark, rest = url.partition("://")
-    if not mark or "@" not in rest:
-        return url
-    if _REGULAR.fullmatch(rest):
-        return scheme + mark + re.sub(r"((?:^|,)[^:@/,?]*):[^:@/,?]*@", r"\1:***@", rest)
-    hidden, _, host = rest.rpartition("@")
-    return f"{scheme}{mark}{hidden.partition(':')[0]}:***@{host}"
-
-
-def reason(fault: BaseException) -> str:
-    """Return the text of an exception, shortened for an error of ours."""
-    return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]
 
 
 @contextmanager

@@ -7,7 +7,6 @@ caller repeats the message with the same request id. A server that starts while 
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,23 +14,24 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, probe, reason, servers_of
-from moorage.bus.broker import mask_url as mask_url
+from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, probe, servers_of
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
-from moorage import context, errors, failpoints, logs
-from moorage.bus.handlers import SECONDS_LEFT, Endpoint, plain_type, request_id_of
+from moorage import errors, failpoints, logs
+from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_type, reason
+from moorage.bus.calling import mask_url as mask_url
+from moorage.bus.handlers import Endpoint
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
 from moorage.bus.rabbit import BATCHED, RabbitDriver
-from moorage.bus.rabbit_connection import SERVER_PART, NotSentInTime
+from moorage.bus.rabbit_connection import NotSentInTime
 from moorage.bus.rpc_server import ThreadedServer
 from moorage.config import options
-from moorage.messages.wire import Message, R, decode, encode, prepare
+from moorage.messages.wire import Message, R, encode, prepare
 
 LOG = logging.getLogger(__name__)
 
@@ -42,20 +42,12 @@ _ANSWER_SECONDS = 5.0
 #: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
 #: a call waits for its answer by default.
 _STUCK_SECONDS = 45.0
-_HOUSEKEEPING = "moorage.bus"  # on the wire: every release names it so
 
 # --- The serving side -----------------------------------------------------------------------------------------------
 
 
-class _Wake(Message[None], frozen=True, kw_only=True):
-    """An empty call that checks whether a server answers."""
-
-    topic = "any"
-    method = "wake"
-
-
 class _Housekeeping:
-    target = oslo_messaging.Target(namespace=_HOUSEKEEPING, version="1.0")
+    target = oslo_messaging.Target(namespace=HOUSEKEEPING, version="1.0")
 
     @oslo_messaging.expose  # type: ignore[untyped-decorator]
     def wake(self, ctxt: dict[str, Any], /) -> None:
@@ -146,88 +138,50 @@ class BusServer:
 # --- The calling side -----------------------------------------------------------------------------------------------
 
 
-class Client:
+class Client(Caller):
     """Sends messages to one topic, or to one server of it."""
 
+    too_new = (rpc_dispatcher.UnsupportedVersion,)
+
     def __init__(self, bus: "Bus", topic: str, server: str | None, timeout: float) -> None:
+        super().__init__(topic, server, timeout)
         self._bus = bus
-        self._address = topic if server is None else f"{topic}.{server}"
-        self._timeout = timeout
         self._client = bus.library_client(oslo_messaging.Target(topic=topic, server=server))
 
-    def call(self, message: Message[R], timeout: float | None = None) -> R:
-        """Send ``message`` and return its answer.
-
-        The remaining seconds travel with the message; those of a call made within the handling of another call are at
-        most the remaining seconds of that call.
-
-        :raises NoReply: no answer in time; whether the message was carried out is unknown.
-        :raises BusUnavailable: the broker cannot be reached.
-        :raises DeadlineExceeded: the server took the message too late, or the current context's deadline has passed.
-        :raises MoorageError: the server raised this error.
-        """
-        seconds = self._seconds(timeout)
-        with self._faults(message, seconds), context.bound(deadline=time.monotonic() + seconds):
-            self._bus.reach()
-            failpoints.reached("send", message.topic, message.method)
-            # The check of the broker and a failpoint may have taken time: a message that is too late is not sent.
-            context.check_deadline(f"before {message.method} was sent")
-            try:
-                data = self._ask(message, seconds)
-            except rpc_dispatcher.UnsupportedVersion:
-                # A server of a former release has refused the message; it does not support the guards.
-                if (unguarded := message.unguarded()) == message:
-                    raise
-                data = self._ask(unguarded, seconds)
-            failpoints.reached("answered", message.topic, message.method)
-        self._bus.has_replied()
-        try:
-            reply: R = decode(message.reply_type(), data)
-        except errors.InvalidRequest as fault:
-            # The fault is the server's: the caller must not take it for a refusal of the request.
-            LOG.error("The answer to %s on %s is malformed: %s", message.method, self._address, fault)
-            raise errors.InternalError(kind="MalformedReply") from fault
-        return reply
-
-    def _ask(self, message: Message[Any], seconds: float) -> Any:
+    def ask(self, message: Message[Any], seconds: float) -> Any:
+        """Send a message, and return the encoded answer."""
         options = BATCHED if message.may_be_batched else None
         prepared = self._client.prepare(timeout=seconds, version=message.lowest_version(), transport_options=options)
-        return prepared.call(_outgoing(message, seconds), message.method, **encode(message))
+        return prepared.call(outgoing(message, seconds), message.method, **encode(message))
+
+    def reach(self) -> None:
+        """Check the broker before the first call: the library would wait for it without end."""
+        self._bus.reach()
+
+    def has_replied(self) -> None:
+        """Note that the reply queue exists."""
+        self._bus.has_replied()
 
     def ping(self, timeout: float | None = None) -> None:
-        """Return once a server of this topic has answered; its methods do not matter.
-
-        :raises NoReply: no server answered in time.
-        :raises BusUnavailable: the broker cannot be reached.
-        """
-        seconds = self._seconds(timeout)
-        prepared = self._client.prepare(timeout=seconds, namespace=_HOUSEKEEPING, version="1.0")
-        with self._faults(_Wake(), seconds):
-            self._bus.reach()
-            prepared.call({}, _Wake.method)
+        """Ping as :meth:`Caller.ping`."""
+        seconds = self.seconds(timeout)
+        prepared = self._client.prepare(timeout=seconds, namespace=HOUSEKEEPING, version="1.0")
+        with self.faults(Wake(), seconds):
+            self.reach()
+            prepared.call({}, Wake.method)
 
     def cast(self, message: Message[R]) -> None:
         """Send ``message`` without waiting until a server takes it.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
-        with self._faults(message, self._timeout), suppress(failpoints.Dropped):
+        with self.faults(message, self._timeout), suppress(failpoints.Dropped):
             failpoints.reached("send", message.topic, message.method)
             prepared = self._client.prepare(version=message.lowest_version())
-            prepared.cast(_outgoing(message), message.method, **encode(message))
-
-    def _seconds(self, timeout: float | None) -> float:
-        """Return the time-out of a call: its own, or the shorter time to the deadline of the current context.
-
-        :raises DeadlineExceeded: that deadline has passed.
-        """
-        seconds = self._timeout if timeout is None else timeout
-        context.check_deadline(f"before {self._address} was called")
-        left = context.seconds_left()
-        return seconds if left is None else min(seconds, max(left, 0.001))
+            prepared.cast(outgoing(message), message.method, **encode(message))
 
     @contextmanager
-    def _faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
+    def faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
         """Translate the library's exceptions into errors of ours, without the other side's traceback."""
         try:
             yield
@@ -236,27 +190,11 @@ class Client:
         except (oslo_messaging.MessagingTimeout, NotSentInTime, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
-            version = message.unguarded().lowest_version()
-            served = f"{message.method} is not served on {self._address} at version {version}"
-            raise errors.InvalidRequest(path="$", reason=served) from None
+            raise self.not_served(message) from None
         except oslo_messaging.RemoteError as remote:
             raise errors.InternalError(kind=str(remote.exc_type)) from None
         except CONNECTION_FAULTS as fault:
             raise errors.BusUnavailable(reason=f"{self._bus.url}: {reason(fault)}") from None
-
-
-def _outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
-    """Return the context that travels beside a message: its request's ids, and the seconds that the server has for it.
-
-    :param seconds: the caller's time-out; None for a cast, which has no deadline.
-    """
-    now = context.current()
-    sent: dict[str, str | float | None] = {
-        "request_id": now.request_id or request_id_of(message),
-        "attempt_id": now.attempt_id,
-        SECONDS_LEFT: None if seconds is None else seconds * SERVER_PART,
-    }
-    return {name: value for name, value in sent.items() if value is not None}
 
 
 class Bus:

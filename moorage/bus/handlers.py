@@ -15,15 +15,15 @@ from moorage.config import messaging  # noqa: F401 - first, because it chooses t
 import oslo_messaging
 
 from moorage import context, errors, failpoints, metrics
-from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
+from moorage.bus.calling import SECONDS_LEFT, plain_type, request_id_of
+from moorage.messages.wire import Message, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
 
 _SERVES = "_moorage_serves"
 
-#: Keys of the context that travels beside a message: the seconds that the server has for it from the moment it takes
-#: it, and, within that server's process, the end of these seconds by the monotonic clock.
-SECONDS_LEFT = "seconds_left"
+#: The key of the context beside a message that holds, within the server's process, the end of the seconds that it has
+#: for it, by the monotonic clock.
 DEADLINE = "deadline"
 #: Longer than any caller waits; a larger number is ignored, so that no sum overflows. Arbitrary.
 _LONGEST_LEFT = 86_400.0
@@ -175,24 +175,12 @@ def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
     return wrapped
 
 
-def plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
-    """Return an error's class if :mod:`moorage.errors` has it, else its nearest parent there."""
-    known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
-    found: type[errors.MoorageError] = next(known)
-    return found
-
-
 # --- Ids ------------------------------------------------------------------------------------------------------------
 
 
 def _short_text(value: object) -> str | None:
     """Return a peer's text if it is fit for a log line, else None."""
     return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
-
-
-def request_id_of(message: Message[Any]) -> str | None:
-    """Return the request id of a message, or None."""
-    return message.request_id if isinstance(message, Mutation) else None
 
 
 def stamp(ctxt: dict[str, Any], taken: float, end: float | None = None) -> None:

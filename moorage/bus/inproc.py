@@ -24,7 +24,7 @@ from oslo_config import cfg
 from oslo_messaging._drivers import base
 from oslo_messaging._drivers import common as rpc_common
 
-from moorage.bus.handlers import SECONDS_LEFT
+from moorage.bus.calling import SECONDS_LEFT
 
 # Messages kept for a stopped server before the oldest is dropped. RabbitMQ has no such bound, but here they take this
 # process's memory. Arbitrary, and far more than any service leaves behind while it restarts.

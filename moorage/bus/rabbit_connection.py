@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from moorage import context
 from moorage.bus import alarms
+from moorage.bus.calling import QUEUE_PART
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
@@ -23,11 +24,6 @@ from oslo_messaging._drivers import common as rpc_common
 from oslo_messaging._drivers import impl_rabbit
 
 LOG = logging.getLogger(__name__)
-
-#: Parts of a caller's time-out: for the queue, and for the server that has taken the message. The rest covers the
-#: answer's way back, and the half second by which a server's time of arrival is uncertain.
-QUEUE_PART = 0.4
-SERVER_PART = 0.5
 
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0

@@ -56,6 +56,8 @@ class AuditShow(Configured, Lister):
     what is left then.
     """
 
+    at = "looking"
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
@@ -73,13 +75,18 @@ class AuditShow(Configured, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each finding, and one for each part that could not be read."""
-        required(self.conf, "DEFAULT", "transport_url")
+        required(self.calling, "DEFAULT", "transport_url")
         if parsed_args.apply and not parsed_args.heal:
             raise errors.ConfigurationError(reason="--apply needs --heal")
-        clients = self.clients(parsed_args.timeout or self.conf.rpc.call_timeout)
+        clients = self.clients(parsed_args.timeout or self.calling.rpc.call_timeout)
 
         def examined() -> Examination:
-            return examine(lambda: AuditCollector(self.conf, clients).collect(), parsed_args.settle)
+            def look() -> CloudState:
+                state = AuditCollector(self.calling, clients).collect()
+                self.elapsed.says("looking once more")
+                return state
+
+            return examine(look, parsed_args.settle)
 
         first = examined()
         healer = Healer(clients)

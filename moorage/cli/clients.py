@@ -7,14 +7,20 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus.bus import Bus, Client
+from moorage.bus.calling import Caller
+from moorage.bus.direct import DirectBus, DirectClient, is_plain
+from moorage.config import calls
+from moorage.config.options import required
 from moorage.messages.wire import Message
 from moorage.model import Cell
+
+if TYPE_CHECKING:
+    from moorage.bus.bus import Bus
 
 R = TypeVar("R")
 
@@ -28,46 +34,61 @@ _STARTED_BY = {
 }
 
 
-class CheckedClient(Client):
+class Probing(Protocol):
+    """A bus that knows how many serve a topic."""
+
+    @property
+    def url(self) -> str:
+        """The broker's URL with passwords hidden."""
+
+    def servers_of(self, topic: str, server: str | None = None) -> int | None:
+        """Return the number of servers; None where it is unknown."""
+
+
+class CheckedClient:
     """A client that fails at once if its topic is not served.
 
-    :param service: the command that starts its server, for the error.
+    :param require: checks that, and raises ``NotServed``.
     """
 
-    def __init__(
-        self, clients: "Clients", bus: Bus, topic: str, server: str | None, timeout: float, service: str
-    ) -> None:
-        super().__init__(bus, topic, server, timeout)
-        self._require: Callable[[], None] = partial(clients.require, bus, topic, server, service)
+    def __init__(self, caller: Caller, require: Callable[[], None]) -> None:
+        self._caller = caller
+        self._require = require
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
-        """Call as :meth:`Client.call`.
+        """Call as :meth:`Caller.call`.
 
         :raises NotServed: the topic has no server.
         """
         self._require()
-        return super().call(message, timeout)
+        return self._caller.call(message, timeout)
 
     def ping(self, timeout: float | None = None) -> None:
-        """Ping as :meth:`Client.ping`.
+        """Ping as :meth:`Caller.ping`.
 
         :raises NotServed: the topic has no server.
         """
         self._require()
-        super().ping(timeout)
+        self._caller.ping(timeout)
 
 
 class Clients:
     """Clients for all parts of a cloud; thread-safe. A bus is opened at its first use.
 
+    RabbitMQ is called directly, and through the bus library only where the configuration needs that.
+
+    :param conf: the whole configuration, or what :func:`moorage.config.calls.read` has read.
     :param seconds: the time-out of each client.
+    :param whole: returns the whole configuration; by default it is ``conf``.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, seconds: float) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, seconds: float, whole: Callable[[], cfg.ConfigOpts] | None = None) -> None:
         self._conf = conf
+        self._whole = whole or (lambda: conf)
         self._seconds = seconds
         self._lock = threading.Lock()
         self._buses: dict[str | None, Bus] = {}
+        self._direct: dict[str | None, DirectBus] = {}
         self._served: dict[tuple[str, str, str | None], bool] = {}
         # The services of a cloud are started together: this grace time is waited once, and not for each of them.
         self._until = time.monotonic() + min(seconds, _GRACE)
@@ -76,28 +97,33 @@ class Clients:
         """Close all connections."""
         for bus in self._buses.values():
             bus.close()
+        for direct in self._direct.values():
+            direct.close()
         self._buses.clear()
+        self._direct.clear()
 
-    def bus(self, transport_url: str | None = None) -> Bus:
+    def bus(self, transport_url: str | None = None) -> "Bus":
         """Return the main bus, or the one of a URL.
 
         :raises ConfigurationError: the URL is not valid.
         """
+        from moorage.bus.bus import Bus  # here, because few commands need the bus library
+
         with self._lock:
             if transport_url not in self._buses:
-                self._buses[transport_url] = Bus(self._conf, transport_url)
+                self._buses[transport_url] = Bus(self._whole(), transport_url)
             return self._buses[transport_url]
 
-    def topic(self, topic: str, server: str | None = None) -> Client:
+    def topic(self, topic: str, server: str | None = None) -> CheckedClient:
         """Return a client of a topic of the main bus, or of one server of it."""
-        return self._client(self.bus(), topic, server, _STARTED_BY.get(topic, "the service that serves it"))
+        return self._client(None, topic, server, _STARTED_BY.get(topic, "the service that serves it"))
 
-    def cell(self, cell: Cell) -> Client:
+    def cell(self, cell: Cell) -> CheckedClient:
         """Return a client of a cell's conductors."""
         topic, service = f"conductor.{cell.uuid}", f"`moorage conductor --cell {cell.name}`"
-        return self._client(self.bus(cell.transport_url), topic, None, service)
+        return self._client(cell.transport_url, topic, None, service)
 
-    def require(self, bus: Bus, topic: str, server: str | None, service: str) -> None:
+    def require(self, bus: Probing, topic: str, server: str | None, service: str) -> None:
         """Check, once for each topic, that it is served.
 
         :raises NotServed: it has no server within some seconds from the command's start.
@@ -115,5 +141,23 @@ class Clients:
         if not self._served[key]:
             raise errors.NotServed(topic=topic if server is None else f"{topic}.{server}", service=service)
 
-    def _client(self, bus: Bus, topic: str, server: str | None, service: str) -> Client:
-        return CheckedClient(self, bus, topic, server, self._seconds, service)
+    def _client(self, transport_url: str | None, topic: str, server: str | None, service: str) -> CheckedClient:
+        direct = self._called_directly(transport_url)
+        bus: Probing
+        caller: Caller
+        if direct is None:
+            bus = opened = self.bus(transport_url)
+            caller = opened.client(topic, server, self._seconds)
+        else:
+            bus, caller = direct, DirectClient(direct, topic, server, self._seconds)
+        return CheckedClient(caller, partial(self.require, bus, topic, server, service))
+
+    def _called_directly(self, transport_url: str | None) -> DirectBus | None:
+        """Return the connections to a broker that is called without the bus library; None where that is needed."""
+        url = required(self._conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
+        if not is_plain(url) or not calls.is_direct(self._conf):
+            return None
+        with self._lock:
+            if transport_url not in self._direct:
+                self._direct[transport_url] = DirectBus(url, self._conf.control_exchange)
+            return self._direct[transport_url]

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from cliff.columns import FormattableColumn
 from cliff.command import Command
@@ -14,10 +15,10 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus.bus import Client
 from moorage.cli import help as helps
-from moorage.cli.clients import Clients
-from moorage.config import options
+from moorage.cli import progress
+from moorage.cli.clients import CheckedClient, Clients
+from moorage.config import calls, options
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
@@ -64,7 +65,11 @@ def positive(text: str) -> float:
 
 def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return values with an empty text for null."""
-    return tuple("" if value is None else value for value in map(_machine, values))
+    return tuple("" if value is None else value for value in map(_flat, values))
+
+
+def _flat(value: Any) -> Any:
+    return value.human_readable() if isinstance(value, ShownUse) else _machine(value)
 
 
 def _machine(value: Any) -> Any:
@@ -83,6 +88,13 @@ class Configured(Command):
 
     #: The arguments that a class adds to those of its bases.
     arguments: Sequence[Argument] = ()
+    #: What it is at, for whoever waits at a terminal.
+    at: ClassVar[str | None] = None
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command, and show what it is at if that takes long."""
+        with progress.Elapsed(self.at) as self.elapsed:
+            return int(super().run(parsed_args) or 0)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser, without abbreviated options: a new option must not change the meaning of an old script."""
@@ -97,6 +109,7 @@ class Configured(Command):
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         """Print what `take_action` has returned; null is empty in csv and value, and a table without rows says so."""
+        self.elapsed.stop()
         if isinstance(self, Lister):
             data = list(data)
             if not data and parsed_args.formatter == "table":
@@ -126,29 +139,50 @@ class Configured(Command):
 
         :raises ConfigurationError: it cannot be read, or has a wrong value.
         """
-        return options.new(files=options.find_file(self.app.options.config_file))
+        return options.new(files=self._files())
 
-    def client(self, topic: str) -> Client:
+    @functools.cached_property
+    def calling(self) -> cfg.ConfigOpts:
+        """The part of the configuration that calls need, read once, without the bus library.
+
+        :raises ConfigurationError: it cannot be read, or has a wrong value.
+        """
+        return calls.read(self._files())
+
+    def _files(self) -> Sequence[Path]:
+        return options.find_file(self.app.options.config_file)
+
+    def client(self, topic: str) -> CheckedClient:
         """Return a client of a topic of the main bus; its calls raise ``NotServed`` if the topic has no server."""
         return self._clients.topic(topic)
 
     def clients(self, seconds: float) -> Clients:
         """Return clients for all parts of the cloud with a time-out in seconds; closed when the command ends."""
-        clients = Clients(self.conf, seconds)
+        clients = Clients(self.calling, seconds, whole=lambda: self.conf)
         cast("Shell", self.app).closing.callback(clients.close)
         return clients
 
     @functools.cached_property
     def _clients(self) -> Clients:
-        return self.clients(self.conf.rpc.call_timeout)
+        return self.clients(self.calling.rpc.call_timeout)
 
 
 class ListCommand(Configured, Lister):
     """A command that lists something, in whole or in part, once or again and again."""
 
+    at = "asking"
+
     arguments: Sequence[Argument] = (
         argument("--limit", type=_count, metavar="N", help="the first N, in the order in which they are listed"),
         argument("--marker", metavar="KEY", help="only what follows the one that has this in its first column"),
+        argument(
+            "--sort",
+            dest="sorted_by",
+            action="append",
+            default=[],
+            metavar="COLUMN[:desc]",
+            help="by this column, and then by the next --sort; what has no value comes last",
+        ),
         argument(
             "--watch",
             nargs="?",
@@ -162,9 +196,11 @@ class ListCommand(Configured, Lister):
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         """Print the part that is asked for.
 
-        :raises InvalidRequest: what `--marker` names is not in the list.
+        :raises InvalidRequest: what `--marker` names is not in the list, or `--sort` names no column.
         """
         rows = list(data)
+        for column in reversed(parsed_args.sorted_by):
+            rows = _sorted(rows, column_names, column)
         if parsed_args.marker is not None:
             keys = [str(_machine(row[0])) for row in rows]
             if parsed_args.marker not in keys:
@@ -187,6 +223,28 @@ class ListCommand(Configured, Lister):
                 out.write(f"{fault}\n")
             out.flush()
             time.sleep(parsed_args.watch)
+
+
+def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[Any]:
+    """Return rows in the order of a column, or of `COLUMN:desc`; those without a value come last.
+
+    :raises InvalidRequest: there is no such column.
+    """
+    name, _, direction = given.partition(":")
+    if name not in column_names or direction not in ("", "asc", "desc"):
+        raise errors.InvalidRequest(path="--sort", reason=f"{given} is none of {', '.join(column_names)}")
+    index = list(column_names).index(name)
+    values = [_in_order(row[index]) for row in rows]
+    known = [(value, row) for value, row in zip(values, rows, strict=True) if value not in (None, "")]
+    known.sort(key=lambda pair: pair[0], reverse=direction == "desc")
+    return [row for _, row in known] + [row for value, row in zip(values, rows, strict=True) if value in (None, "")]
+
+
+def _in_order(value: Any) -> Any:
+    """Return what a value is sorted by."""
+    if isinstance(value, ShownUse):
+        return value.share
+    return _machine(value)
 
 
 class ShownValue(FormattableColumn[Any]):
@@ -213,6 +271,22 @@ class ShownAge(ShownValue):
             if abs(self._value) >= 2 * seconds:
                 return f"{self._value / seconds:.0f} {unit}"
         return f"{self._value:g} s"
+
+
+class ShownUse(ShownValue):
+    """How much of something is used: text in a table, and in other formats an object with ``used`` and ``total``."""
+
+    def __init__(self, used: int, total: int) -> None:
+        super().__init__({"used": used, "total": total})
+
+    @property
+    def share(self) -> float:
+        """The used part of the whole, from 0 to 1."""
+        return float(self._value["used"] / self._value["total"]) if self._value["total"] else 0.0
+
+    def human_readable(self) -> str:
+        """Return the text for a table."""
+        return f"{self._value['used']}/{self._value['total']}"
 
 
 class ShownLines(FormattableColumn[Any]):

@@ -5,6 +5,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cliff.help import HelpCommand
@@ -29,8 +30,26 @@ _ALIKE = 0.6
 class GroupedHelp(HelpCommand):
     """Print the help of a command; without one, list all commands."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--man", metavar="DIRECTORY", type=Path, help="write a manual page for each command there, for man"
+        )
+        return parser
+
+    def get_epilog(self) -> str:
+        """Return the end of the help: none, without a look at every package that is installed."""
+        return ""
+
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Print it."""
+        if parsed_args.man is not None:
+            from moorage.cli import manual  # here, because it is needed once
+
+            written = manual.write(cast("Shell", self.app), parsed_args.man)
+            self.app.stdout.write(f"{len(written)} pages in {parsed_args.man}\n")
+            return 0
         if parsed_args.cmd:
             return int(super().take_action(parsed_args))
         print_commands(cast("Shell", self.app))

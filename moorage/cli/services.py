@@ -91,7 +91,7 @@ class ServiceList(ListCommand):
 
     def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the placement role, and a scheduler for the agents."""
-        silent_after = self.conf.service.silent_after
+        silent_after = self.calling.service.silent_after
         placement = self.client("placement")
         cells = {cell.uuid: cell.name for cell in placement.call(ListCells(without_databases=True))}
         services = placement.call(ListServices())

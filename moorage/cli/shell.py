@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
+from moorage.cli import lazy  # noqa: F401 - first, because what follows imports what it defers
+
+# isort: split
 from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
 from moorage import failpoints
+from moorage.cli import completion
 from moorage.cli import help as helps
 from moorage.config import options
 
@@ -65,6 +69,7 @@ class Shell(App):
         )
         self.closing = contextlib.ExitStack()
         self.command_manager.add_command("help", helps.GroupedHelp)
+        self.command_manager.add_command("complete", completion.Complete)
 
     def build_option_parser(
         self, description: str | None, version: str | None, argparse_kwargs: dict[str, Any] | None = None

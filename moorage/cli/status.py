@@ -11,10 +11,9 @@ from oslo_config import cfg
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from moorage import errors
-from moorage.bus.broker import mask_url
-from moorage.bus.bus import Client
+from moorage.bus.calling import mask_url
 from moorage.cli import lists, services
-from moorage.cli.clients import Clients
+from moorage.cli.clients import CheckedClient, Clients
 from moorage.cli.command import ListCommand, positive, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
@@ -133,7 +132,7 @@ class Status:
             yield _plugins(scheduler, policy)
 
 
-def _answers(client: Client) -> str:
+def _answers(client: CheckedClient) -> str:
     client.ping()
     return "answers"
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from oslo_config import cfg
 
+from moorage.config.calls import EXCHANGE
+
 # Some of these import eventlet if it is installed, whose resolver alone takes longer to import than all the rest.
 os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
 
@@ -26,8 +28,6 @@ with warnings.catch_warnings():
     from oslo_messaging._metrics import client as oslo_messaging_metrics
     from oslo_messaging._tracing import client as oslo_messaging_tracing
 
-
-EXCHANGE = "moorage"
 
 #: Our defaults where they differ from the library's: a caller gets an error within seconds if the broker is away; a
 #: reply to a lost caller keeps a server thread no longer than the caller would have waited; and a server gets no

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +185,27 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
     messaging.register_options(conf)
     for group, options in GROUPS.items():
         conf.register_opts(options, group=group)
+    return filled(conf, files, settings)
+
+
+def filled(
+    conf: cfg.ConfigOpts,
+    files: Sequence[Path],
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    unread: Collection[str] = (),
+) -> cfg.ConfigOpts:
+    """Return a configuration with registered options, filled from files and settings.
+
+    :param unread: the sections that may have further options.
+    :raises ConfigurationError: see :func:`new`.
+    """
     try:
         conf([], project="moorage", default_config_files=[str(file) for file in files], default_config_dirs=[])
-        unknown.check(conf, files)
+        unknown.check(conf, files, unread)
         for group, values in (settings or {}).items():
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
-        check(conf)
+        check(conf, files if unread else None)
     except (cfg.Error, ValueError) as fault:
         raise errors.ConfigurationError(reason=in_words(fault)) from fault
     return conf
@@ -202,14 +216,17 @@ def in_words(fault: Exception) -> str:
     return _PLACE.sub(r"in \1", str(fault))
 
 
-def check(conf: cfg.ConfigOpts) -> None:
+def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
     """Read every option of ours once, so that a wrong value is found before a service starts.
 
+    :param files: only the options that stand in these files.
     :raises ValueError: a value is not of its option's type.
     """
+    written = None if files is None else {(group, name) for _, group, names in unknown.written(files) for name in names}
     for group, options in GROUPS.items():
         for option in options:
-            conf[group][option.name]
+            if written is None or (group, option.name) in written:
+                conf[group][option.name]
 
 
 def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:

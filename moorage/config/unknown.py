@@ -15,27 +15,33 @@ from moorage import errors
 #: Groups with options of plug-ins, and groups of libraries that only the Placement API loads.
 PLUGIN_GROUPS = ("filters", "weighers", "request_filters")
 _OF_LIBRARIES = ("cors", "oslo_middleware", "oslo_policy", "keystone_authtoken")
+#: The sections of which a command that calls services reads a few options of the bus library, or none.
+OF_THE_BUS = (
+    *("DEFAULT", "oslo_messaging_rabbit", "oslo_messaging_kafka", "oslo_messaging_notifications"),
+    *("oslo_messaging_metrics", "oslo_messaging_tracing"),
+)
 #: The similarity from which on a name counts as misspelt. Chosen by experiment.
 _ALIKE = 0.7
 
 Names = Mapping[str, Collection[str]]
 
 
-def check(conf: cfg.ConfigOpts, files: Sequence[Path]) -> None:
+def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] = ()) -> None:
     """Refuse unknown options, and sections whose names resemble those of groups.
 
+    :param unread: the sections that may have further options.
     :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
     known = _registered(conf)
-    sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES}
-    for file, section, options in _written(files):
+    sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES, *unread}
+    for file, section, options in written(files):
         # [cors.NAME] is a further section of the library that reads [cors].
         if section.partition(".")[0] not in sections:
             if meant := _closest(section, sections):
                 raise errors.ConfigurationError(
                     reason=f"{file} has a section [{section}], which nobody reads: is [{meant}] meant"
                 )
-        elif section in known and section not in PLUGIN_GROUPS:
+        elif section in known and section not in {*PLUGIN_GROUPS, *unread}:
             _refuse_unknown(file, section, options, known[section])
 
 
@@ -44,7 +50,7 @@ def of_groups(files: Sequence[Path], known: Names) -> None:
 
     :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
-    for file, section, options in _written(files):
+    for file, section, options in written(files):
         if section in known:
             _refuse_unknown(file, section, options, known[section])
 
@@ -64,7 +70,7 @@ def _closest(name: str, known: Collection[str]) -> str | None:
     return found[0] if found else None
 
 
-def _written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:
+def written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:
     """Yield each section of each file with the names of its options; section names are compared without case."""
     for file in files:
         sections: dict[str, dict[str, object]] = {}

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter, ToConductor
+from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts, OrderAfter, ToConductor
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Flavor,
@@ -12,6 +12,7 @@ from moorage.model import (
     Instance,
     Migration,
     Name,
+    NewName,
     RequestId,
     RequestSpec,
     ResourceGroup,
@@ -27,8 +28,11 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
 
     method = "build_instances"
     may_be_batched = True
+    since: ClassVar = {"names": "1.7"}
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
+    #: What the instances are called by operators, in the order of their uuids; none, or one for each.
+    names: Annotated[tuple[NewName, ...], Meta(max_length=MAX_INSTANCES)] = ()
 
 
 class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
@@ -57,11 +61,13 @@ class ListInstances(ListInParts[list[Instance]], ToConductor, frozen=True, kw_on
     """
 
     method = "list_instances"
-    since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
+    since: ClassVar = {**IN_PARTS, "request_id": "1.4", "name": "1.7"}
     project_id: Name | None = None
     deleted: bool = False
     #: Only the instances of one build request.
     request_id: RequestId | None = None
+    #: Only the instances of this name, which need not be unique.
+    name: Name | None = None
     after: Annotated[int, Meta(ge=0)] | None = None
 
 

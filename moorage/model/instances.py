@@ -39,6 +39,8 @@ class Instance(Value, frozen=True, kw_only=True):
     """An instance in the conductor's records."""
 
     uuid: Uuid
+    #: What operators call it; null where it was given no name.
+    name: Name | None = None
     project_id: Name
     user_id: Name
     flavor: Flavor

@@ -13,7 +13,7 @@ from cliff.show import ShowOne
 from sqlalchemy.exc import ArgumentError
 
 from moorage import errors, ids
-from moorage.bus.bus import mask_url
+from moorage.bus.calling import mask_url
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, Record, Table, argument, shown
 from moorage.config.options import main_database

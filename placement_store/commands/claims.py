@@ -7,13 +7,11 @@ from typing import Any
 from cliff.command import Command
 from cliff.lister import Lister
 
-from moorage import logs
 from moorage.cli import lists
 from moorage.cli.command import Configured, ListCommand, ShownAge, Table, argument, shown
 from moorage.cli.serving import Serving
 from moorage.messages import ListClaims, ListReconciled
 from moorage.model.inspection import ClaimState
-from placement_store.service import PlacementService
 
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
@@ -34,6 +32,10 @@ class ServePlacement(Serving, Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""
+        # Here, because the other commands of this module call it.
+        from moorage import logs
+        from placement_store.service import PlacementService
+
         logs.setup(self.conf, f"placement.{parsed_args.name}")
         self.serve(PlacementService(self.conf, parsed_args.name), parsed_args)
 

@@ -11,7 +11,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus.bus import mask_url
+from moorage.bus.calling import mask_url
 from moorage.cli.command import Configured, Table, argument, positive
 from moorage.config.options import main_database
 from moorage.db.database import Database
@@ -60,6 +60,7 @@ class DbUpgrade(Configured, Lister):
     tables; on newer ones they start if the newer release has recorded that they can.
     """
 
+    at = "upgrading"
     arguments = (
         # Looked up where the parser is built: importing this module must not load every schema.
         lambda parser: parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone"),
@@ -88,6 +89,7 @@ class DbUpgrade(Configured, Lister):
             raise errors.ConfigurationError(reason="--restored is about the main schema")
         rows: list[tuple[Any, ...]] = []
         for place in self._places(parsed_args):
+            self.elapsed.says(f"upgrading {f'the records of {place.cell}' if place.cell else f'schema {place.schema}'}")
             before, after = upgrade(place, dry_run=parsed_args.dry_run, patience=parsed_args.patience)
             if place.schema == "main" and parsed_args.restored and not parsed_args.dry_run:
                 _begin_history(place)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from cliff.lister import Lister
 from msgspec.structs import asdict
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from moorage.cli import progress
 from moorage.cli.command import Table, argument, shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from moorage.model import Inventory, ReshapePlan
@@ -86,10 +85,10 @@ class ProviderReshape(PlacementCommand, Lister):
         return _OUTCOMES, [_outcome(outcome) for outcome in outcomes]
 
     def _plan(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[EntryOutcome]:
-        with _progress() as progress:
+        with progress.bars() as bars:
             return [
                 reshape_fleet.plan_entry(self.placement, entry, given.search_steps, again=given.again)
-                for entry in progress.track(entries, description="looking")
+                for entry in bars.track(entries, description="looking")
             ]
 
     def _carry_out(self, planned: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
@@ -100,16 +99,9 @@ class ProviderReshape(PlacementCommand, Lister):
             lambda outcome: self.change(reshape_fleet.request(outcome, given.search_steps)),
             skip_refused=given.skip_refused,
         )
-        with _progress() as progress:
-            results = iter(list(progress.track(done, description="reshaping", total=len(accepted))))
+        with progress.bars() as bars:
+            results = iter(list(bars.track(done, description="reshaping", total=len(accepted))))
         return [next(results) if outcome.state == PLANNED else outcome for outcome in planned]
-
-
-def _progress() -> Progress:
-    """Build a progress bar on standard error, shown on a terminal only."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _status(outcomes: Sequence[EntryOutcome]) -> int:

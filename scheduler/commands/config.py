@@ -51,7 +51,7 @@ class SchedulerConfigShow(Configured, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask all schedulers, in parallel, and return a row for each one that answers."""
-        answers = running.ask(self.conf, self.clients(parsed_args.timeout), ShowPolicy(), parsed_args.scheduler)
+        answers = running.ask(self.calling, self.clients(parsed_args.timeout), ShowPolicy(), parsed_args.scheduler)
         policies = {name: answer for name, answer in answers.items() if isinstance(answer, PolicyState)}
         silent = [
             f"Scheduler {name} does not answer: {answer}" for name, answer in answers.items() if name not in policies

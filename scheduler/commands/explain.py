@@ -1,7 +1,6 @@
 """`moorage explain`: show the host that a request would get and why, or why there is none."""
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from cliff.show import ShowOne
 from moorage import errors
 from moorage.cli import group_options, lists, request_arguments
 from moorage.cli.command import Configured, ShownValue, positive
+from moorage.cli.names import instance_uuid
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,
@@ -26,7 +26,6 @@ from moorage.messages.wire import decode_strictly
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
 from scheduler.commands.explain_format import fields
 
-_IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 #: Exit statuses.
 A_HOST, NO_HOST, BAD_INPUT, NOT_KNOWN = 0, 1, 2, 3
 #: The options of a size, which replaces the instance's own.
@@ -52,7 +51,11 @@ class Explain(Configured, ShowOne):
         parser = super().get_parser(prog_name)
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--spec", metavar="FILE", help="a request spec as JSON; - reads standard input")
-        what.add_argument("--instance", metavar="UUID", help="the request of this instance, as it stands by now")
+        what.add_argument(
+            "--instance",
+            metavar="INSTANCE",
+            help="the request of this instance, by its uuid or name, as it stands by now",
+        )
         what.add_argument("--request-id", metavar="ID", help="what this request has ordered: a build or a move")
         request_arguments.add_options(parser, size_required=False)
         parser.add_argument(
@@ -147,8 +150,10 @@ class Explain(Configured, ShowOne):
 
     # --- Stored explanations ------------------------------------------------------------------------------------------
 
-    def _of_instance(self, given: argparse.Namespace, uuid: str, about: dict[str, Any]) -> Explanation:
-        instance = self.client("conductor").call(ShowInstance(instance_uuid=_uuid(uuid), with_request=True))
+    def _of_instance(self, given: argparse.Namespace, named: str, about: dict[str, Any]) -> Explanation:
+        conductor = self.client("conductor")
+        message = ShowInstance(instance_uuid=instance_uuid(conductor, named), with_request=True)
+        instance = conductor.call(message)
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
         if instance.explanation is not None and not (_is_asked_anew(given) or given.moving):
             about["asked"] = "when it was refused; --now asks anew"
@@ -219,13 +224,6 @@ def _read(file: str) -> RequestSpec:
         return decode_strictly(RequestSpec, msgspec.json.decode(text))
     except (OSError, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as fault:
         raise errors.InvalidRequest(path=f"--spec {file}", reason=str(fault)) from fault
-
-
-def _uuid(text: str) -> str:
-    # Else the error would name a field of the message, which the operator has not typed.
-    if not _IS_UUID.fullmatch(text):
-        raise errors.InstanceNotFound(name=text)
-    return text
 
 
 # --- Options that have no effect ------------------------------------------------------------------------------------

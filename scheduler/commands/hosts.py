@@ -1,23 +1,19 @@
-"""The commands `moorage scheduler` and `moorage host list`, `set`, `delete`."""
+"""The commands `moorage host list`, `set` and `delete`."""
 
 import argparse
 import logging
-import socket
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cliff.command import Command
 from cliff.show import ShowOne
 
-from moorage import errors, ids, logs
+from moorage import errors, ids
 from moorage.cli import lists
-from moorage.cli.command import Configured, ListCommand, ShownAge, ShownValue, positive
-from moorage.cli.serving import Serving
-from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
-from moorage.model import HostState
-from moorage.service import workers
+from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, ShownValue, positive
+from moorage.messages import DeleteHost, ListCells, ListHosts, ListResourceProviders, SetHost
+from moorage.model import HostState, ResourceProvider
 from scheduler.commands import running
-from scheduler.service import SchedulerService
 
 LOG = logging.getLogger(__name__)
 
@@ -25,32 +21,8 @@ _COLUMNS = (
     *("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age"),
     *("instances", "io_ops", "failed_builds"),
 )
-
-
-class Scheduler(Serving, Command):
-    """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
-
-    More of them are added by starting them, on one machine as well: `[scheduler] workers` starts several at once, with
-    a number after the name. It stops upon SIGTERM, once it has answered what it has taken.
-    """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--name", default=socket.gethostname(), help="its own name among the schedulers; default: the machine's"
-        )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal arrives."""
-        logs.setup(self.conf, f"scheduler.{parsed_args.name}")
-        worker = workers.fork(parsed_args.name, self.conf.scheduler.workers)
-        if worker.name != parsed_args.name:
-            logs.setup(self.conf, f"scheduler.{worker.name}")
-        service = SchedulerService(self.conf, worker.name)
-        self.serve(service, parsed_args, signals=worker.signals, number=worker.number)
-        return 0
+#: What is shown of each host's tree of providers, with the resource classes whose amounts are added.
+_USE = {"vcpus": ("VCPU", "PCPU"), "memory_mb": ("MEMORY_MB",), "disk_gb": ("DISK_GB",)}
 
 
 class WithCells(Configured):
@@ -85,7 +57,10 @@ class _HostCommand(WithCells, ShowOne):
 
 
 class HostList(WithCells, ListCommand):
-    """List the hosts that the schedulers know."""
+    """List the hosts that the schedulers know, and how much of each is used.
+
+    What is used is given with what can be allocated in all: allocation ratios and reserved amounts are counted in.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
@@ -97,7 +72,9 @@ class HostList(WithCells, ListCommand):
         """Return a row for each host."""
         names = self.cell_names()
         hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
-        return _COLUMNS, [_row(host, names) for host in hosts]
+        use = _use_of_trees(lists.providers(self.client("placement"), ListResourceProviders()))
+        nothing = (ShownValue(None),) * len(_USE)
+        return (*_COLUMNS, *_USE), [(*_row(host, names), *use.get(host.compute_node_uuid, nothing)) for host in hosts]
 
 
 class HostSet(_HostCommand):
@@ -173,7 +150,7 @@ class HostSet(_HostCommand):
             )
         )
         if disabled and parsed_args.wait:
-            self._behind = running.behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
+            self._behind = running.behind(self.calling, self.clients(parsed_args.timeout), parsed_args.timeout)
         return _COLUMNS, _row(host, self.cell_names())
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -224,3 +201,21 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
         host.io_ops,
         host.failed_builds,
     )
+
+
+def _use_of_trees(providers: Iterable[ResourceProvider]) -> dict[str, tuple[ShownUse, ...]]:
+    """Return what is used of each tree, and what can be allocated of it in all, by the uuid of its root."""
+    used: dict[str, Counter[str]] = {}
+    total: dict[str, Counter[str]] = {}
+    for provider in providers:
+        root = provider.root_provider_uuid
+        used.setdefault(root, Counter()).update(provider.used)
+        capacities = {name: int(inventory.capacity) for name, inventory in provider.inventories.items()}
+        total.setdefault(root, Counter()).update(capacities)
+    return {
+        root: tuple(
+            ShownUse(sum(used[root][name] for name in names), sum(total[root][name] for name in names))
+            for names in _USE.values()
+        )
+        for root in total
+    }

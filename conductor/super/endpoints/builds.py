@@ -1,6 +1,8 @@
 """Serve the orders to build and to delete instances: record an operation, and leave it to the worker."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -24,11 +26,13 @@ class SuperOrders(SuperPart):
     def build_instances(self, message: BuildInstances) -> list[str]:
         """Record instances and the operation that builds them.
 
-        :raises InvalidRequest: an instance is named twice, or the build needs more hosts than one answer can name.
+        :raises InvalidRequest: an instance is there twice, a name is missing or is a uuid, or the build needs more
+            hosts than one answer can name.
         """
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
+        _check_names(message)
         SuperBuilds(self._super).first_step(uuids)  # refuses what needs too many hosts, before anything is recorded
         return self._super.requests.once_together(message, list(uuids), len(uuids), self._record)
 
@@ -40,7 +44,7 @@ class SuperOrders(SuperPart):
             uuids, spec, request_id = message.instance_uuids, message.request_spec, message.request_id
             payload = SuperBuilds(self._super).first_step(uuids)
             new = NewOperation(ids.derived(request_id, "build"), BUILD, request_id, "select", payload, spec)
-            instances.append(NewInstances(uuids, spec, new.uuid, request_id))
+            instances.append(NewInstances(uuids, spec, new.uuid, request_id, message.names))
             operations.append((new, order.origin))
         super_records.add(connection, instances, at)
         return [[begun] for begun in self._super.operations.begin_all(connection, operations, at)]
@@ -54,3 +58,14 @@ class SuperOrders(SuperPart):
             return Done()
 
         return self._super.requests.once(message, work)
+
+
+def _check_names(message: BuildInstances) -> None:
+    if message.names and len(message.names) != len(message.instance_uuids):
+        given, wanted = len(message.names), len(message.instance_uuids)
+        raise errors.InvalidRequest(path="$.names", reason=f"there are {given} names for {wanted} instances")
+    for name in message.names:
+        # Commands take either.
+        with suppress(ValueError):
+            UUID(name)
+            raise errors.InvalidRequest(path="$.names", reason=f"{name} is a uuid, and no name")

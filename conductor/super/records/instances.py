@@ -24,6 +24,8 @@ class NewInstances(NamedTuple):
     spec: RequestSpec
     operation_uuid: str
     request_id: str
+    #: One for each, or none at all.
+    names: Sequence[str] = ()
 
 
 def add(connection: Connection, new: Collection[NewInstances], at: now | float) -> None:
@@ -41,7 +43,8 @@ def add(connection: Connection, new: Collection[NewInstances], at: now | float) 
             "user_id": each.spec.user_id,
             "request_spec": msgspec.json.encode(each.spec),
         }
-        rows += [{"uuid": uuid, **same} for uuid in each.uuids]
+        names: Sequence[str | None] = each.names or [None] * len(each.uuids)
+        rows += [{"uuid": uuid, "name": name, **same} for uuid, name in zip(each.uuids, names, strict=True)]
     statement = instances.insert().values(state="building", handed_over=False, created_at=at, updated_at=at)
     try:
         connection.execute(statement, rows)
@@ -225,6 +228,8 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
         statement = statement.where(instances.c.request_id == message.request_id)
     if message.project_id is not None:
         statement = statement.where(instances.c.project_id == message.project_id)
+    if message.name is not None:
+        statement = statement.where(instances.c.name == message.name)
     if not message.deleted:
         statement = statement.where(instances.c.state != "deleted")
     return [_instance(row) for row in connection.execute(statement)]

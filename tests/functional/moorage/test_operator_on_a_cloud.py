@@ -198,3 +198,54 @@ def _wait_for(cloud: RunningCloud, uuid: str, state: str) -> None:
 def _add_to_used(cloud: RunningCloud, amount: int) -> None:
     statement = inventories.update().values(used=inventories.c.used + amount)
     cloud.database.write(lambda connection: connection.execute(statement))
+
+
+def test_what_is_used_of_each_host_is_listed_and_sorted_by(types: Types) -> None:
+    _, hosts = types("host", "list", "--sort", "vcpus:desc", "--sort", "host")
+    shares = [host["vcpus"]["used"] / host["vcpus"]["total"] for host in hosts]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(host["vcpus"]["used"] for host in hosts) == 6 * FLAVOR.vcpus
+    assert sum(host["memory_mb"]["used"] for host in hosts) == 6 * FLAVOR.memory_mb
+    assert all(host["disk_gb"]["total"] > 0 for host in hosts)
+    _, first = types("host", "list", "--sort", "host:desc", "--limit", "1")
+    assert first[0]["host"] == max(host["host"] for host in hosts)
+
+
+def test_an_instance_is_named_and_found_by_its_name(
+    types: Types, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = ("--vcpus", "1", "--memory-mb", "64")
+    status, built = types("instance", "build", *size, "--name", "web", "--count", "2", "--wait")
+    assert (status, [one["name"] for one in built]) == (0, ["web-1", "web-2"])
+    assert types("instance", "show", "web-2")[1]["uuid"] == built[1]["uuid"]
+    assert [one["uuid"] for one in types("instance", "list", "--name", "web-1")[1]] == [built[0]["uuid"]]
+    assert [one["name"] for one in types("instance", "list")[1]][-2:] == ["web-1", "web-2"]
+    assert types("operation", "list", "--all", "--instance", "web-1")[0] == 0
+
+    _, twin = types("instance", "build", *size, "--name", "web-1", "--wait")
+    for refused in (("instance", "show", "web-1"), ("instance", "delete", "web-2", "web-1")):
+        with pytest.raises(json.JSONDecodeError):
+            types(*refused)
+        said = caplog.text + capsys.readouterr().err
+        assert built[0]["uuid"] in said
+        assert twin[0]["uuid"] in said
+    with pytest.raises(json.JSONDecodeError):
+        types("instance", "show", "nobody")
+    assert "There is no instance nobody" in caplog.text + capsys.readouterr().err
+
+    # Nothing was ordered for the name that is clear, beside one that is not.
+    assert types("instance", "show", "web-2")[1]["state"] == "active"
+    _, deleted = types("instance", "delete", "web-2", built[0]["uuid"], twin[0]["uuid"], "--wait")
+    assert {one["state"] for one in deleted} == {"deleted"}
+    # The name of a deleted instance is free.
+    with pytest.raises(json.JSONDecodeError):
+        types("instance", "show", "web-2")
+
+
+def test_names_are_one_for_each_instance_and_no_uuids(cloud: RunningCloud) -> None:
+    conductor = cloud.client("conductor")
+    spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
+    uuids = (ids.fresh(), ids.fresh())
+    for names, reason in ((("one",), "1 names for 2 instances"), (("one", ids.fresh()), "is a uuid, and no name")):
+        with pytest.raises(errors.InvalidRequest, match=reason):
+            conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids, names=names))

@@ -1,16 +1,19 @@
 """The `moorage` command itself: what it loads to do what it is asked."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import ClassVar
 
 import pytest
 
-from moorage.cli.command import Configured, ListCommand, ShownAge, Table, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, Table, shown
+from moorage.cli.progress import Elapsed
 from moorage.cli.shell import Shell, main
 from moorage.errors import InvalidRequest, StoreUnavailable
 
@@ -144,6 +147,59 @@ def test_a_part_of_a_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "-f", "value", "-c", "name", "--marker", "one", "--limit", "1") == "two\n"
     with pytest.raises(InvalidRequest, match="four is not in the list"):
         printed(capsys, "--marker", "four")
+
+
+def test_a_list_is_sorted_and_what_has_no_value_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    def names(*words: str) -> list[str]:
+        return printed(capsys, "-f", "value", "-c", "name", *words).split()
+
+    assert names("--sort", "name") == ["one", "three", "two"]
+    assert names("--sort", "number:desc") == ["three", "two", "one"]
+    assert names("--sort", "age") == ["one", "two", "three"]
+    assert names("--sort", "name:desc", "--limit", "1") == ["two"]
+    for wrong in ("size", "name:down"):
+        with pytest.raises(InvalidRequest, match=f"{wrong} is none of name, number, age"):
+            names("--sort", wrong)
+
+
+def test_a_share_is_text_where_there_are_no_objects(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("one", 1, ShownUse(3, 16)), ("two", 2, ShownUse(9, 10)), ("three", 3, ShownUse(0, 0))]
+    monkeypatch.setattr(Listed, "rows", rows)
+    assert "| 3/16 |" in printed(capsys)
+    assert printed(capsys, "-f", "value", "-c", "age", "--sort", "age:desc") == "9/10\n3/16\n0/0\n"
+    assert json.loads(printed(capsys, "-f", "json", "--limit", "1"))[0]["age"] == {"used": 3, "total": 16}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "is_shown"), [(Terminal, True), (io.StringIO, False)])
+def test_what_takes_long_says_so_on_a_terminal_alone(
+    stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
+) -> None:
+    error = stream()
+    monkeypatch.setattr("moorage.cli.progress.sys.stderr", error)
+    monkeypatch.setattr("moorage.cli.progress._PATIENCE", 0.05)
+    monkeypatch.setenv("TERM", "xterm")
+    with Elapsed("asking") as elapsed:
+        time.sleep(0.5)
+        elapsed.says("asking once more")
+        time.sleep(0.5)
+    assert ("asking once more" in error.getvalue()) is is_shown
+    if not is_shown:
+        assert error.getvalue() == ""
+
+
+def test_what_ends_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Terminal()
+    monkeypatch.setattr("moorage.cli.progress.sys.stderr", error)
+    with Elapsed("asking"):
+        pass
+    assert error.getvalue() == ""
 
 
 def test_a_list_without_anything_says_so_and_only_in_a_table(

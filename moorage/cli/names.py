@@ -1,0 +1,31 @@
+"""Instances by name or uuid, as operators type them."""
+
+import uuid
+
+from moorage import errors
+from moorage.cli import lists
+from moorage.cli.lists import MessageClient
+from moorage.messages import ListInstances
+
+#: The uuids that a refusal lists at most. Arbitrary: more fit on no screen.
+_MOST = 10
+
+
+def instance_uuid(conductor: MessageClient, given: str) -> str:
+    """Return the uuid of an instance that is not deleted by its name; a uuid is returned as it is, without a call.
+
+    :raises InstanceNotFound: no instance has this name.
+    :raises InvalidRequest: several have it.
+    """
+    try:
+        return str(uuid.UUID(given))
+    except ValueError:
+        pass
+    found = [instance.uuid for instance in lists.instances(conductor, ListInstances(name=given))]
+    if not found:
+        raise errors.InstanceNotFound(kind="instance", name=given)
+    if len(found) > 1:
+        more = ", …" if len(found) > _MOST else ""
+        reason = f"{len(found)} instances have this name: {', '.join(found[:_MOST])}{more}"
+        raise errors.InvalidRequest(path=given, reason=reason)
+    return found[0]

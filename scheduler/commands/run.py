@@ -1,0 +1,37 @@
+"""The command `moorage scheduler`."""
+
+import argparse
+import socket
+
+from cliff.command import Command
+
+from moorage import logs
+from moorage.cli.serving import Serving
+from moorage.service import workers
+from scheduler.service import SchedulerService
+
+
+class Scheduler(Serving, Command):
+    """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
+
+    More of them are added by starting them, on one machine as well: `[scheduler] workers` starts several at once, with
+    a number after the name. It stops upon SIGTERM, once it has answered what it has taken.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--name", default=socket.gethostname(), help="its own name among the schedulers; default: the machine's"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serve until a signal arrives."""
+        logs.setup(self.conf, f"scheduler.{parsed_args.name}")
+        worker = workers.fork(parsed_args.name, self.conf.scheduler.workers)
+        if worker.name != parsed_args.name:
+            logs.setup(self.conf, f"scheduler.{worker.name}")
+        service = SchedulerService(self.conf, worker.name)
+        self.serve(service, parsed_args, signals=worker.signals, number=worker.number)
+        return 0

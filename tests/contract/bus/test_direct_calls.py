@@ -1,0 +1,152 @@
+"""A command calls RabbitMQ without the bus library, and meets the answers, refusals and faults that a service meets."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from moorage import errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.bus.direct import DirectBus, DirectClient, is_plain
+from moorage.cli.clients import Clients
+from moorage.config import calls, options
+from moorage.messages import ListCells, ListHosts, ListInstances
+from moorage.model import Cell, HostState
+
+pytestmark = pytest.mark.servers
+
+EAST = Cell(name="east", uuid=ids.fresh())
+
+
+class Store:
+    @serves(ListCells)
+    def list_cells(self, message: ListCells) -> list[Cell]:
+        if message.without_databases:
+            raise errors.CellNotFound(kind="cell", name="wést")
+        return [EAST]
+
+    @serves(ListHosts)
+    def list_hosts(self, message: ListHosts) -> list[HostState]:
+        if message.service_host == "slow":
+            time.sleep(1.0)
+            return []
+        raise ValueError("secret")
+
+
+@pytest.fixture
+def store(rabbitmq_url: str) -> Iterator[str]:
+    bus = Bus(options.new({"DEFAULT": {"transport_url": rabbitmq_url}}))
+    server = bus.server("placement", "one", [Store()])
+    server.start()
+    yield rabbitmq_url
+    server.stop()
+    bus.close()
+
+
+@pytest.fixture
+def direct(store: str) -> Iterator[DirectBus]:
+    bus = DirectBus(store, "moorage")
+    yield bus
+    bus.close()
+
+
+def test_answers_and_errors_come_as_their_own_classes(direct: DirectBus) -> None:
+    client = DirectClient(direct, "placement", None, 10.0)
+
+    assert client.call(ListCells()) == [EAST]
+    with pytest.raises(errors.CellNotFound, match="There is no cell wést"):
+        client.call(ListCells(without_databases=True))
+    with pytest.raises(errors.InternalError, match="ValueError") as caught:
+        client.call(ListHosts())
+    assert "secret" not in str(caught.value)
+    assert client.call(ListCells()) == [EAST]
+
+
+def test_one_server_is_called_by_its_name_and_pinged(direct: DirectBus) -> None:
+    client = DirectClient(direct, "placement", "one", 10.0)
+    client.ping()
+    assert client.call(ListCells()) == [EAST]
+    assert direct.servers_of("placement") == direct.servers_of("placement", "one") == 1
+    assert direct.servers_of("placement", "two") == 0
+
+
+def test_a_method_that_is_not_served_is_an_invalid_request(direct: DirectBus) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"list_instances is not served on placement at version 1\.0"):
+        DirectClient(direct, "placement", None, 10.0).call(ListInstances())
+
+
+def test_an_answer_that_comes_too_late_is_missing_and_is_not_taken_for_the_next_one(direct: DirectBus) -> None:
+    client = DirectClient(direct, "placement", None, 10.0)
+    with pytest.raises(errors.NoReply, match="list_hosts"):
+        client.call(ListHosts(service_host="slow"), timeout=0.3)
+    time.sleep(1.0)
+    assert client.call(ListCells()) == [EAST]
+
+
+def test_a_connection_that_was_lost_is_made_anew(direct: DirectBus) -> None:
+    client = DirectClient(direct, "placement", None, 10.0)
+    client.ping()
+    with direct.connection() as connection:
+        connection._amqp.transport.sock.shutdown(2)
+    with pytest.raises(errors.BusUnavailable):
+        client.call(ListCells())
+    assert client.call(ListCells()) == [EAST]
+
+
+def test_a_refused_login_and_an_absent_broker_are_told_apart_and_no_password_is_shown(rabbitmq_url: str) -> None:
+    head, _, place = rabbitmq_url.partition("@")
+    refused = f"{head.rpartition(':')[0]}:wrong@{place}"
+    for url, error in ((refused, errors.BusRefused), ("rabbit://u:wrong@127.0.0.1:1/", errors.BusUnavailable)):
+        with pytest.raises(error) as caught:
+            DirectClient(DirectBus(url, "moorage"), "placement", None, 5.0).call(ListCells())
+        assert "wrong" not in str(caught.value)
+
+
+def test_the_next_host_of_a_url_is_called_where_the_first_is_away(store: str) -> None:
+    head, _, place = store.partition("@")
+    bus = DirectBus(f"{head}@127.0.0.1:1,{head.partition('//')[2]}@{place}", "moorage")
+    assert DirectClient(bus, "placement", None, 10.0).call(ListCells()) == [EAST]
+    bus.close()
+
+
+def test_the_bus_library_is_used_where_only_it_can_do_what_is_asked() -> None:
+    assert is_plain("rabbit://u:p@one:5672,u:p@two/cloud")
+    assert not is_plain("rabbit://u:p@one/cloud?ssl=true")
+    assert not is_plain("inproc://x/")
+    for option, value in (("ssl", True), ("kombu_compression", "gzip")):
+        assert not calls.is_direct(options.new({"oslo_messaging_rabbit": {option: value}}))
+    assert calls.is_direct(options.new())
+
+
+def test_either_way_brings_the_same_answer(store: str) -> None:
+    conf = options.new({"DEFAULT": {"transport_url": store}})
+    clients = Clients(conf, 10.0)
+    over_the_library = clients.bus().client("placement").call(ListCells())
+    assert clients.topic("placement").call(ListCells()) == over_the_library
+    clients.close()
+
+
+_CALLS = """
+import sys
+from moorage.cli.shell import main
+status = main(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_a_command_that_calls_imports_neither_the_bus_library_nor_the_database(store: str, tmp_path: Any) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {store}\ndebug = true\n")
+    ran = subprocess.run(
+        [sys.executable, "-c", _CALLS, "--config-file", str(file), "trait", "list"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    # The store of this test does not serve traits: the call has been made.
+    assert "list_traits is not served on placement" in ran.stderr
+    modules = set(ran.stderr.split())
+    assert "amqp" in modules
+    assert modules.isdisjoint({"oslo_messaging", "kombu", "sqlalchemy", "eventlet", "rich", "numpy"})
