@@ -72,9 +72,17 @@ class HostList(WithCells, ListCommand):
         """Return a row for each host."""
         names = self.cell_names()
         hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
-        use = _use_of_trees(lists.providers(self.client("placement"), ListResourceProviders()))
+        use = self._use()
         nothing = (ShownValue(None),) * len(_USE)
         return (*_COLUMNS, *_USE), [(*_row(host, names), *use.get(host.compute_node_uuid, nothing)) for host in hosts]
+
+    def _use(self) -> dict[str, tuple[ShownUse, ...]]:
+        """Return what is used of each host by its root provider's uuid; nothing while the placement role is away."""
+        try:
+            return _use_of_trees(lists.providers(self.client("placement"), ListResourceProviders()))
+        except errors.Unavailable as fault:
+            LOG.warning("What is used of the hosts is not known: %s", fault)
+            return {}
 
 
 class HostSet(_HostCommand):

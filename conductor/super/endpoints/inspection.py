@@ -34,8 +34,8 @@ class SuperInspection(SuperPart):
             ended = message.ended
             return _read(connection, ended=ended, subjects=subjects, uuids=uuids, limit=limit, after=after)
 
-        # The cells first: an age counts until it is read, so that operations of the super conductor, which cause those of
-        # the cells, are older than these however long the answers take.
+        # The cells first: an age counts until it is read, so that a build is older than its part in a cell, however
+        # long the cell's answer takes.
         answers, _faults = self._super.cells.ask_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
         )

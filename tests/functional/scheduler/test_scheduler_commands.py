@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 from support.scheduler.builders import select
 from support.scheduler.operator import Operator, operator_of_hosts
 
+from moorage import errors
 from moorage.bus.bus import Bus
+from moorage.cli import lists
 from moorage.config import options
 from moorage.messages import ReportService
 from moorage.model.inspection import ServiceReport
@@ -25,6 +28,20 @@ def test_hosts_are_listed_with_the_names_of_their_cells(operator: Operator) -> N
     ]
     assert [host["host"] for host in operator.types("host", "list", "--cell", "cell1")] == ["host3"]
     assert {(host["instances"], host["io_ops"], host["failed_builds"]) for host in listed} == {(0, 0, 0.0)}
+
+
+def test_hosts_are_listed_with_what_is_used_of_them_and_without_it_while_the_placement_role_is_away(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(host["vcpus"]["total"] > host["vcpus"]["used"] == 0 for host in operator.types("host", "list"))
+
+    def away(*_: object) -> NoReturn:
+        raise errors.NoReply(topic="placement", method="list_resource_providers", seconds=1.0)
+
+    monkeypatch.setattr(lists, "providers", away)
+    status, listed, said = operator.runs("host", "list")
+    assert (status, [host["vcpus"] for host in listed]) == (0, [None] * 3)
+    assert "What is used of the hosts is not known" in said
 
 
 def test_a_host_is_disabled_enabled_and_forced_down(operator: Operator) -> None:

@@ -1,11 +1,11 @@
 """Completion scripts and manual pages: each command and each option is in them."""
 
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from support.processes.private_servers import program
 
 from moorage.cli import completion, manual
 from moorage.cli.shell import Shell, main
@@ -66,8 +66,7 @@ def test_the_scripts_for_other_shells_have_the_same_words() -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_the_scripts_for_other_shells_can_be_read_by_them(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell} on this machine")
+    program(shell, shell)
     file = tmp_path / "script"
     file.write_text(completion.script(shell, "moorage", WORDS))
     subprocess.run([shell, "-n", str(file)], check=True, capture_output=True)
@@ -88,8 +87,8 @@ def test_each_command_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\\-\\-project NAME" in page
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff on this machine")
 def test_manual_pages_have_no_fault_that_groff_warns_of() -> None:
+    program("groff", "groff")
     text = "".join(text for _, text in manual.pages(Shell()))
     ran = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-k"], input=text, capture_output=True, text=True, check=True

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from moorage.cli.completion import Complete
+from moorage.cli.help import GroupedHelp
 from moorage.cli.shell import Shell
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +38,8 @@ def parsers() -> dict[str, set[str]]:
     for point in metadata.entry_points(group="moorage.cli"):
         name = point.name.replace("_", " ")
         found[name] = options(point.load()(shell, None, cmd_name=name).get_parser(f"moorage {name}"))
-    found["help"] = set()
+    for name, kind in (("help", GroupedHelp), ("complete", Complete)):
+        found[name] = options(kind(shell, None, cmd_name=name).get_parser(f"moorage {name}"))
     return found
 
 
