@@ -50,6 +50,8 @@ from moorage.model import (
 #: Of virtual seconds: how long an unanswered caller goes on repeating its request, and how often.
 _PATIENCE, _PAUSE = 240.0, 1.0
 LICENCE = "CUSTOM_LICENCE"
+#: A provider that is no host's, whose units callers write to consumers of their own.
+LICENCES = ids.derived("simulation", "licences")
 FLAVORS = tuple(Flavor(name=f"of {n}", vcpus=n, memory_mb=1024 * n, root_gb=10 * n) for n in (1, 2, 3))
 #: Answers that say that something is broken, and not that a request is refused.
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
@@ -116,25 +118,10 @@ class Callers:
         self._asked: list[Callable[[], object]] = []
         self._answers: dict[str, Any] = {}
         self._busy = 0
-        self._licences = self._id("licences")
         self.groups = {
             self._id("group", policy): ServerGroup(uuid=self._id("group", policy), policy=policy)
             for policy in ("anti-affinity", "affinity")
         }
-
-    def create_licences(self) -> None:
-        """Have a provider that is no host's, whose units callers write to consumers of their own."""
-        self._call("placement", EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
-        made = self._call(
-            "placement", CreateResourceProvider(request_id=ids.fresh(), uuid=self._licences, name="licences")
-        )
-        amounts = {LICENCE: Inventory(total=1000)}
-        self._call(
-            "placement",
-            SetInventories(
-                request_id=ids.fresh(), uuid=self._licences, generation=made.generation, inventories=amounts
-            ),
-        )
 
     def ask(self, action: Action) -> None:
         """Begin to ask for something; nobody waits for the answer."""
@@ -290,7 +277,7 @@ class Callers:
         for amount in (1 + action.choice % 7, 11 + action.choice % 7):
 
             def put(amount: int = amount) -> None:
-                held = {self._licences: ProviderAmounts(resources={LICENCE: amount})}
+                held = {LICENCES: ProviderAmounts(resources={LICENCE: amount})}
                 wanted = ConsumerAllocations(
                     allocations=held,
                     project_id="p",
@@ -356,6 +343,21 @@ class Callers:
 
     def _id(self, *words: object) -> str:
         return ids.derived("simulation", self._story.seed, *words)
+
+
+def create_licences(cloud: RunningCloud) -> None:
+    """Create the provider of licences."""
+    placement = cloud.client("placement", timeout=20.0)
+    placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
+    made = placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=LICENCES, name="licences"))
+    placement.call(
+        SetInventories(
+            request_id=ids.fresh(),
+            uuid=LICENCES,
+            generation=made.generation,
+            inventories={LICENCE: Inventory(total=1000)},
+        )
+    )
 
 
 def until_answered(call: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,10 +62,11 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
     # Replayed, it is whole again.
     trace = outcome.trace
     if tries:
-        from harness.simulation import forks
+        from harness.simulation.forks import Starter
         from harness.simulation.shrink import shrunk
 
-        story, outcome = shrunk(story, outcome, forks.outcome_of, tries)
+        with closing(Starter(story.start)) as starter:
+            story, outcome = shrunk(story, outcome, starter.outcome_of, tries)
         _say(f"in short, {len(story.actions)} operations and {len(story.faults)} faults: {outcome.broken}")
     _say("\n".join(story.told()))
     _say("what happened:", *outcome.happened, sep="\n")

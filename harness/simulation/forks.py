@@ -1,28 +1,35 @@
-"""Histories in forked processes: each begins from the same state of this one, whichever ran before."""
+"""Histories in forked processes: each goes on from a started cloud, whose state no other history has changed.
+
+This process imports everything and compiles the statements. A starter, forked from it, starts a cloud by a seed, and
+forks a process for each history that begins with this cloud.
+"""
 
 import gc
-import json
 import logging
 import os
+import pickle
 import select
 import shutil
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict
-from typing import IO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from itertools import groupby
+from typing import IO, Any, NoReturn
 
-from harness import cloud
-from harness.simulation.history import Outcome, run_story
+from harness.cloud import _empty_schemas
+from harness.simulation import store
+from harness.simulation.cloud import SimulatedCloud
+from harness.simulation.history import Outcome, in_words, run_story, start_cloud
 from harness.simulation.story import Story, draw
 
 #: Seconds of the machine after which a history is given up: it goes round in circles.
 _LONGEST = 300
 #: Where the files of a cloud are in memory, if the machine has that.
 _IN_MEMORY = "/dev/shm"  # noqa: S108
+_PREFIX = "moorage-simulation-"
 
 
 def prepare() -> None:
@@ -30,93 +37,178 @@ def prepare() -> None:
     logging.disable(logging.CRITICAL)
     if os.access(_IN_MEMORY, os.W_OK):
         tempfile.tempdir = _IN_MEMORY
-    cloud._empty_schemas()  # noqa: SLF001  # made once a process
-    outcome = run_here(draw("to warm up", 25))
+    _empty_schemas()  # made once a process
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        former, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            outcome = _outcome(lambda: run_story(draw("to warm up", 25), start_cloud("to warm up")))
+        finally:
+            tempfile.tempdir = former
     if outcome.broken:
         # It is found again by the seeds, and told there.
         sys.stderr.write(f"while warming up: {outcome.broken}\n")
-
-
-def run_here(story: Story) -> Outcome:
-    """Run a story in this process."""
-    with tempfile.TemporaryDirectory(prefix="moorage-simulation-") as folder:
-        former, tempfile.tempdir = tempfile.tempdir, folder
-        try:
-            return run_story(story)
-        finally:
-            tempfile.tempdir = former
+    gc.collect()
+    gc.freeze()
 
 
 def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story, Outcome]]:
-    """Run stories in processes of their own, so many at once; yield each with its outcome as it ends."""
-    gc.collect()
-    gc.freeze()
-    running: dict[int, _Running] = {}
-    waiting = iter(stories)
+    """Run stories, so many at once; yield each with its outcome as it ends."""
+    groups = groupby(stories, key=lambda story: story.start)
+    running: dict[int, tuple[Starter, list[Story]]] = {}
     try:
         while True:
-            while len(running) < at_once and (story := next(waiting, None)) is not None:
-                forked = _fork(story)
-                running[forked.answer.fileno()] = forked
+            while len(running) < at_once and (group := next(groups, None)) is not None:
+                starter, left = Starter(group[0]), list(group[1])
+                running[starter.fileno()] = starter, left
+                starter.send(left[0])
             if not running:
                 return
             for number in select.select(list(running), [], [])[0]:
-                forked = running.pop(number)
-                yield forked.story, forked.end()
+                starter, left = running[number]
+                story, outcome = left.pop(0), starter.received()
+                if left:
+                    starter.send(left[0])
+                else:
+                    del running[number]
+                    starter.close()
+                yield story, outcome
     finally:
         # Nobody asks for more: those that are under way are of no use.
-        for forked in running.values():
-            os.kill(forked.process, signal.SIGKILL)
-            forked.end()
+        for starter, _left in running.values():
+            starter.close()
 
 
-class _Running(NamedTuple):
-    """A history under way."""
+class Starter:
+    """A process that has started a cloud by a seed, and runs stories one after the other, each in a fork of its own."""
 
-    story: Story
-    process: int
-    answer: IO[bytes]
-    folder: str
+    _all: "set[Starter]" = set()  # noqa: RUF012 - of this process
 
-    def end(self) -> Outcome:
-        """Wait for its end, remove its files, and return what has come of it."""
-        text = self.answer.read()
-        self.answer.close()
-        _, status = os.waitpid(self.process, 0)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if not text:
-            return Outcome(f"the process of the history has ended with status {status}", "", 0, 0, 0.0)
-        return Outcome(**json.loads(text))
+    def __init__(self, seed: str) -> None:
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+        (its_stories, self._stories), (self._outcomes, its_outcomes) = _pipe(), _pipe()
+        self._process = _forked(lambda: self._serve(seed, its_stories, its_outcomes))
+        its_stories.close()
+        its_outcomes.close()
+        Starter._all.add(self)
+
+    def outcome_of(self, story: Story) -> Outcome:
+        """Run a story."""
+        self.send(story)
+        return self.received()
+
+    def send(self, story: Story) -> None:
+        """Have a story run."""
+        # A starter that has ended is found by its missing answer.
+        with suppress(BrokenPipeError):
+            _put(story, self._stories)
+
+    def received(self) -> Outcome:
+        """Return the outcome of the story that was sent last, once it has come to its end."""
+        try:
+            outcome: Outcome = pickle.load(self._outcomes)  # noqa: S301  # from our own fork
+        except EOFError:
+            return Outcome("the process that starts clouds has ended", "", 0, 0, 0.0)
+        return outcome
+
+    def fileno(self) -> int:
+        """Return the descriptor that can be read when a story has come to its end."""
+        return self._outcomes.fileno()
+
+    def close(self) -> None:
+        """End the process, with the history that it may be at, and remove the files."""
+        Starter._all.remove(self)
+        self._close_pipes()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._stories, self._outcomes):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def _serve(self, seed: str, stories: IO[bytes], outcomes: IO[bytes]) -> None:
+        os.setpgid(0, 0)
+        # Those of this process end when nobody else can send to them.
+        for pipe in (self, *Starter._all):
+            pipe._close_pipes()  # noqa: SLF001
+        tempfile.tempdir = self._folder
+        signal.alarm(_LONGEST)
+        started: list[SimulatedCloud] = []
+
+        def start() -> Outcome:
+            cloud = start_cloud(seed)
+            store.let_go()
+            started.append(cloud)
+            return Outcome(None, "", 0, 0, 0.0)
+
+        outcome = _outcome(start)
+        signal.alarm(0)
+        with suppress(EOFError):
+            while True:
+                story: Story = pickle.load(stories)  # noqa: S301  # from the process that we are a fork of
+                _put(_in_a_fork(story, *started) if started else outcome, outcomes)
 
 
-def outcome_of(story: Story) -> Outcome:
-    """Run one story in a process of its own."""
-    [(_story, outcome)] = outcomes([story])
-    return outcome
+def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
+    """Run a story in a process of its own, on a copy of the files of a started cloud."""
+    copy = tempfile.mkdtemp(prefix=_PREFIX)
+    read, write = _pipe()
+
+    def run() -> None:
+        signal.alarm(_LONGEST)
+        shutil.copytree(started.folder, copy, dirs_exist_ok=True)
+        store.take_up(str(started.folder), copy)
+        _put(_outcome(lambda: run_story(story, started)), write)
+
+    process = _forked(run)
+    write.close()
+    with closing(read):
+        try:
+            outcome: Outcome | None = pickle.load(read)  # noqa: S301  # from our own fork
+        except EOFError:
+            outcome = None
+    _, status = os.waitpid(process, 0)
+    shutil.rmtree(copy, ignore_errors=True)
+    return outcome or Outcome(f"the process of the history has ended with status {status}", "", 0, 0, 0.0)
 
 
-def _fork(story: Story) -> _Running:
+def _outcome(run: Callable[[], Outcome]) -> Outcome:
+    """Return what comes of a run, also if it fails."""
+    try:
+        return run()
+    except BaseException as fault:  # noqa: BLE001 - whatever it is, it is told
+        words = in_words(fault) or f"the simulation itself fails: {''.join(traceback.format_exception(fault))}"
+        return Outcome(words, "", 0, 0, 0.0)
+
+
+def _forked(do: Callable[[], Any]) -> int:
+    """Do something in a fork of this process, which ends without cleaning up: tasks are left in it. Return its id."""
     sys.stdout.flush()
     sys.stderr.flush()
-    folder = tempfile.mkdtemp(prefix="moorage-simulation-")
-    read, write = os.pipe()
     process = os.fork()
-    if process:
-        os.close(write)
-        return _Running(story, process, os.fdopen(read, "rb"), folder)
-    # From here on this is the history's process, which ends without cleaning up: crashed tasks are left in it.
+    return process if process else _do_and_end(do)
+
+
+def _do_and_end(do: Callable[[], Any]) -> NoReturn:
     status = 1
-    with suppress(BaseException):
-        os.close(read)
+    try:
         gc.disable()
-        signal.alarm(_LONGEST)
-        tempfile.tempdir = folder
-        try:
-            outcome = run_story(story)
-        except BaseException as fault:  # noqa: BLE001 - whatever it is, it is told
-            words = "".join(traceback.format_exception(fault))
-            outcome = Outcome(f"the simulation itself fails: {words}", "", 0, 0, 0.0)
-        with os.fdopen(write, "wb") as answer:
-            answer.write(json.dumps(asdict(outcome)).encode())
+        do()
         status = 0
-    os._exit(status)
+    except BaseException:  # noqa: BLE001 - whatever it is, the process ends here
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    read, write = os.pipe()
+    return os.fdopen(read, "rb"), os.fdopen(write, "wb")
+
+
+def _put(what: Story | Outcome, pipe: IO[bytes]) -> None:
+    pickle.dump(what, pipe)
+    pipe.flush()

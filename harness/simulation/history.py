@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.simulation import network, patches, store
-from harness.simulation.callers import Broken, Callers
+from harness.simulation.callers import Broken, Callers, create_licences
 from harness.simulation.cloud import SimulatedCloud, specification
 from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
@@ -58,39 +58,52 @@ class MessageFaults:
         return copies
 
 
-def run_story(story: Story, watch: Callable[[str], None] = lambda _line: None) -> Outcome:
-    """Run a story, and judge it. The process is to end afterwards: crashed tasks are left in it.
-
-    :param watch: called with each line of the log of what happens.
-    """
-    KERNEL.reset(story.seed)
-    patches.begin(story.seed)
+def start_cloud(seed: str) -> SimulatedCloud:
+    """Start a cloud, from which histories go on, each in a fork of this process."""
+    KERNEL.reset(seed)
+    patches.begin(seed)
     network.NETWORK.reset()
     store.FAULTS.reset()
-    run = _Run(story)
+    cloud = SimulatedCloud(specification())
+    cloud.start()
+    create_licences(cloud)
+    while store.is_in_transaction():
+        KERNEL.sleep(0.01)
+    return cloud
+
+
+def in_words(fault: BaseException) -> str | None:
+    """Return how a history tells a fault that ends it; null if it is none of the cloud's."""
+    if isinstance(fault, Broken | Deadlock):
+        return str(fault)
+    return f"promise 10: {fault}" if isinstance(fault, TimeoutError | errors.Unavailable) else None
+
+
+def run_story(story: Story, cloud: SimulatedCloud) -> Outcome:
+    """Run a story on a started cloud, and judge it. The process is to end afterwards: crashed tasks are left in it."""
+    KERNEL.reseed(story.seed)
+    patches.begin(story.seed)
+    began = KERNEL.now
+    run = _Run(story, cloud)
     broken: str | None = None
     try:
         run.run()
-    except (Broken, Deadlock) as fault:
-        broken = str(fault)
-    except (TimeoutError, errors.Unavailable) as fault:
-        broken = f"promise 10: {fault}"
-    for line in run.message_faults.happened:
-        watch(line)
-    commits = run.judge.commits if run.judge else 0
-    counts = dict(run.callers.answers) if run.callers else {}
-    return Outcome(broken, KERNEL.trace, KERNEL.switches, commits, KERNEL.now, run.message_faults.happened, counts)
+    except (Exception, Deadlock) as fault:
+        if (broken := in_words(fault)) is None:
+            raise
+    happened, counts = run.message_faults.happened, dict(run.callers.answers)
+    return Outcome(broken, KERNEL.trace, KERNEL.switches, run.judge.commits, KERNEL.now - began, happened, counts)
 
 
 class _Run:
     """A run of a story."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, cloud: SimulatedCloud) -> None:
         self._story = story
+        self._cloud = cloud
         self.message_faults = MessageFaults()
-        self.judge: Judge | None = None
-        self.callers: Callers | None = None
-        self._cloud = SimulatedCloud(specification())
+        self.callers = Callers(cloud, story)
+        self.judge = Judge(cloud, self.callers)
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._is_calm = False
 
@@ -99,18 +112,13 @@ class _Run:
 
         :raises Broken: a promise is.
         """
-        cloud, story = self._cloud, self._story
-        cloud.start()
-        callers = self.callers = Callers(cloud, story)
-        self.judge = Judge(cloud, callers)
-        callers.create_licences()
         network.NETWORK.message_fault = self.message_faults
-        faults = list(story.faults)
-        for action in story.actions:
+        faults = list(self._story.faults)
+        for action in self._story.actions:
             while faults and faults[0].after <= action.number:
                 self._strike(faults.pop(0))
             KERNEL.sleep(action.gap)
-            callers.ask(action)
+            self.callers.ask(action)
             self.judge.check()
         for fault in faults:
             self._strike(fault)

@@ -69,7 +69,7 @@ class Judge:
     def __init__(self, cloud: SimulatedCloud, callers: Callers) -> None:
         self._cloud = cloud
         self._callers = callers
-        self._file = sqlite3.Connection(f"file:{cloud.database.url.database}?mode=ro", uri=True)
+        self._file = sqlite3.Connection(f"file:{store.place(cloud.database.url.database)}?mode=ro", uri=True)
         self.commits = 0
         store.FAULTS.committed = self._committed
 

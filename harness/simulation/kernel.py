@@ -87,6 +87,12 @@ class Kernel:
         self.is_atomic = 0
         self._points: dict[str, tuple[int, Run]] = {}
 
+    def reseed(self, seed: object) -> None:
+        """Let another seed decide on the order from now on, and begin the trace anew; all tasks go on."""
+        self.chance = random.Random(f"{seed}/kernel")
+        self._trace = 0
+        self.switches = 0
+
     # --- Tasks --------------------------------------------------------------------------------------------------------
 
     def start(self, run: Run, process: str | None = None, name: str = "task") -> Task:

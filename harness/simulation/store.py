@@ -29,6 +29,8 @@ class StoreFaults:
         self.lost_commits: dict[str, int] = {}
         self.committed: Committed | None = None
         self.connections: list[SimulatedConnection] = []
+        #: The folder that the databases were made in, and the one with their copies that is used in its place.
+        self.moved: tuple[str, str] | None = None
 
 
 FAULTS = StoreFaults()
@@ -40,6 +42,8 @@ class Cursor(sqlite3.Cursor):
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         """Execute a statement, now or after others' have run."""
         _statement(self, sql)
+        if sql.startswith("PRAGMA") and "=" in sql:
+            cast(SimulatedConnection, self.connection).settings.append(sql)
         return super().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any, /) -> Any:
@@ -52,14 +56,47 @@ class SimulatedConnection(sqlite3.Connection):
     """A connection of a simulated process."""
 
     def __init__(self, database: Any, *args: Any, **named: Any) -> None:
-        # Nobody waits in SQLite itself: the only thread of the machine would.
-        super().__init__(database, *args, **{**named, "timeout": 0.0})
         self.process = KERNEL.current.process
         self.file = str(database)
-        super().create_function(
-            "julianday", -1, lambda *_now: patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
-        )
+        # Nobody waits in SQLite itself: the only thread of the machine would.
+        self._arguments = (args, {**named, "timeout": 0.0})
+        #: What is set for this connection, to be set again.
+        self.settings: list[str] = []
+        self._functions: list[tuple[Any, dict[str, Any]]] = []
+        super().__init__(place(self.file), *args, **self._arguments[1])
+        self.changed = 0
+        self.create_function("julianday", -1, _julian_day)
         FAULTS.connections.append(self)
+
+    def let_go(self) -> None:
+        """Close the file until :meth:`take_up`."""
+        self._level = self.isolation_level
+        super().close()
+
+    def take_up(self) -> None:
+        """Open the file again, or the copy in its place."""
+        # A connection that is made a second time loses its attributes.
+        own = dict(vars(self))
+        args, named = self._arguments
+        super().__init__(place(self.file), *args, **named)
+        vars(self).update(own)
+        self.changed = 0
+        self.isolation_level = self._level
+        for args, named in self._functions:
+            super().create_function(*args, **named)
+        for setting in self.settings:
+            sqlite3.Cursor(self).execute(setting)
+
+    def create_function(self, *args: Any, **named: Any) -> None:
+        """Have a function in SQL."""
+        self._functions.append((args, named))
+        super().create_function(*args, **named)
+
+    def close(self) -> None:
+        """Close the file for good."""
+        if self in FAULTS.connections:
+            FAULTS.connections.remove(self)
+        super().close()
 
     def cursor(self, factory: Any = Cursor) -> Any:
         """Return a cursor."""
@@ -70,10 +107,10 @@ class SimulatedConnection(sqlite3.Connection):
         if not self.in_transaction:
             return
         _point(self, "COMMIT")
-        changed = self.total_changes
+        so_far = self.total_changes
         super().commit()
-        if changed != getattr(self, "_changed", 0):
-            self._changed = changed
+        if so_far != self.changed:
+            self.changed = so_far
             if FAULTS.committed is not None:
                 with KERNEL.atomic():
                     FAULTS.committed(self.process, self.file)
@@ -105,8 +142,39 @@ def install() -> None:
 def drop_connections(process: str) -> None:
     """Roll back and close what a crashed process has left open."""
     for connection in [one for one in FAULTS.connections if one.process == process]:
-        FAULTS.connections.remove(connection)
         connection.close()
+
+
+def is_in_transaction() -> bool:
+    """Return whether any connection has a transaction open."""
+    return any(connection.in_transaction for connection in FAULTS.connections)
+
+
+def let_go() -> None:
+    """Close all files, in no transaction, so that they can be copied; no task runs until :func:`take_up`."""
+    KERNEL.is_atomic += 1
+    for connection in FAULTS.connections:
+        connection.let_go()
+
+
+def take_up(folder: str, copy: str) -> None:
+    """Open the files again that were closed, each in the copy of its folder."""
+    FAULTS.moved = folder, copy
+    for connection in FAULTS.connections:
+        connection.take_up()
+    KERNEL.is_atomic -= 1
+
+
+def place(file: str | None) -> str:
+    """Return where a file is now."""
+    file = str(file)
+    if FAULTS.moved is not None and file.startswith(FAULTS.moved[0]):
+        return FAULTS.moved[1] + file.removeprefix(FAULTS.moved[0])
+    return file
+
+
+def _julian_day(*_now: object) -> float:
+    return patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:

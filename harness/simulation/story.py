@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 SERVERS = 8
 HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
+#: So many histories of a series go on from one started cloud.
+HISTORIES_OF_A_START = 10
 
 #: What callers ask for, and how often.
 _ACTIONS = {
@@ -126,6 +128,12 @@ class Story:
     seed: str
     actions: Sequence[Action]
     faults: Sequence[Fault]
+
+    @property
+    def start(self) -> str:
+        """The seed of the start of the cloud: ``seed/30`` to ``seed/39`` begin with the same one."""
+        series, slash, number = self.seed.rpartition("/")
+        return f"{series}/{int(number) // HISTORIES_OF_A_START}" if slash and number.isdecimal() else self.seed
 
     def without(self, actions: Sequence[Action] = (), faults: Sequence[Fault] = ()) -> "Story":
         """Return the story without these."""
