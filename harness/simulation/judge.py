@@ -27,7 +27,7 @@ from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, R
 
 #: Virtual seconds after which nothing may go on any more: more than all time-outs of a cloud, one after another.
 _QUIET_WITHIN = 1200.0
-_LOOK = 3.0
+_LOOK = 1.0
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
 # An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
@@ -49,6 +49,14 @@ SELECT h.service_host, c.name, SUM(i.total)
   JOIN inventories i ON i.resource_provider_id = p.id
   JOIN resource_classes c ON c.id = i.resource_class_id
  GROUP BY h.service_host, c.name
+"""
+# What has to come to an end before the verdict.
+_UNFINISHED = """
+SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'
+UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
+UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
+UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
+           WHERE accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
 """
 _ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
@@ -122,28 +130,30 @@ class Judge:
 
         :raises Broken: something goes on for ever.
         """
-        for host in self._ask("scheduler", ListHosts()):
-            self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host.service_host, forced_down=False))
         end = KERNEL.now + _QUIET_WITHIN
-        while not self._callers.are_answered or self._going_on() or self._going_on():
+        # What is asked over the bus is the second look, and costs more: the databases are looked at first.
+        while not self._callers.are_answered or self._unfinished() or self._not_at_rest():
             self.check()
             if KERNEL.now > end:
-                raise Broken(f"promise 10: this goes on for ever: {self._going_on() or 'callers wait'}")
+                raise Broken(
+                    f"promise 10: this goes on for ever: {self._not_at_rest() + self._unfinished() or 'callers wait'}"
+                )
             KERNEL.sleep(_LOOK)
 
-    def _going_on(self) -> list[str]:
+    def _unfinished(self) -> list[str]:
+        """Return in words what the databases say is under way; forced-down hosts are declared up."""
+        for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down").fetchall():
+            self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host, forced_down=False))
+        found = self._file.execute(_UNFINISHED).fetchall()
+        return [f"{what} {uuid}" for what, uuid in found if uuid not in self._callers.others]
+
+    def _not_at_rest(self) -> list[str]:
+        """Return in words which operations and hosts the services say are not at rest."""
         pending = [
             f"{one.kind} of {one.subject} at {one.step}, try {one.tries}: {one.reason}"
             for one in self._ask("conductor", ListOperations())
         ]
-        residues = [f"residue {one.uuid}" for one in self._holders() if one.consumer_type == "RESIDUE"]
-        down = [f"{host.service_host} is down" for host in self._ask("scheduler", ListHosts()) if not host.up]
-        unaccepted = [
-            f"{one.uuid} is held by an unaccepted claim"
-            for one in self._holders()
-            if one.accepted_by is None and one.uuid not in self._callers.others
-        ]
-        return pending + residues + down + unaccepted
+        return pending + [f"{host.service_host} is down" for host in self._ask("scheduler", ListHosts()) if not host.up]
 
     def verdict(self) -> None:
         """Compare what there is with what callers were told.
