@@ -38,7 +38,9 @@ class Leases:
         self._owner = self._lives + ids.fresh()
         self._scope = dict(scope)
         self.lease_seconds = seconds
-        self._known_steps: list[tuple[str, str]] | None = None
+        # Built once, for it takes SQLAlchemy longer to build a query than to run it.
+        self._mine = [table.c[name] == value for name, value in self._scope.items()]
+        self._free = self._free_lease()
         self._restarted_at = float("-inf")
 
     def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
@@ -46,7 +48,7 @@ class Leases:
 
         Any other step was recorded by a newer release, and is left to a conductor of that release.
         """
-        self._known_steps = sorted(steps)
+        self._free = and_(self._free_lease(), tuple_(self._table.c.kind, self._table.c.step).in_(sorted(steps)))
 
     def release(self, operation: Operation) -> None:
         """Release one lease, so that another conductor need not wait for it to expire."""
@@ -62,7 +64,7 @@ class Leases:
             # do not wait for it.
             row = connection.execute(
                 select(table)
-                .where(*self._mine(), table.c.uuid == uuid, self._free(), table.c.due_at <= now())
+                .where(*self._mine, table.c.uuid == uuid, self._free, table.c.due_at <= now())
                 .with_for_update(skip_locked=True)
             ).one_or_none()
             return (
@@ -97,7 +99,7 @@ class Leases:
         statement = (
             table.update()
             .where(
-                *self._mine(),
+                *self._mine,
                 table.c.uuid.in_(sorted(uuids)),
                 table.c.state == "pending",
                 table.c.lease_owner == self._owner,
@@ -112,7 +114,7 @@ class Leases:
         uuids = self._database.read(
             lambda connection: connection.scalars(
                 select(table.c.uuid)
-                .where(*self._mine(), self._free(), table.c.due_at <= now())
+                .where(*self._mine, self._free, table.c.due_at <= now())
                 .order_by(table.c.due_at)
                 .limit(limit + len(held))
             ).all()
@@ -153,7 +155,7 @@ class Leases:
 
     def _ahead(self) -> list[ColumnElement[bool]]:
         """Return the conditions of the operations recorded before the clock was set back."""
-        return [*self._mine(), self._table.c.state == "pending", is_ahead(self._table.c.updated_at)]
+        return [*self._mine, self._table.c.state == "pending", is_ahead(self._table.c.updated_at)]
 
     def release_former(self) -> None:
         """Release the leases that a former process of this name has left, without waiting for them to expire.
@@ -167,7 +169,7 @@ class Leases:
         self._free_all(self._table.c.lease_owner == self._owner)
 
     def _free_all(self, *owned: ColumnElement[bool]) -> None:
-        pending = self._table.update().where(*self._mine(), self._table.c.state == "pending", *owned)
+        pending = self._table.update().where(*self._mine, self._table.c.state == "pending", *owned)
         statement = pending.values(**self._lease(False))
         self._database.write(lambda connection: connection.execute(statement))
 
@@ -175,7 +177,7 @@ class Leases:
         table = self._table
         connection.execute(
             table.update()
-            .where(*self._mine(), table.c.uuid == operation.uuid)
+            .where(*self._mine, table.c.uuid == operation.uuid)
             .values(**self._lease(True), lease_number=operation.lease_number, updated_at=now())
         )
         return operation
@@ -188,9 +190,6 @@ class Leases:
             "lease_until": begin + self.lease_seconds if taken else None,
         }
 
-    def _mine(self) -> list[ColumnElement[bool]]:
-        return [self._table.c[name] == value for name, value in self._scope.items()]
-
     def _still(self, *operations: Operation) -> list[ColumnElement[bool]]:
         """Return the conditions that operations are at the same steps, and nobody has taken their leases since."""
         table = self._table.c
@@ -202,15 +201,12 @@ class Leases:
             )
             for operation in operations
         ]
-        return [*self._mine(), table.state == "pending", or_(*same)]
+        return [*self._mine, table.state == "pending", or_(*same)]
 
-    def _free(self) -> ColumnElement[bool]:
+    def _free_lease(self) -> ColumnElement[bool]:
         lease = self._table.c
         left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
-        free = and_(lease.state == "pending", or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
-        if self._known_steps is None:
-            return free
-        return and_(free, tuple_(lease.kind, lease.step).in_(self._known_steps))
+        return and_(lease.state == "pending", or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
 
 
 def operation_of(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:

@@ -152,7 +152,7 @@ class Operations(Leases):
         table = self._table
         row = connection.execute(
             select(table)
-            .where(*self._mine(), table.c.subject == subject, table.c.kind == kind, table.c.state == "pending")
+            .where(*self._mine, table.c.subject == subject, table.c.kind == kind, table.c.state == "pending")
             .with_for_update()
         ).one_or_none()
         return None if row is None else operation_of(row, row.lease_number)
@@ -161,7 +161,7 @@ class Operations(Leases):
         """Return the pending operations by subject, without locking them."""
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
-        query = select(*columns).where(*self._mine(), table.c.subject.in_(subjects), table.c.state == "pending")
+        query = select(*columns).where(*self._mine, table.c.subject.in_(subjects), table.c.state == "pending")
         found: dict[str, list[PendingOperation]] = {}
         for row in connection.execute(query):
             pending = PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload)
@@ -179,7 +179,7 @@ class Operations(Leases):
         connection.execute(
             table.update()
             .where(
-                *self._mine(),
+                *self._mine,
                 table.c.subject.in_(sorted(subjects)),
                 table.c.kind == kind,
                 table.c.state == "pending",
@@ -199,19 +199,19 @@ class Operations(Leases):
     def age(self, connection: Connection, operation: Operation) -> float:
         """Return the age of an operation in seconds."""
         table = self._table
-        begun = select(now() - table.c.created_at).where(*self._mine(), table.c.uuid == operation.uuid)
+        begun = select(now() - table.c.created_at).where(*self._mine, table.c.uuid == operation.uuid)
         return connection.scalars(begun).one()
 
     def is_pending(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation is pending."""
         table = self._table
-        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid, table.c.state == "pending")
+        one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid, table.c.state == "pending")
         return connection.scalars(one).one_or_none() is not None
 
     def known(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation exists, ended or not."""
         table = self._table
-        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid)
+        one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
 
     def _commit(self, connection: Connection, steps: Sequence["_Done"]) -> list[Operation | Exception | None]:

@@ -22,7 +22,7 @@ from harness.simulation import primitives
 from harness.simulation.kernel import KERNEL
 
 #: The wall clock at the beginning of each history.
-_EPOCH = 1_800_000_000.0
+EPOCH = 1_800_000_000.0
 #: What takes references to threads, clocks or random numbers when it is imported.
 _FIRST = ("concurrent.futures.thread", "moorage", "oslo_messaging", "sqlalchemy")
 
@@ -36,7 +36,7 @@ STORE = "store"
 
 def wall_clock(process: str | None = None) -> float:
     """Return the time of a process's wall clock, by default the calling task's, in seconds since 1970."""
-    return _EPOCH + KERNEL.now + wall_offsets.get(process or KERNEL.current.process, 0.0)
+    return EPOCH + KERNEL.now + wall_offsets.get(process or KERNEL.current.process, 0.0)
 
 
 def install() -> None:

@@ -102,6 +102,10 @@ class SimulatedConnection(sqlite3.Connection):
         """Return a cursor."""
         return super().cursor(factory)
 
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        """Execute a statement, now or after others' have run; the method of ``sqlite3`` would not ask :meth:`cursor`."""
+        return self.cursor().execute(sql, parameters)
+
     def commit(self) -> None:
         """Commit, and tell who watches."""
         if not self.in_transaction:
@@ -174,7 +178,8 @@ def place(file: str | None) -> str:
 
 
 def _julian_day(*_now: object) -> float:
-    return patches.wall_clock(patches.STORE) / 86400 + _JULIAN_EPOCH
+    # Called for each row that a statement looks at.
+    return (patches.EPOCH + KERNEL.now + patches.wall_offsets.get(patches.STORE, 0.0)) / 86400 + _JULIAN_EPOCH
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:

@@ -163,8 +163,7 @@ class Database:
     def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         with self._sqlite_writer(writing), self.engine.connect() as connection, self._in_use.track_inprogress():
             context.check_deadline("before its transaction was begun")  # the wait for a connection may have been long
-            if writing:
-                connection = connection.execution_options(moorage_writing=True)
+            connection.info[engine.WRITING] = writing
             with connection.begin():
                 result = work(connection)
                 if writing:

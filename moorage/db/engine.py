@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import URL, Compiled, ExceptionContext
 from sqlalchemy.util import LRUCache
 
@@ -13,6 +13,9 @@ from moorage.db import faults, hosts
 #: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
 #: made a table and joined: then rows are locked in any order, and others with them (ADR 4).
 _AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
+
+#: The key in the ``info`` of a connection with which its next transaction begins: true if it is to write.
+WRITING = "moorage_writing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
         connect_args={"timeout": max(limits.lock_wait, 10.0), "check_same_thread": False},
     )
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    # Not a listener: an engine with any has each of its connections look for listeners at every turn.
+    dialect: Any = engine.dialect
+    dialect.do_begin = _begin_sqlite
     return engine
 
 
@@ -101,10 +106,10 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(connection: PoolProxiedConnection) -> None:
     # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
-    writing = connection.get_execution_options().get("moorage_writing", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+    writing = connection.info.pop(WRITING, False)
+    cast(Any, connection.dbapi_connection).execute("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
 def _mysql(url: URL, limits: ConnectionLimits) -> Engine:

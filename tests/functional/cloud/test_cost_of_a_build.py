@@ -16,6 +16,7 @@ from harness.bench.build import ended
 from harness.bench.requests import SPEC
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import failpoints, ids
+from moorage.db.engine import WRITING
 from moorage.messages import BuildInstances
 
 #: The most that each stage of a build costs: statements, transactions that read, transactions that write.
@@ -75,14 +76,11 @@ def counting(*, alone: bool = True) -> Iterator[Counted]:
     def place() -> str:
         return failpoints._place.get()
 
-    def statement(_connection: Connection, _cursor: Any, text: str, *_rest: Any) -> None:
-        # How a transaction begins on SQLite alone.
-        if not text.startswith("BEGIN"):
-            counted.statements[place()] += 1
+    def statement(*_what: Any) -> None:
+        counted.statements[place()] += 1
 
     def begun(connection: Connection) -> None:
-        is_writing = connection.get_execution_options().get("moorage_writing", False)
-        (counted.writes if is_writing else counted.reads)[place()] += 1
+        (counted.writes if connection.info[WRITING] else counted.reads)[place()] += 1
 
     event.listen(Engine, "after_cursor_execute", statement)
     event.listen(Engine, "begin", begun)
