@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 from harness.simulation.story import Story, draw
 
 _say = partial(print, flush=True)
+#: Seconds of the machine between two lines that say how far it is.
+_REPORT_INTERVAL = 60.0
 
 if TYPE_CHECKING:
     from harness.simulation.history import Outcome
@@ -30,6 +33,7 @@ def main(asked: argparse.Namespace) -> int:
 
     forks.prepare()
     spent = broken = 0
+    began = last = _seconds()
     counts: Counter[str] = Counter()
     stories = (draw(name, asked.operations) for name in _names(asked.seed, asked.histories))
     for story, outcome in forks.outcomes(stories, asked.jobs):
@@ -41,14 +45,27 @@ def main(asked: argparse.Namespace) -> int:
                 f"{outcome.virtual_seconds:.0f} s: {outcome.broken or 'kept'}",
                 flush=True,
             )
+        if _seconds() - last > _REPORT_INTERVAL:
+            last = _seconds()
+            rate = _rate(spent, last - began)
+            _say(f"{spent} of {asked.histories} histories, {rate}, {broken} with a broken promise")
         if outcome.broken:
             broken += 1
             _tell(story, outcome, 0 if asked.as_it_is else asked.shrink)
             if broken >= asked.most:
                 break
     _say(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    _say(f"{spent} histories, {broken} with a broken promise")
+    _say(f"{spent} histories, {broken} with a broken promise; {_rate(spent, _seconds() - began)}")
     return 1 if broken else 0
+
+
+def _seconds() -> float:
+    """Return the time of the machine: the functions that everybody calls are replaced."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _rate(histories: int, seconds: float) -> str:
+    return f"{60 * histories / max(seconds, 0.001):.0f} a minute"
 
 
 def _names(seed: str, histories: int) -> list[str]:

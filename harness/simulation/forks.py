@@ -4,6 +4,7 @@ This process imports everything and compiles the statements. A starter, forked f
 forks a process for each history that begins with this cloud.
 """
 
+import ctypes
 import gc
 import logging
 import os
@@ -30,6 +31,8 @@ _LONGEST = 300
 #: Where the files of a cloud are in memory, if the machine has that.
 _IN_MEMORY = "/dev/shm"  # noqa: S108
 _PREFIX = "moorage-simulation-"
+#: Of prctl(2): the signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
 
 
 def prepare() -> None:
@@ -118,8 +121,7 @@ class Starter:
         """End the process, with the history that it may be at, and remove the files."""
         Starter._all.remove(self)
         self._close_pipes()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process, signal.SIGKILL)
+        os.kill(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -129,10 +131,9 @@ class Starter:
                 pipe.close()
 
     def _serve(self, seed: str, stories: IO[bytes], outcomes: IO[bytes]) -> None:
-        os.setpgid(0, 0)
-        # Those of this process end when nobody else can send to them.
-        for pipe in (self, *Starter._all):
-            pipe._close_pipes()  # noqa: SLF001
+        # Of this and of the others: whoever reads them is to see when their only writer has closed them.
+        for starter in (self, *Starter._all):
+            starter._close_pipes()  # noqa: SLF001
         tempfile.tempdir = self._folder
         signal.alarm(_LONGEST)
         started: list[SimulatedCloud] = []
@@ -187,13 +188,18 @@ def _forked(do: Callable[[], Any]) -> int:
     """Do something in a fork of this process, which ends without cleaning up: tasks are left in it. Return its id."""
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     process = os.fork()
-    return process if process else _do_and_end(do)
+    return process if process else _do_and_end(do, parent)
 
 
-def _do_and_end(do: Callable[[], Any]) -> NoReturn:
+def _do_and_end(do: Callable[[], Any], parent: int) -> NoReturn:
     status = 1
     try:
+        # However the parent ends, nobody waits for what is done here.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)
         gc.disable()
         do()
         status = 0

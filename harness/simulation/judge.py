@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
@@ -28,6 +28,8 @@ from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, R
 #: Virtual seconds after which nothing may go on any more: more than all time-outs of a cloud, one after another.
 _QUIET_WITHIN = 1200.0
 _LOOK = 1.0
+#: What is checked at each commit depends on these tables; records of conductors are judged when all is quiet.
+_JUDGED_TABLES = frozenset(("allocations", "consumers", "hosts", "inventories", "resource_providers"))
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
 # An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
@@ -49,6 +51,19 @@ SELECT h.service_host, c.name, SUM(i.total)
   JOIN inventories i ON i.resource_provider_id = p.id
   JOIN resource_classes c ON c.id = i.resource_class_id
  GROUP BY h.service_host, c.name
+"""
+# Guests whose host holds nothing for their attempt: neither its instance, a migration nor a residue does.
+_UNHELD_GUESTS = """
+SELECT g.host, g.attempt_id, g.instance_uuid
+  FROM ({guests}) g
+  JOIN hosts h ON h.service_host = g.host
+  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
+ WHERE NOT EXISTS (
+       SELECT 1
+         FROM consumers c
+         JOIN allocations a ON a.consumer_id = c.id
+         JOIN resource_providers p ON p.id = a.resource_provider_id
+        WHERE c.accepted_by = g.attempt_id AND p.root_provider_id = root.id)
 """
 # What has to come to an end before the verdict.
 _UNFINISHED = """
@@ -78,16 +93,25 @@ class Judge:
         self._cloud = cloud
         self._callers = callers
         self._file = sqlite3.Connection(f"file:{store.place(cloud.database.url.database)}?mode=ro", uri=True)
+        for cell in cloud.cell_names:
+            guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
+            self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
+        guests_of = "SELECT host, attempt_id, instance_uuid FROM {cell}.guests"
+        self._unheld_guests = _UNHELD_GUESTS.format(
+            guests=" UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
+        )
         self.commits = 0
         store.FAULTS.committed = self._committed
 
     # --- At each commit -----------------------------------------------------------------------------------------------
 
-    def _committed(self, process: str, file: str) -> None:
+    def _committed(self, process: str, file: str, written: Collection[str]) -> None:
         """Check what holds at every moment; called right after a commit, before anything else happens."""
         if file != self._cloud.database.url.database:
             return
         self.commits += 1
+        if _JUDGED_TABLES.isdisjoint(written):
+            return
         wrong = [
             f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
             f"and {used} counted as used, of {capacity:g}"
@@ -97,6 +121,10 @@ class Judge:
         for host, name, total in self._file.execute(_TOTALS):
             totals[host][name] = total
         wrong += [f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != WHOLE]
+        wrong += [
+            f"promise 3: at the commit of {process}, {host} holds nothing for its guest, attempt {attempt} of {uuid}"
+            for host, attempt, uuid in self._file.execute(self._unheld_guests)
+        ]
         roots: dict[str, set[int]] = defaultdict(set)
         for uuid, root in self._file.execute(_PLACEMENTS):
             roots[uuid].add(root)

@@ -1,7 +1,9 @@
 """SQLite in a simulation: each statement is a switching point, the clock is virtual, and crashes roll back."""
 
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any, cast
 
 from harness.simulation import patches
@@ -12,8 +14,10 @@ _JULIAN_EPOCH = 2440587.5
 #: How likely a statement takes some time, and how long on average, in seconds.
 _SLOW, _SECONDS = 0.1, 0.002
 
-#: Called with the process whose transaction was committed, and the file of its database.
-Committed = Callable[[str, str], None]
+_WRITE = re.compile(r"(?:INSERT INTO|INSERT OR IGNORE INTO|UPDATE|DELETE FROM) (\w+)")
+
+#: Called with the process whose transaction was committed, the file of its database, and the tables written.
+Committed = Callable[[str, str, Collection[str]], None]
 
 
 class StoreFaults:
@@ -63,6 +67,8 @@ class SimulatedConnection(sqlite3.Connection):
         #: What is set for this connection, to be set again.
         self.settings: list[str] = []
         self._functions: list[tuple[Any, dict[str, Any]]] = []
+        #: The tables that were written since the last commit.
+        self.written: set[str] = set()
         super().__init__(place(self.file), *args, **self._arguments[1])
         self.changed = 0
         self.create_function("julianday", -1, _julian_day)
@@ -103,7 +109,7 @@ class SimulatedConnection(sqlite3.Connection):
         return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Execute a statement, now or after others' have run; the method of ``sqlite3`` would not ask :meth:`cursor`."""
+        """Execute a statement as :class:`Cursor` does, which the method of ``sqlite3`` itself would not use."""
         return self.cursor().execute(sql, parameters)
 
     def commit(self) -> None:
@@ -117,7 +123,8 @@ class SimulatedConnection(sqlite3.Connection):
             self.changed = so_far
             if FAULTS.committed is not None:
                 with KERNEL.atomic():
-                    FAULTS.committed(self.process, self.file)
+                    FAULTS.committed(self.process, self.file, self.written)
+            self.written.clear()
             if self._loses_answer():
                 raise _away("the answer to COMMIT is lost")
         _point(self, "committed")
@@ -183,7 +190,16 @@ def _julian_day(*_now: object) -> float:
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
-    _point(cast(SimulatedConnection, cursor.connection), sql)
+    connection = cast(SimulatedConnection, cursor.connection)
+    if (table := _written_table(sql)) is not None:
+        connection.written.add(table)
+    _point(connection, sql)
+
+
+@cache
+def _written_table(sql: str) -> str | None:
+    found = _WRITE.match(sql)
+    return None if found is None else found[1]
 
 
 def _point(connection: SimulatedConnection, sql: str) -> None:

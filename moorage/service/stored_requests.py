@@ -5,12 +5,12 @@ Here too: how long they are retained.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
+from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
 
 from moorage import errors, ids
 from moorage.db.columns import digest_type, document_type, moment, name_type, now, request_id_type
@@ -89,6 +89,12 @@ class StoredRequests:
         self._database = database
         self._table = table
         self._answered: deque[str] = deque()
+        # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every write has these.
+        self._insertion = table.insert().values(created_at=now())
+        self._query = select(table.c.digest, table.c.result).where(table.c.request_id == bindparam("request"))
+        self._answering = (
+            table.update().where(table.c.request_id == bindparam("request")).values(result=bindparam("answer"))
+        )
 
     def once(self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None) -> StoredAnswer[R]:
         """Run ``work`` and store its result, or return the stored result of the same request.
@@ -103,7 +109,7 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> R:
             with _waiting_for(message):
-                self._insert(connection, **self._row(message, answer))
+                self._insert(connection, self._row(message, answer))
             result = work(connection)
             if answer is None:
                 self._store(connection, message, result)
@@ -171,9 +177,8 @@ class StoredRequests:
 
         def transaction(connection: Connection) -> R:
             # If this process ends before it deletes the row, the row is pruned as an acknowledged one.
-            self._insert(
-                connection, request_id=request_id, method=method, digest=b"", result=b"null", acknowledged_at=now()
-            )
+            row = {"request_id": request_id, "method": method, "digest": b"", "result": b"null"}
+            self._insert(connection, row, acknowledged_at=now())
             if answered:
                 connection.execute(self._table.delete().where(self._table.c.request_id.in_(answered)))
             result = work(connection)
@@ -206,10 +211,7 @@ class StoredRequests:
 
         :raises RequestIdReused: the id was used for a request with other content.
         """
-        table = self._table
-        row = connection.execute(
-            select(table.c.digest, table.c.result).where(table.c.request_id == message.request_id)
-        ).one_or_none()
+        row = connection.execute(self._query, {"request": message.request_id}).one_or_none()
         if row is None:
             return None
         if row.digest != message.digest():
@@ -271,17 +273,15 @@ class StoredRequests:
         result = {} if answer is None else {"result": msgspec.json.encode(answer)}
         return {"request_id": message.request_id, "method": message.method, "digest": message.digest(), **result}
 
-    def _insert(self, connection: Connection, **values: object) -> None:
+    def _insert(self, connection: Connection, row: Mapping[str, object], **more: now) -> None:
         try:
-            connection.execute(self._table.insert().values(created_at=now(), **values))
+            connection.execute(self._insertion.values(**more) if more else self._insertion, row)
         except exc.IntegrityError as fault:
             raise DuplicateRequest from fault
 
     def _store(self, connection: Connection, message: Mutation[R], result: R) -> None:
-        table = self._table
-        connection.execute(
-            table.update().where(table.c.request_id == message.request_id).values(result=msgspec.json.encode(result))
-        )
+        values = {"request": message.request_id, "answer": msgspec.json.encode(result)}
+        connection.execute(self._answering, values)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import pytest
 from support.breaks import loading
 
 LONG = os.environ.get("DRILLS") == "long"
-#: What fits beside everything else: some two seconds of a processor each.
-HISTORIES = 8
+#: What fits beside everything else: two minutes of a processor.
+HISTORIES = 120
 TESTS = Path(__file__).parents[2]
 _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 
@@ -33,7 +33,7 @@ def simulate(
         capture_output=True,
         text=True,
         env=environment,
-        timeout=280,
+        timeout=560,
         check=False,
     )
 
@@ -43,6 +43,7 @@ def traces(said: str) -> dict[str, str]:
     return {seed: f"{trace}, {figures}" for seed, trace, figures in _LINE.findall(said)}
 
 
+@pytest.mark.timeout(600)
 def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None:
     # In CI the same ones in every run, elsewhere those of the day.
     seeds = ("--seed", "ci") if os.environ.get("CI") == "true" else ()

@@ -34,6 +34,16 @@ def test_a_story_is_told_with_all_that_is_in_it(seed: str) -> None:
     assert len(shorter.told()) == 1 + 3 + len(story.faults)
 
 
+@pytest.mark.parametrize(
+    ("seed", "start"), [("today/0", "today/0"), ("today/9", "today/0"), ("today/137", "today/13"), ("today", "today")]
+)
+def test_a_history_begins_with_the_same_cloud_whether_it_is_one_of_many_or_replayed(seed: str, start: str) -> None:
+    story = draw(seed)
+    assert story.start == start
+    # And so do those that it is shrunk to.
+    assert story.without(actions=story.actions[1:]).start == start
+
+
 def broken_if(condition: Callable[[Story], bool]) -> Callable[[Story], Outcome]:
     """Return a life in which promise 1 breaks under a condition, and another one without any action."""
 

@@ -1,0 +1,87 @@
+"""The databases of a simulation: closed before a fork, and opened again on a copy."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from harness.simulation import store
+from harness.simulation.kernel import KERNEL
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> sqlite3.Connection:
+    KERNEL.reset("test")
+    store.FAULTS.reset()
+    (tmp_path / "started").mkdir()
+    made = store.connect(tmp_path / "started" / "file", isolation_level=None)
+    made.execute("PRAGMA journal_mode=wal")
+    made.execute("PRAGMA foreign_keys=on")
+    made.create_function("twice", 1, lambda number: 2 * number)
+    made.execute("CREATE TABLE kept (number INTEGER)")
+    made.execute("INSERT INTO kept VALUES (21)")
+    return made
+
+
+def copied(tmp_path: Path) -> Path:
+    """Let go of the started files, and go on with a copy of them; return its folder."""
+    store.let_go()
+    assert KERNEL.is_atomic
+    copy = shutil.copytree(tmp_path / "started", tmp_path / "copy")
+    store.take_up(str(tmp_path / "started"), str(copy))
+    assert not KERNEL.is_atomic
+    return copy
+
+
+def test_a_connection_goes_on_with_a_copy_and_the_started_file_stays_as_it_is(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    cursor = connection.cursor()
+    copy = copied(tmp_path)
+    cursor.execute("UPDATE kept SET number = twice(number)")
+    assert connection.execute("SELECT number FROM kept").fetchall() == [(42,)]
+    for folder, number in ((tmp_path / "started", 21), (copy, 42)):
+        found = sqlite3.Connection(folder / "file").execute("SELECT number FROM kept").fetchall()
+        assert found == [(number,)]
+
+
+def test_what_was_set_for_a_connection_holds_for_it_on_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
+    copied(tmp_path)
+    assert connection.execute("PRAGMA foreign_keys").fetchall() == [(1,)]
+    assert connection.execute("SELECT julianday('now')").fetchall()[0][0] > 2_460_000
+    assert connection.isolation_level is None
+
+
+def test_what_is_opened_later_by_the_old_name_is_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
+    connection.execute("UPDATE kept SET number = 1")
+    copied(tmp_path)
+    connection.execute("UPDATE kept SET number = 2")
+    later = store.connect(str(tmp_path / "started" / "file"))
+    assert later.execute("SELECT number FROM kept").fetchall() == [(2,)]
+
+
+def test_a_commit_on_the_copy_is_told_to_who_watches(connection: sqlite3.Connection, tmp_path: Path) -> None:
+    told: list[tuple[str, str, list[str]]] = []
+    copied(tmp_path)
+    store.FAULTS.committed = lambda process, file, written: told.append((process, file, sorted(written)))
+    connection.execute("BEGIN")
+    connection.execute("UPDATE kept SET number = 3")
+    connection.commit()
+    # By the name that everybody knows it by.
+    assert told == [("outside", str(tmp_path / "started" / "file"), ["kept"])]
+
+
+def test_a_closed_connection_is_not_opened_again(connection: sqlite3.Connection, tmp_path: Path) -> None:
+    connection.close()
+    copied(tmp_path)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+def test_an_open_transaction_is_seen(connection: sqlite3.Connection) -> None:
+    assert not store.is_in_transaction()
+    connection.execute("BEGIN")
+    assert store.is_in_transaction()
+    connection.execute("ROLLBACK")
+    assert not store.is_in_transaction()
