@@ -175,6 +175,19 @@ class Reporter:
                     LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
                 self._lost_all = True
                 return
+        refused = self._tracker.refused - described
+        self._report_withheld(sorted(name for name in self._driver.alive() if name in refused) if refused else [])
+
+    def _report_withheld(self, names: Sequence[str]) -> None:
+        """Report hosts that are alive and cannot be described, as what they have is refused.
+
+        It may be refused until a guest is gone which the cell still has to destroy there.
+        """
+        for batch in _batches(names, _NAMES_AT_ONCE):
+            message = self._numbering.message(ReportHostsInCell, withheld=tuple(batch))
+            # A cell conductor of the former release does not support this.
+            with suppress(errors.InvalidRequest):
+                self._take(message, self._cell.once(message, timeout=_PATIENCE))
 
 
 def _key(report: HostReport) -> tuple[str, str]:

@@ -61,6 +61,9 @@ class Tracker:
         self._trees: dict[str, ProviderTree] = {}
         self._reported: set[str] = set()
         self._refused_reshapes: dict[str, tuple[MoveInstruction, ...]] = {}
+        #: The names of the hosts of which the last report was refused; those so far of the report under way.
+        self.refused: frozenset[str] = frozenset()
+        self._refused_so_far: set[str] = set()
 
     def track(self) -> None:
         """Report once all differences to the store's trees; refused ones come again with the next call.
@@ -69,8 +72,10 @@ class Tracker:
         :raises MoorageError: the trees cannot be read.
         """
         hosts = list(self._driver.hosts())
+        self._refused_so_far = set()
         self._read([host for host in hosts if host.compute_node_uuid not in self._trees])
         self._carry_out(self._changes(hosts), _TRIES)
+        self.refused = frozenset(self._refused_so_far)
 
     def stop(self) -> None:
         """Repeat no more messages: an unanswered one ends with :class:`Interrupted`."""
@@ -185,6 +190,7 @@ class Tracker:
 
     def _give_up(self, change: TreeChange, why: errors.MoorageError) -> None:
         LOG.error("What host %s has is refused, and comes again with the next report: %s", _name(change), why)
+        self._refused_so_far.add(change.host.service_host)
         # The cached tree may be wrong: it is read again.
         self._trees.pop(change.host.compute_node_uuid, None)
 

@@ -122,17 +122,19 @@ class HostsReported(Value, frozen=True, kw_only=True):
 class ReportHostsInCell(Mutation[HostsReported], ToCell, frozen=True, kw_only=True):
     """Report hosts of an agent: new or changed descriptions, or heartbeats of those that are alive.
 
-    ``started`` names hosts whose agent has just started and so has lost its attempts in progress. A numbered message
-    has either descriptions or heartbeats.
+    ``started`` names hosts whose agent has just started and so has lost its attempts in progress. ``withheld`` names
+    hosts that are alive, but of which the agent cannot report what they have: no server may come, and guests can be
+    destroyed. A numbered message has either descriptions or heartbeats.
     """
 
     method = "report_hosts"
     may_be_batched = True
-    since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6"}
+    since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6", "withheld": "1.7"}
     agent: Name
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+    withheld: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     #: The incarnation of the agent, and the number of this message within it: a late one changes nothing.
     incarnation: Uuid | None = None
     number: MessageNumber = 1

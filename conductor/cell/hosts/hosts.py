@@ -58,6 +58,8 @@ class CellHosts:
         self._down_after: float = conf.scheduler.host_down_after
         self._began = time.monotonic()
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
+        #: When an agent last withheld a host, by the monotonic clock.
+        self._withheld: dict[str, float] = {}
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
@@ -80,7 +82,7 @@ class CellHosts:
 
         def work(connection: Connection) -> tuple[HostsReported, bool]:
             unknown.clear()
-            kind: Kind = "alive" if message.alive else "described"
+            kind: Kind = "alive" if message.alive or message.withheld else "described"
             order = self._reports.take(connection, message.agent, message.incarnation, message.number, kind)
             changed = False
             if order is Order.NEXT:
@@ -95,6 +97,8 @@ class CellHosts:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if changed:
             self.changed.set()
+        if not answer.superseded:
+            self._withheld.update(dict.fromkeys(message.withheld, time.monotonic()))
         # For an agent of the former release this error is the only request to describe its hosts again.
         if unknown or (answer.undescribed and message.incarnation is None):
             raise errors.HostNotFound(name=[*unknown, *answer.undescribed][0])
@@ -168,6 +172,11 @@ class CellHosts:
         if age is None or age <= self._down_after:
             return None
         return f"the host has not reported for {age:.0f} s"
+
+    def is_withheld(self, service_host: str) -> bool:
+        """Return whether a silent host's agent is alive: it cannot report what the host has, and destroys guests."""
+        withheld = self._withheld.get(service_host)
+        return withheld is not None and time.monotonic() - withheld <= self._down_after
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""

@@ -30,6 +30,7 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
     assert [said.number for said in reports] == list(range(1, len(reports) + 1))
     assert len({said.incarnation for said in reports}) == 1
     assert all(said.agent == AGENT for said in reports)
+    assert all(said.withheld == () for said in now.cell.said(ReportHostsInCell))
     assert len({said.request_id for said in reports}) == len(reports)
 
 
@@ -72,6 +73,8 @@ def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -
     described = {report.service_host for said in now.cell.said(ReportHostsInCell) for report in said.hosts}
     assert described == {"host-0001", "host-0003"}
     assert all("host-0002" not in said.alive for said in now.cell.said(ReportHostsInCell))
+    # Its guests can be destroyed: one of them may be why it is refused.
+    wait_until(lambda: ("host-0002",) in {said.withheld for said in now.cell.said(ReportHostsInCell)})
 
 
 def test_a_dead_host_is_described_and_not_said_to_be_alive(stage: Begin) -> None:

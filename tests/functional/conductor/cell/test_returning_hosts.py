@@ -231,3 +231,20 @@ def test_no_build_begins_on_a_host_before_it_has_returned(world: World, returned
     assert instance.host == ("a" if returned else "b")
     assert {taken.host for taken in world.agent.taken} == {instance.host}
     assert world.placement.hosts_held() == {node(str(instance.host))}
+
+
+def test_a_guest_is_destroyed_on_a_silent_host_whose_agent_cannot_say_what_it_has(world: World) -> None:
+    world.conf.set_override("host_down_after", 1.0, group="scheduler")
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = world.agent.deaf = {"a"}
+    world.becomes(*world.build(), "active")
+    starts(world, "a")
+    time.sleep(1.2)
+    world.agent.deaf = set()
+    time.sleep(0.5)
+    assert (world.agent.destroyed, len(world.placement.residues)) == ([], 1)
+
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", withheld=("a",)))
+
+    wait_until(lambda: not world.placement.residues)
+    assert len(world.agent.destroyed) == 1
