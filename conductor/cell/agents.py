@@ -72,8 +72,8 @@ class CellAgents:
     def destroy(self, operation: Operation, attempt: AttemptRecord) -> None:
         """Order a host to destroy the guest of an attempt; when this returns, the guest is gone.
 
-        A silent host is not called: with many dead hosts, a thread would wait for each. It is if its agent withholds it:
-        what the host has may be refused until this guest is gone.
+        A silent host is not called: with many dead hosts, a thread would wait for each. It is if its agent withholds
+        it: what the host has may be refused until this guest is gone.
 
         :raises InvalidState: the host is silent.
         :raises MoorageError: the agent has raised it, or has not answered.
