@@ -85,7 +85,8 @@ def test_a_host_whose_reshape_is_refused_stays_out_alone_and_is_tried_again(
         now.start()
         until_alive(now)
     assert re.search("host-0001 has is refused.*it is too large", told[0])
-    assert now.cell.said(ReportHostsInCell)[-1].alive == ("host-0002",)
+    assert [message.alive for message in now.cell.said(ReportHostsInCell) if message.alive][-1] == ("host-0002",)
+    wait_until(lambda: now.cell.said(ReportHostsInCell)[-1].withheld == ("host-0001",))
     full.clear()
     wait_until(lambda: now.cell.said(ReportHostsInCell)[-1].alive == ("host-0001", "host-0002"))
 
