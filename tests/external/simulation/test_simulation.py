@@ -12,7 +12,7 @@ from support.breaks import loading
 
 LONG = os.environ.get("DRILLS") == "long"
 #: What fits beside everything else: two minutes of a processor.
-HISTORIES = 120
+HISTORIES = 60
 TESTS = Path(__file__).parents[2]
 _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 
