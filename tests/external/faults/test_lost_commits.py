@@ -91,7 +91,7 @@ def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progre
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
     with direct.database.engine.connect() as connection:
         work = connection.begin()
-        direct.requests._insert(connection, **direct.requests._row(put, None))
+        direct.requests._insert(connection, direct.requests._row(put, None))
         with pytest.raises(errors.RequestInProgress) as caught:
             store.dispatcher.call(put)
         assert caught.value.request_id == "r1"

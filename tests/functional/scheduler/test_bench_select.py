@@ -18,7 +18,7 @@ from moorage.cli.shell import main
 def test_decisions_are_measured_on_hosts_that_are_nested_and_partly_full_with_some_requests_in_groups(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shape = ["--hosts", "12", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
+    shape = ["--hosts", "24", "--occupancy", "50", "--groups", "0.5", "--nested", "--schedulers", "2"]
     assert main(["bench", "select", *shape, "--clients", "2", "--seconds", "2", "-f", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["schedulers"], figures["occupancy"], figures["groups"]) == (2, 50.0, 0.5)
