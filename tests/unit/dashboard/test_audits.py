@@ -21,9 +21,16 @@ def test_before_the_first_audit_there_is_none() -> None:
 
 
 def test_findings_and_parts_without_an_answer_are_kept() -> None:
-    audits = Audits(lambda: FOUND)
+    go_on = threading.Event()
+
+    def audit() -> Examination:
+        assert go_on.wait(30)
+        return FOUND
+
+    audits = Audits(audit)
     assert audits.begin()["state"] == "running"
 
+    go_on.set()
     state = ended(audits)
     assert state["findings"] == [{"kind": "leaked", "subject": "c1", "detail": "no such instance"}]
     assert state["unseen"] == {"the view of s2": "no answer"}
