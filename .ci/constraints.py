@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 FILE = Path(__file__).parent.parent / "etc/constraints.txt"
 #: The optional parts that are for those who run it; the others are for its tests.
-_EXTRAS = ("keystone", "servers", "bench", "simulation")
+_EXTRAS = ("keystone", "servers", "bench", "simulation", "tracing")
 _HEAD = """\
 # What Moorage has been tested with: pip install -c etc/constraints.txt .
 # Made by .ci/constraints.py from the environment of the tests.

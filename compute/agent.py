@@ -13,7 +13,7 @@ from compute.attempts import AgentAttempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
-from moorage import context, errors, failpoints
+from moorage import context, errors, failpoints, tracing
 from moorage.bus.bus import serves
 from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done, RebuildOnHost, StartOnHost, StopOnHost
 from moorage.model import EndedAttempt, Guest
@@ -218,7 +218,8 @@ class ComputeAgent:
         try:
             with attempt.at_work():
                 failpoints.reached("spawn")
-                self._driver.spawn(guest.host, spec)
+                with tracing.span("spawn", about=guest):
+                    self._driver.spawn(guest.host, spec)
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
@@ -284,7 +285,8 @@ class ComputeAgent:
         """
         with attempt.ending:
             failpoints.reached("destroy")
-            self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
+            with tracing.span("destroy", about=named):
+                self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
             failpoints.reached("destroyed")
 
 

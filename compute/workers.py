@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from moorage import context
 
@@ -50,7 +51,7 @@ class Workers:
             caller, task = queued
             try:
                 # Without the deadline: the caller does not wait for the task.
-                with context.bound(request_id=caller.request_id, attempt_id=caller.attempt_id, service=caller.service):
+                with context.adopted(replace(caller, deadline=None)):
                     task()
             except Exception:  # the thread must outlive any fault of one task
                 LOG.exception("A task has failed")

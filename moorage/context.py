@@ -17,13 +17,15 @@ from moorage import errors
 class Context:
     """The request that a thread works for; ``service`` distinguishes several services in one process.
 
-    ``deadline`` is the caller's deadline by this process's monotonic clock; null where no caller waits.
+    ``deadline`` is the caller's deadline by this process's monotonic clock; null where no caller waits. ``span`` is the
+    span under way of :mod:`moorage.tracing`; null where nothing is traced.
     """
 
     request_id: str | None = None
     attempt_id: str | None = None
     service: str | None = None
     deadline: float | None = None
+    span: object | None = None
 
 
 # A thread begins with an empty context: the code that submits work to it binds the submitter's context.
@@ -43,6 +45,7 @@ def bound(
     attempt_id: str | None = None,
     service: str | None = None,
     deadline: float | None = None,
+    span: object | None = None,
 ) -> Iterator[Context]:
     """Replace the given fields of the current thread's context until exit.
 
@@ -56,6 +59,7 @@ def bound(
             attempt_id=before.attempt_id if attempt_id is None else attempt_id,
             service=before.service if service is None else service,
             deadline=min(deadlines, default=None),
+            span=before.span if span is None else span,
         )
     )
     try:

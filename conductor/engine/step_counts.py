@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Table, case, func, select
 
 from conductor.engine.bulkheads import Postponed
 from conductor.engine.steps import CommitStep, Ended, Next, Operation, Outcome, Retry, Superseded, Wait
-from moorage import metrics
+from moorage import metrics, tracing
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.metrics import GaugeSample
@@ -53,9 +53,12 @@ def counted(operation: Operation) -> Iterator[StepCount]:
     """Count one step of an operation with its outcome and its time, from its beginning until it is on record."""
     count, began = StepCount(), time.perf_counter()
     outcome = "unrecorded"
+    name = f"{operation.kind} {operation.step}"
     try:
-        yield count
-        outcome = count.outcome
+        with tracing.span(name, place="below request", about=operation) as span:
+            yield count
+            outcome = count.outcome
+            span.set_attribute("moorage.outcome", outcome)
     except Superseded:
         outcome = "superseded"
         raise

@@ -10,7 +10,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from moorage import context, errors, failpoints
+from moorage import context, errors, failpoints, tracing
 from moorage.messages.wire import Message, Mutation, R, decode
 
 LOG = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ QUEUE_PART = 0.4
 SERVER_PART = 0.5
 #: The key of the context beside a message that holds the seconds which the server has for it, once it has taken it.
 SECONDS_LEFT = "seconds_left"
+#: The key of the context beside a message that holds the caller's span, as W3C Trace Context writes it.
+TRACEPARENT = "traceparent"
 #: The name space of the calls that every server answers; on the wire, every release names it so.
 HOUSEKEEPING = "moorage.bus"
 _LONGEST_REASON = 300
@@ -55,7 +57,11 @@ class Caller(abc.ABC):
         :raises MoorageError: the server raised this error.
         """
         seconds = self.seconds(timeout)
-        with self.faults(message, seconds), context.bound(deadline=time.monotonic() + seconds):
+        with (
+            tracing.span(f"{message.topic} {message.method}", kind="client", about=message),
+            self.faults(message, seconds),
+            context.bound(deadline=time.monotonic() + seconds),
+        ):
             self.reach()
             failpoints.reached("send", message.topic, message.method)
             # The check of the broker and a failpoint may have taken time: a message that is too late is not sent.
@@ -120,7 +126,7 @@ class Caller(abc.ABC):
 
 
 def outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
-    """Return the context that travels beside a message: its request's ids, and the seconds that the server has for it.
+    """Return the context that travels beside a message: its request's ids and trace, and the seconds it may take.
 
     :param seconds: the caller's time-out; None for a cast, which has no deadline.
     """
@@ -129,6 +135,7 @@ def outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, s
         "request_id": now.request_id or request_id_of(message),
         "attempt_id": now.attempt_id,
         SECONDS_LEFT: None if seconds is None else seconds * SERVER_PART,
+        TRACEPARENT: tracing.traceparent(),
     }
     return {name: value for name, value in sent.items() if value is not None}
 

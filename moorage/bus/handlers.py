@@ -14,9 +14,9 @@ from moorage.config import messaging  # noqa: F401 - first, because it chooses t
 # isort: split
 import oslo_messaging
 
-from moorage import context, errors, failpoints, metrics
-from moorage.bus.calling import SECONDS_LEFT, plain_type, request_id_of
-from moorage.messages.wire import Message, R, decode_strictly, encode
+from moorage import context, errors, failpoints, metrics, tracing
+from moorage.bus.calling import SECONDS_LEFT, TRACEPARENT, plain_type, request_id_of
+from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +25,9 @@ _SERVES = "_moorage_serves"
 #: The key of the context beside a message that holds, within the server's process, the end of the seconds that it has
 #: for it, by the monotonic clock.
 DEADLINE = "deadline"
+#: The topics from which something is ordered, and what services report there every few seconds.
+_ORDERED_OF = ("conductor", "scheduler")
+_REPORTS = ("report_hosts",)
 #: Longer than any caller waits; a larger number is ignored, so that no sum overflows. Arbitrary.
 _LONGEST_LEFT = 86_400.0
 
@@ -68,6 +71,8 @@ class Endpoint:
         self._type = message_type
         self._handler = handler
         self._service_name = service_name
+        self._span_name = f"{message_type.topic} {message_type.method}"
+        self._may_begin_trace = _may_begin_trace(message_type)
         self._seconds = metrics.RPC_SECONDS.labels(message_type.topic, message_type.method)
         failpoints.declare("serve", message_type.topic, message_type.method)
 
@@ -101,6 +106,7 @@ class Endpoint:
             request_id=_short_text(ctxt.get("request_id")),
             attempt_id=_short_text(ctxt.get("attempt_id")),
             deadline=ctxt.get(DEADLINE),
+            span=tracing.caller_span(ctxt.get(TRACEPARENT)),
         ):
             try:
                 context.check_deadline("before it was begun")
@@ -128,7 +134,13 @@ class Endpoint:
 
     def _answered(self, message: Message[Any]) -> Any:
         try:
-            return _fitting(message, encode(self._handler(message)))
+            with tracing.span(
+                self._span_name,
+                kind="server",
+                place="first of request" if self._may_begin_trace else "below span",
+                about=message,
+            ):
+                return _fitting(message, encode(self._handler(message)))
         except errors.MoorageError as refusal:
             LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
             raise _expected(refusal) from None
@@ -176,6 +188,12 @@ def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
 
 
 # --- Ids ------------------------------------------------------------------------------------------------------------
+
+
+def _may_begin_trace(message_type: type[Message[Any]]) -> bool:
+    """Return whether a trace may begin with such a message: one by which somebody orders something from a cloud."""
+    is_order = issubclass(message_type, Mutation) and message_type.topic in _ORDERED_OF
+    return is_order and message_type.method not in _REPORTS
 
 
 def _short_text(value: object) -> str | None:

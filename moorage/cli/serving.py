@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from moorage import errors
+from moorage import errors, logs, tracing
 from moorage.cli.command import Argument, Configured, argument
 from moorage.service import process
 
@@ -36,4 +36,8 @@ class Serving(Configured):
                 self.conf.set_override("metrics_port", parsed_args.metrics_port, group="service")
         except ValueError as fault:
             raise errors.ConfigurationError(reason=f"--metrics-port: {fault}") from fault
-        process.run(service, signals=signals, listener=Listener.configured(self.conf, number))
+        tracing.configure(self.conf, logs.service_name(self.conf) or "service")
+        try:
+            process.run(service, signals=signals, listener=Listener.configured(self.conf, number))
+        finally:
+            tracing.stop()

@@ -143,10 +143,26 @@ _PLACEMENT = [
     ),
 ]
 
+_TRACING = [
+    cfg.StrOpt(
+        "otlp_endpoint",
+        help="The URL of an OpenTelemetry collector that takes OTLP over HTTP, as http://collector:4318/v1/traces. "
+        "Spans of requests are sent there; unset, none are made. It needs `pip install 'moorage[tracing]'`.",
+    ),
+    cfg.FloatOpt(
+        "sample_ratio",
+        default=1.0,
+        min=0.0,
+        max=1.0,
+        help="The part of the requests that is traced, chosen by the request's id: give all services the same.",
+    ),
+]
+
 GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "database": _DATABASE,
     "rpc": _RPC,
     "service": _SERVICE,
+    "tracing": _TRACING,
     "scheduler": scheduler.SCHEDULER,
     "placement": _PLACEMENT,
     "conductor": conductor.CONDUCTOR,

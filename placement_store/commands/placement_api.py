@@ -17,7 +17,7 @@ from gunicorn.arbiter import Arbiter
 from oslo_config import cfg
 from prometheus_client import multiprocess
 
-from moorage import errors, logs, metrics
+from moorage import errors, logs, metrics, tracing
 from moorage.cli.command import Configured, argument
 from placement_store.http import wsgi
 
@@ -80,6 +80,11 @@ def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
+def _worker_ends(_arbiter: Arbiter, _worker: Any) -> None:
+    """Send the last spans of this process."""
+    tracing.stop()
+
+
 def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names: list[str]) -> None:
     try:
         for name in names:
@@ -124,6 +129,7 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             # The socket of gunicorn's own control tool.
             "control_socket_disable": True,
             "child_exit": _worker_ended,
+            "worker_exit": _worker_ends,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)

@@ -11,7 +11,7 @@ import falcon
 import msgspec
 from oslo_context.context import RequestContext
 
-from moorage import context
+from moorage import context, tracing
 from placement_store.dispatcher import Dispatcher
 from placement_store.http.errors import ErrorAnswers
 from placement_store.http.phrases import Phrase, before
@@ -92,7 +92,14 @@ class DeclaredOperation:
             resource: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
         ) -> None:
             request.context.error_status = self.error_status
-            with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
+            with (
+                context.bound(
+                    request_id=request.context.request_id,
+                    deadline=request.env.get(DEADLINE),
+                    span=tracing.caller_span(request.get_header("traceparent")),
+                ),
+                tracing.span(f"{request.method} {resource.path}", kind="server", place="first of request"),
+            ):
                 call = resource.checked_call(self, request, path)
                 answer = work(resource, call, *args, **path)
             _write(answer, call, request, response)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from moorage import errors, logs
+from moorage import errors, logs, tracing
 from moorage.config import options
 from moorage.db.database import BoundedLock, Database
 from moorage.db.schema_probe import SchemaProbe
@@ -74,6 +74,7 @@ def prepare_once(conf: cfg.ConfigOpts) -> None:
 
 def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
     """Build the API for one process with so many threads; it connects to the database at its first request."""
+    tracing.configure(conf, "placement-api")
     database = Database.configured(conf, pool_size=threads)
     return _with_probes(application_of(conf, database, SchemaCheck(database).prepare), conf)
 

@@ -6,10 +6,12 @@ answered only after the view has caught up with the store and the request was pl
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Generic, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
-from moorage import errors, metrics
+from moorage import errors, metrics, tracing
+from moorage.batches import BatchItem
 from moorage.messages import SelectDestinations
 from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
@@ -24,10 +26,30 @@ from scheduler.view.snapshot import Snapshot
 
 T = TypeVar("T")
 
-#: The seconds of each stage of a decision, or of a batch of decisions.
-FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = (
-    metrics.DECISION_STAGE_SECONDS.labels(stage) for stage in ("follow", "context", "plan", "catch_up", "claim")
-)
+
+class Stage:
+    """A stage of a decision, or of a batch of decisions: how long it takes is counted, and a span of the trace."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seconds = metrics.DECISION_STAGE_SECONDS.labels(name)
+
+    @contextmanager
+    def timed(self, batch: Iterable[BatchItem[Any, Any]] | None = None) -> Iterator[None]:
+        """Time one run of the stage.
+
+        :param batch: the requests that it is run for at once; null for the request of this thread.
+        """
+        span = (
+            tracing.span(self._name)
+            if batch is None
+            else tracing.shared_span(self._name, [each.context for each in batch])
+        )
+        with metrics.timed(self._seconds), span:
+            yield
+
+
+FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = map(Stage, ("follow", "context", "plan", "catch_up", "claim"))
 
 #: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
 #: believes.
@@ -75,7 +97,7 @@ class Decision(ABC, Generic[T]):
             # An earlier policy may have accepted the same request, which then has a stored answer.
             return self.refuse(fault)
         # From here on the view is at most `max_age` old.
-        with metrics.timed(FOLLOW):
+        with FOLLOW.timed():
             env.follower.follow(oldest)
         self.check_on_view()
         tries, caught_up = 0, False
@@ -84,7 +106,7 @@ class Decision(ABC, Generic[T]):
                 # Members of the server group and amounts of a moving instance change with every claim, and are in no
                 # snapshot: read them for each plan.
                 context = self.read_context()
-                with metrics.timed(PLAN):
+                with PLAN.timed():
                     plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
             except NOT_PLANNED as fault:
                 return self.refuse(fault)
@@ -93,7 +115,7 @@ class Decision(ABC, Generic[T]):
                     return self.no_host(plan, context)
                 # The view may have missed a change, so compare it with the store before refusing the request. Hosts
                 # that refused it may have room again: without them, "no valid host" could be wrong.
-                with metrics.timed(CATCH_UP):
+                with CATCH_UP.timed():
                     env.follower.catch_up(self.received_at)
                 self.refused_claims.try_all_again()
                 caught_up = True
@@ -143,7 +165,7 @@ class Decision(ABC, Generic[T]):
         environment, message = self.environment, self.message
         if not request_context.is_needed(message):
             return NO_CONTEXT
-        with metrics.timed(CONTEXT):
+        with CONTEXT.timed():
             return retry_on_stale_read(
                 lambda: environment.database.read(
                     lambda connection: request_context.read(connection, message, environment.names)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import structs
 from sqlalchemy import Connection
 
-from moorage import errors, metrics
+from moorage import errors
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
 from moorage.model import Resources
 from placement_store.claims import claim as claims
@@ -97,7 +97,7 @@ class ClaimingDecision(Decision[Selections]):
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
         unnoted = self.unnoted(plan, context)
-        with metrics.timed(CLAIM):
+        with CLAIM.timed():
             written = self._writer.write(PlannedRequest(self.message, plan))
         if written.replayed:
             return self._replayed(written.answer)

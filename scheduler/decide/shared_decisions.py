@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from moorage import context, errors, failpoints, metrics
+from moorage import context, errors, failpoints
 from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
 from moorage.service.stored_requests import DuplicateRequest
@@ -127,15 +127,15 @@ class SharedDecisions:
         env = self._environment
         decisions = [(item, self._decision(item.value.message)) for item in _apart(batch)]
         oldest = max(decision.received_at for _, decision in decisions) - env.max_age
-        with metrics.timed(FOLLOW):
+        with FOLLOW.timed(item for item, _ in decisions):
             env.follower.follow(oldest)
-        contexts = self._contexts([item.value.message for item, _ in decisions])
+        contexts = self._contexts([item for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
         evaluations = Evaluations()
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
-            with metrics.timed(PLAN), context.adopted(item.context):
+            with context.adopted(item.context), PLAN.timed():
                 found = None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations)
             if found is not None:
                 planned.append(found)
@@ -148,15 +148,16 @@ class SharedDecisions:
         refused_claims = RefusedClaims(SearchBudget(seconds=_SEARCH_SECONDS))
         return ClaimingDecision(self._environment, self._writer, message, refused_claims)
 
-    def _contexts(self, messages: Sequence[SelectDestinations]) -> list[RequestContext | None]:
+    def _contexts(self, items: Sequence[Item]) -> list[RequestContext | None]:
         """Read the contexts of requests in one transaction; null for a request whose context cannot be read so."""
+        messages = [item.value.message for item in items]
 
         def work(connection: Connection) -> list[RequestContext | None]:
             members = request_context.members_of_groups(connection, messages)
             return [self._context(connection, message, members) for message in messages]
 
         if any(map(_has_context, messages)):
-            with metrics.timed(CONTEXT):
+            with CONTEXT.timed(items):
                 return self._environment.database.read(work)
         return [request_context.NO_CONTEXT] * len(messages)
 
@@ -178,7 +179,7 @@ class SharedDecisions:
             if not planned:
                 return
             try:
-                with metrics.timed(CLAIM):
+                with CLAIM.timed(one.item for one in planned):
                     written = self._write(planned)
             except _Refused as fault:
                 planned = [one for one in planned if one not in fault.refused]

@@ -1,0 +1,106 @@
+"""Traces: one for each request, from the order to the guest, sent to an OpenTelemetry collector.
+
+The trace's id is the request id, which every message carries and every operation has on record: a step that another
+conductor does an hour later belongs to the same trace, and no table has a column for it. Which spans are under way
+travels as W3C ``traceparent`` beside a message, and within a process in :mod:`moorage.context`.
+
+Without ``[tracing] otlp_endpoint`` no library of OpenTelemetry is imported, and :func:`span` does nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol, Self
+
+from oslo_config import cfg
+
+from moorage import context, errors
+
+if TYPE_CHECKING:
+    from moorage.open_telemetry import Kind, Place, RequestTracer
+
+
+class Span(Protocol):
+    """A span under way."""
+
+    def set_attribute(self, key: str, value: str | int) -> None:
+        """Add an attribute."""
+
+
+class _NoSpan:
+    """A span of which nothing is kept."""
+
+    def set_attribute(self, key: str, value: str | int) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+_NO_SPAN = _NoSpan()
+#: That of this process; null where nothing is traced.
+_TRACER: "RequestTracer | None" = None
+
+
+def configure(conf: cfg.ConfigOpts, service: str) -> None:
+    """Send the spans of this process to the configured collector, if there is one; to be called after a fork.
+
+    :param service: the name that log lines carry: the kind of the service, a dot, and its name.
+    :raises ConfigurationError: OpenTelemetry is not installed.
+    """
+    if not conf.tracing.otlp_endpoint:
+        return
+    try:
+        from moorage.open_telemetry import RequestTracer, exporting
+    except ImportError as missing:
+        reason = f"[tracing] otlp_endpoint needs {missing.name}, which is not installed: pip install 'moorage[tracing]'"
+        raise errors.ConfigurationError(reason=reason) from missing
+    use(RequestTracer(exporting(conf.tracing.otlp_endpoint), service, conf.tracing.sample_ratio))
+
+
+def use(tracer: "RequestTracer | None") -> None:
+    """Have a tracer for all spans of this process from now on; None for no traces."""
+    global _TRACER
+    _TRACER = tracer
+
+
+def stop() -> None:
+    """Send what has ended and was not sent yet, for two seconds at most, and trace nothing more."""
+    tracer = _TRACER
+    use(None)
+    if tracer is not None:
+        tracer.close()
+
+
+def span(
+    name: str, *, kind: "Kind" = "internal", place: "Place" = "below span", about: object = None
+) -> AbstractContextManager[Span]:
+    """Return a context that lasts as long as a span; an exception that leaves it is the span's error.
+
+    :param about: an object some of whose attributes the span is to have: an instance, a host, an attempt.
+    """
+    if _TRACER is None:
+        return _NO_SPAN
+    return _TRACER.span(name, kind, place, about)
+
+
+@contextmanager
+def shared_span(name: str, contexts: Iterable[context.Context]) -> Iterator[None]:
+    """Give each of several threads' spans under way a span of its own for work that is done for all of them at once."""
+    if _TRACER is None:
+        yield
+        return
+    with _TRACER.shared_span(name, [each.span for each in contexts]):
+        yield
+
+
+def traceparent() -> str | None:
+    """Return the span under way as it travels beside a message, or None."""
+    return None if _TRACER is None else _TRACER.traceparent()
+
+
+def caller_span(received: object) -> object | None:
+    """Return the caller's span of a ``traceparent`` that came with a message; None for anything else."""
+    return _TRACER.remote_span(received) if _TRACER is not None and isinstance(received, str) else None

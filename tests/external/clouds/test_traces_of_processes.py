@@ -1,0 +1,155 @@
+"""Real processes send the spans of a request to a collector, which may be away or silent."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.databases.migrated import OnMariaDB
+from support.processes.building_client import build
+from support.processes.forked_cloud import ForkedCloud
+
+from conductor.schema import CELL, CONDUCTOR
+from harness.cloud import wait_until
+from moorage import ids
+from moorage.messages import BuildInstances, ShowInstance
+from moorage.model import Flavor, RequestSpec
+from placement_store.schema import MAIN
+
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+SERVICES = {
+    "scheduler": ("scheduler", "--name", "one"),
+    "conductor": ("conductor",),
+    "conductor-cell1": ("conductor", "--cell", "cell1"),
+    "compute": ("compute", "--cell", "cell1", "--fake-hosts", "2"),
+}
+
+
+class Collector:
+    """A collector that keeps, by trace, which service has sent which span with which parent."""
+
+    def __init__(self) -> None:
+        self.spans: dict[bytes, list[tuple[str, str, bytes, bytes]]] = {}
+        kept = self.spans
+
+        class Receiver(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                for of_process in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    values = {each.key: each.value.string_value for each in of_process.resource.attributes}
+                    for scope in of_process.scope_spans:
+                        for span in scope.spans:
+                            row = (values["service.name"], span.name, span.span_id, span.parent_span_id)
+                            kept.setdefault(span.trace_id, []).append(row)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    running = Collector()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The endpoint of a collector that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
+
+
+def started(cloud: ForkedCloud) -> None:
+    cloud.run("db", "upgrade")
+    cloud.run("cell", "create", "cell1")
+    for name, words in SERVICES.items():
+        cloud.start(name, *words)
+    cloud.wait_for_hosts(2)
+
+
+def test_a_collector_gets_one_trace_of_a_build_from_every_service_on_its_way(
+    migrated_mariadb: OnMariaDB, rabbitmq_url: str, collector: Collector
+) -> None:
+    settings = {"tracing": {"otlp_endpoint": collector.endpoint}}
+    with ForkedCloud(rabbitmq_url, migrated_mariadb.url(MAIN, CONDUCTOR, CELL), settings) as cloud:
+        started(cloud)
+        client, request_id, uuid = cloud.client("conductor"), ids.fresh(), ids.fresh()
+        spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
+        client.call(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=(uuid,)))
+        wait_until(lambda: client.call(ShowInstance(instance_uuid=uuid)).state == "active", "the build")
+        # What has not been sent by then is sent at the stop.
+        assert [cloud.stop(name) for name in SERVICES] == [0] * len(SERVICES)
+    spans = collector.spans[UUID(request_id).bytes]
+    assert {service for service, *_ in spans} == {"moorage-scheduler", "moorage-conductor", "moorage-compute"}
+    assert {("moorage-scheduler", "claim"), ("moorage-compute", "spawn")} <= {
+        (service, name) for service, name, *_ in spans
+    }
+    known = {span_id for _, _, span_id, _ in spans}
+    [first] = [name for _, name, _, parent in spans if parent not in known]
+    assert first == "conductor build_instances"
+    assert list(collector.spans) == [UUID(request_id).bytes]
+
+
+@pytest.mark.parametrize("way", ["away", "silent"])
+def test_a_collector_that_does_not_answer_delays_neither_a_build_nor_a_stop(
+    migrated_mariadb: OnMariaDB, rabbitmq_url: str, silent: str, way: str
+) -> None:
+    endpoint = silent if way == "silent" else "http://127.0.0.1:9/v1/traces"
+    settings = {"tracing": {"otlp_endpoint": endpoint}}
+    with ForkedCloud(rabbitmq_url, migrated_mariadb.url(MAIN, CONDUCTOR, CELL), settings) as cloud:
+        started(cloud)
+        for _ in range(3):
+            build(cloud.client("conductor"))
+        for name in SERVICES:
+            began = time.monotonic()
+            assert cloud.stop(name) == 0, cloud.log(name)[-2000:]
+            assert time.monotonic() - began < 12
+        lost = [line for line in cloud.log("conductor").splitlines() if "ERROR opentelemetry" in line]
+        assert lost
+
+
+#: Python takes a module of which it has noted that it is none for one that is not installed.
+_WITHOUT_SDK = """
+import sys
+sys.modules["opentelemetry.sdk"] = None
+from moorage.cli.shell import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_endpoint_without_the_library_ends_the_start_with_the_extras_name(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(
+        "[DEFAULT]\ntransport_url = inproc://x\n[database]\nconnection = sqlite:///x\n"
+        "[tracing]\notlp_endpoint = http://collector:4318/v1/traces\n"
+    )
+    run = [sys.executable, "-c", _WITHOUT_SDK, "--config-file", str(file), "scheduler"]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "pip install 'moorage[tracing]'" in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr

@@ -1,0 +1,174 @@
+"""A request has one trace, from the order to the guest, on whatever hosts it is tried."""
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from harness.cloud import CloudSpec, RunningCloud, wait_until
+from moorage import context, errors, ids, tracing
+from moorage.messages import BuildInstances, DeleteInstance, ListHosts, ShowInstance
+from moorage.model import Flavor, RequestSpec
+from moorage.open_telemetry import RequestTracer
+
+
+class Traces(InMemorySpanExporter):
+    """The spans of this process that have ended."""
+
+    def of(self, request_id: str) -> list[ReadableSpan]:
+        """Return the spans of a request's trace."""
+        return [span for span in self.get_finished_spans() if span.context.trace_id == UUID(request_id).int]
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    exported = Traces()
+    tracing.use(RequestTracer(SimpleSpanProcessor(exported), "test.all"))
+    yield exported
+    tracing.stop()
+
+
+def order(cloud: RunningCloud, count: int = 1) -> tuple[str, Sequence[str]]:
+    """Order instances, wait until they are active or in error, and return the ids of the request and of them."""
+    conductor, request_id = cloud.client("conductor"), ids.fresh()
+    spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
+    instances = tuple(ids.fresh() for _ in range(count))
+    conductor.call(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=instances))
+    for uuid in instances:
+        wait_until(
+            lambda uuid=uuid: conductor.call(ShowInstance(instance_uuid=uuid)).state in ("active", "error"), "the build"
+        )
+    return request_id, instances
+
+
+def names(spans: Sequence[ReadableSpan]) -> list[str]:
+    return [span.name for span in spans]
+
+
+def all_hang_together(spans: Sequence[ReadableSpan], request_id: str) -> bool:
+    """Return whether one span is the first, every other one is below one of them, and all name the request."""
+    known = {span.context.span_id for span in spans}
+    above = [span.parent.span_id for span in spans if span.parent is not None]
+    named = {span.attributes.get("moorage.request_id", request_id) for span in spans}
+    return len(above) == len(spans) - 1 and known >= set(above) and named == {request_id}
+
+
+def test_a_build_that_falls_back_has_one_trace_from_its_order_to_its_guest(traces: Traces) -> None:
+    with RunningCloud(CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 0.5, "seed": 3}})) as cloud:
+        for _ in range(20):
+            request_id, [uuid] = order(cloud)
+            instance = cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
+            if instance.state == "active" and len(instance.attempts) > 1:
+                break
+        else:
+            pytest.fail("no build has fallen back")
+        # The last spans end behind the answer that shows the instance.
+        wait_until(lambda: all_hang_together(traces.of(request_id), request_id), lambda: names(traces.of(request_id)))
+        spans = traces.of(request_id)
+        [first] = [span for span in spans if span.parent is None]
+        assert first.name == "conductor build_instances"
+        on_the_way = {
+            *("scheduler select_destinations", "plan", "claim", "build hand_over", "conductor.cell build_instances"),
+            *("build start", "compute build_instance", "placement accept_claim", "spawn"),
+            "conductor.cell build_finished",
+        }
+        assert on_the_way <= set(names(spans)), names(spans)
+        *failed, built = sorted((span for span in spans if span.name == "spawn"), key=lambda span: span.start_time)
+        assert [span.attributes["error.type"] for span in failed] == [errors.BuildFailed.code] * len(failed)
+        assert failed
+        assert built.status.is_unset
+        assert built.attributes["moorage.instance_uuid"] == uuid
+        assert built.attributes["moorage.host"] == instance.attempts[-1].host
+
+
+def test_what_nobody_has_ordered_has_no_trace(traces: Traces) -> None:
+    with RunningCloud(CloudSpec(hosts=2, settings={"compute": {"report_interval": 0.1}})) as cloud:
+        request_id, [uuid] = order(cloud)
+        cloud.client("scheduler").call(ListHosts())
+        deletion = ids.fresh()
+        cloud.client("conductor").call(DeleteInstance(request_id=deletion, instance_uuid=uuid))
+        wait_until(lambda: "destroy" in names(traces.of(deletion)), lambda: names(traces.of(deletion)))
+    ordered = {UUID(request_id).int, UUID(deletion).int}
+    others = [span for span in traces.get_finished_spans() if span.context.trace_id not in ordered]
+    assert not names(others)
+
+
+def test_requests_that_are_decided_together_have_the_shared_stages_each_in_its_own_trace(traces: Traces) -> None:
+    requests = [ids.fresh() for _ in range(3)]
+    under_way = []
+    for request_id in requests:
+        with context.bound(request_id=request_id), tracing.span("select", place="first of request"):
+            under_way.append(context.current())
+    with tracing.shared_span("claim", under_way):
+        pass
+    assert not traces.of(requests[0])[0].attributes.get("moorage.batch_size")
+    # A span that has ended is no parent of anything new; one that lasts is.
+    assert [names(traces.of(request_id)) for request_id in requests] == [["select"]] * 3
+    with (
+        context.bound(request_id=requests[0]),
+        tracing.span("again", place="below request"),
+        tracing.shared_span("claim", [context.current(), under_way[1]]),
+    ):
+        pass
+    assert names(traces.of(requests[0])) == ["select", "claim", "again"]
+    assert traces.of(requests[0])[1].attributes == {"moorage.batch_size": 2}
+
+
+def test_a_step_of_another_process_is_below_the_first_span_of_its_request(traces: Traces) -> None:
+    request_id = ids.fresh()
+    with context.bound(request_id=request_id), tracing.span("order", place="first of request"):
+        pass
+    [first] = traces.of(request_id)
+    elsewhere = Traces()
+    tracing.use(RequestTracer(SimpleSpanProcessor(elsewhere), "conductor.other"))
+    with context.bound(request_id=request_id), tracing.span("build wait", place="below request"):
+        pass
+    [step] = elsewhere.of(request_id)
+    assert step.parent.span_id == first.context.span_id
+    assert step.resource.attributes["service.name"] == "moorage-conductor"
+
+
+def test_a_caller_that_has_a_trace_of_its_own_is_linked_from_the_first_span(traces: Traces) -> None:
+    request_id = ids.fresh()
+    theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with (
+        context.bound(request_id=request_id, span=tracing.caller_span(theirs)),
+        tracing.span("order", place="first of request"),
+    ):
+        ours = tracing.traceparent()
+        assert ours is not None
+        assert UUID(ours.split("-")[1]) == UUID(request_id)
+    [first] = traces.of(request_id)
+    assert first.parent is None
+    assert [link.context.trace_id for link in first.links] == [0x0AF7651916CD43DD8448EB211C80319C]
+
+
+@pytest.mark.parametrize("received", ["", "nonsense", "00-0-0-0", 7, None, {"a": 1}])
+def test_a_caller_span_that_is_none_is_left_out(traces: Traces, received: object) -> None:
+    assert tracing.caller_span(received) is None
+
+
+def test_a_part_of_the_requests_is_traced_and_every_process_chooses_the_same(traces: Traces) -> None:
+    first, second = Traces(), Traces()
+    requests = [ids.fresh() for _ in range(400)]
+    for exported, name, place in ((first, "order", "first of request"), (second, "step", "below request")):
+        tracing.use(RequestTracer(SimpleSpanProcessor(exported), "test.one", sample_ratio=0.25))
+        for request_id in requests:
+            with context.bound(request_id=request_id), tracing.span(name, place=place):
+                carried = tracing.traceparent()
+                with context.bound(span=tracing.caller_span(carried)), tracing.span("below"):
+                    pass
+    chosen = [span.context.trace_id for span in first.get_finished_spans() if span.name == "order"]
+    assert 40 < len(chosen) < 170
+    assert [span.context.trace_id for span in second.get_finished_spans() if span.name == "step"] == chosen
+    assert len(first.get_finished_spans()) == 2 * len(chosen)
+
+
+def test_a_request_id_that_is_no_uuid_has_a_trace_too(traces: Traces) -> None:
+    with context.bound(request_id="req-by-hand"), tracing.span("GET /", place="first of request"):
+        pass
+    [span] = traces.get_finished_spans()
+    assert span.attributes["moorage.request_id"] == "req-by-hand"
