@@ -1,8 +1,9 @@
 """All metrics of all services, by Prometheus's rules for names: declared here, counted where things happen.
 
-The values of labels are few: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. Counters and
-histograms belong to the process. What is read from elsewhere when somebody asks, a :class:`SampledGauge`, is given by
-the running service as :data:`GaugeSample`.
+The values of labels are few: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. A counter
+whose first increase is to raise an alert is made with its labels at the start, as 0: in a first value Prometheus sees
+no increase. Counters and histograms belong to the process. What is read from elsewhere when somebody asks, a
+:class:`SampledGauge`, is given by the running service as :data:`GaugeSample`.
 
 Every metric of the HTTP API has labels: its processes share their values in files
 (:func:`share_between_processes`), which a metric without labels would have to know when it is declared.
@@ -155,6 +156,7 @@ VIEW_AGE = SampledGauge("moorage_view_age_seconds", "Time since the host view la
 VIEW_HOSTS = SampledGauge(
     "moorage_view_hosts", "Hosts in the view: up, down, disabled (also of those up), forced_down.", ("state",)
 )
+RELOAD_REFUSED = SampledGauge("moorage_reload_refused", "1 if the last reload of the configuration was refused.")
 DECISIONS_IN_PROGRESS = SampledGauge("moorage_decisions_in_progress", "Requests for destinations being decided.")
 OPERATIONS = SampledGauge(
     "moorage_operations_pending", "Operations under way on record: of all conductors of the kind.", ("kind", "step")

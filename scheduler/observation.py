@@ -12,6 +12,7 @@ from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN
 from scheduler.decide.environment import InFlight
+from scheduler.policy import ActivePolicy
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 
@@ -31,6 +32,7 @@ class SchedulerObservation:
 
     :param servers: its servers on the bus.
     :param decisions: the requests for destinations in flight.
+    :param policy: the policy in force.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class SchedulerObservation:
         follower: Follower,
         host_cache: HostCache,
         decisions: InFlight,
+        policy: ActivePolicy,
     ) -> None:
         self._oldest = _COMPARISONS * conf.scheduler.view_compare_interval + _SPARE_SECONDS
         self._servers = servers
         self._follower = follower
         self._host_cache = host_cache
         self._decisions = decisions
+        self._policy = policy
         self._probe = SchemaProbe(conf, MAIN)
 
     def checks(self) -> Mapping[str, Check]:
@@ -54,7 +58,7 @@ class SchedulerObservation:
 
     def samplers(self) -> Mapping[str, Sampler]:
         """Return what reads samples, by name."""
-        return {"view": self._view, "decisions": self._in_flight}
+        return {"view": self._view, "decisions": self._in_flight, "policy": self._reload}
 
     def close(self) -> None:
         """Close the probe's connection."""
@@ -85,3 +89,6 @@ class SchedulerObservation:
 
     def _in_flight(self) -> list[GaugeSample]:
         return [metrics.DECISIONS_IN_PROGRESS.sample(self._decisions.count())]
+
+    def _reload(self) -> list[GaugeSample]:
+        return [metrics.RELOAD_REFUSED.sample(int(self._policy.is_reload_refused))]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 from oslo_config import cfg
 
-from moorage import errors
+from moorage import errors, metrics
 from moorage.bus.bus import serves
 from moorage.messages import ShowPolicy, wire
 from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
@@ -37,8 +37,8 @@ _POLICY_GROUPS = ("[filters] ", "[weighers] ", "[request_filters] ")
 _OPTIONS = frozenset(
     {"enabled_filters", "enabled_weighers", "enabled_request_filters", "host_subset_size", "broken_plugin"}
 )
-#: Options that each service sets for itself: they are no change of the file.
-_OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name"})
+#: Options that each service sets for itself, or its command line does: they are no change of the file.
+_OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name", "[service] metrics_port"})
 _HIDDEN = "***"
 _FINGERPRINT_LENGTH = 12
 
@@ -77,6 +77,9 @@ class SchedulingPolicy:
             host_subset_size=settings.host_subset_size,
             broken_plugin=settings.broken_plugin,
         )
+        for kind, each in (("filter", filters), ("weigher", weighers), ("request filter", request_filters)):
+            for plugin in each:
+                metrics.PLUGIN_FAILURES.labels(kind, plugin.name)
         # Built-in plug-ins are not timed; without others, decisions need no worker threads.
         loaded: list[Any] = [*filters, *weighers, *request_filters]
         is_foreign = any(_is_foreign(each.plugin) for each in loaded)
@@ -168,6 +171,11 @@ class ActivePolicy:
                 breaking=self._failure_counts.breaking(),
                 slow=self._watch.slow(),
             )
+
+    @property
+    def is_reload_refused(self) -> bool:
+        """True if the last reload was refused."""
+        return self._refused is not None
 
     def _refuse(self, stays: str, reason: str) -> bool:
         reason = " ".join(reason.split())

@@ -216,7 +216,9 @@ class SchedulerService:
         ]
         bus = self._serve(endpoints, database, names)
         self._start_periodics(database, follower, bus)
-        self._observation = SchedulerObservation(conf, self._servers, follower, host_cache, endpoint.decisions)
+        self._observation = SchedulerObservation(
+            conf, self._servers, follower, host_cache, endpoint.decisions, policies
+        )
 
     def checks(self) -> Mapping[str, Check]:
         """Return what its readiness depends on, once it has started."""

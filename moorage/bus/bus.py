@@ -90,7 +90,8 @@ class BusServer:
     def check(self) -> None:
         """Check that this server gets messages and answers them; a probe of the process's readiness.
 
-        :raises BusUnavailable: the broker cannot be reached, or this server has not come back to its queue yet.
+        :raises BusUnavailable: the broker cannot be reached or takes no messages, or this server has not come back to
+            its queue yet.
         :raises Overloaded: all threads have been busy for a long time.
         """
         consumers = self._bus.servers_of(self._target.topic, self._target.server)
@@ -99,6 +100,7 @@ class BusServer:
         if consumers == 0:
             queue = f"{self._target.topic}.{self._target.server}"
             raise errors.BusUnavailable(reason=f"{self._bus.url}: queue {queue} is not consumed from here")
+        self._bus.check_alarms()
         if (seconds := self._server.seconds_stuck()) > _STUCK_SECONDS:
             reason = f"all threads of {self._target.topic} have been busy for {seconds:.0f} s"
             raise errors.Overloaded(reason=reason)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import amqp
 
 from moorage import errors, failpoints, ids
+from moorage.bus import alarms
 from moorage.bus.calling import HOUSEKEEPING, QUEUE_PART, Caller, Wake, mask_url, outgoing, plain_type, reason
 from moorage.messages.wire import Message, encode, prepare
 
@@ -30,6 +31,10 @@ _UNSERVED = ("NoSuchMethod", "UnsupportedVersion")
 
 class UnservedMethod(Exception):
     """A server does not have a method, or not at the version of the message."""
+
+
+class _BlockedByAlarm(OSError):
+    """The broker takes no messages from this connection while one of its alarms is on."""
 
 
 class _TooNew(UnservedMethod):
@@ -164,6 +169,7 @@ class _Connection:
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_CONNECT_SECONDS,
             write_timeout=_CONNECT_SECONDS,
+            client_properties={"capabilities": {"connection.blocked": True}},
         )
         try:
             self._amqp.connect()
@@ -173,6 +179,7 @@ class _Connection:
         self._channel: Any = None
         self._queue = ""
         self._answers: list[dict[str, Any]] = []
+        alarms.listen(self._amqp, self._blocked)
 
     def consumers(self, queue: str) -> int | None:
         """Return the number of a queue's consumers; None where this user may not know it."""
@@ -221,6 +228,11 @@ class _Connection:
         self._queue = f"reply_{ids.fresh().replace('-', '')}"
         self._channel.queue_declare(self._queue, exclusive=True, auto_delete=True)
         self._channel.basic_consume(self._queue, no_ack=True, callback=self._arrived)
+
+    def _blocked(self, kind: str) -> None:
+        # At once instead of when the time is over. What was sent is read when the alarm ends: as after the loss of a
+        # connection, it is unknown whether it will be carried out.
+        raise _BlockedByAlarm(alarms.reason_of(kind))
 
     def _arrived(self, message: amqp.Message) -> None:
         self._answers.append(json.loads(json.loads(message.body)["oslo.message"]))

@@ -74,6 +74,7 @@ class Endpoint:
         self._span_name = f"{message_type.topic} {message_type.method}"
         self._may_begin_trace = _may_begin_trace(message_type)
         self._seconds = metrics.RPC_SECONDS.labels(message_type.topic, message_type.method)
+        metrics.RPC_LATE.labels(message_type.topic, message_type.method)
         failpoints.declare("serve", message_type.topic, message_type.method)
 
         # The library finds the method by its name, and passes each field of the message by keyword.

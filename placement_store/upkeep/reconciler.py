@@ -25,6 +25,9 @@ from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubt
 
 LOG = logging.getLogger(__name__)
 
+#: The outcome, for metrics, of a claim that is in doubt no more when it is to be released.
+_SETTLED = "settled"
+
 #: Claims examined in one round; the next round begins with those that were examined longest ago.
 _AT_ONCE = 200
 #: So many calls in a row without a reply end a round: each of them may have taken the whole timeout.
@@ -40,6 +43,8 @@ class Reconciler:
         self._older_than = conf.placement.reconcile_after
         self._not_since = conf.placement.reconcile_interval * _LOOKED_AT
         self._log_name = logs.service_name(conf)
+        for outcome in (RELEASED, _SETTLED, KEPT, UNKNOWN):
+            metrics.RECONCILER_ACTIONS.labels(outcome)
         self._bus = bus
         self._database = database
         self._names = names
@@ -101,7 +106,7 @@ class Reconciler:
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
-            metrics.RECONCILER_ACTIONS.labels("settled").inc()
+            metrics.RECONCILER_ACTIONS.labels(_SETTLED).inc()
         else:
             metrics.RECONCILER_ACTIONS.labels(RELEASED).inc()
             LOG.warning(

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.processes.broker_alarm import alarm
 
+from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
 from moorage.bus.direct import DirectBus, DirectClient, is_plain
@@ -94,6 +96,29 @@ def test_a_connection_that_was_lost_is_made_anew(direct: DirectBus) -> None:
     with pytest.raises(errors.BusUnavailable):
         client.call(ListCells())
     assert client.call(ListCells()) == [EAST]
+
+
+def test_an_alarm_of_the_broker_is_named_at_once_by_a_call_and_by_the_check_of_a_server(
+    direct: DirectBus, store: str, rabbitmq: RabbitMQServer
+) -> None:
+    client = DirectClient(direct, "placement", None, 20.0)
+    assert client.call(ListCells()) == [EAST]
+    bus = Bus(options.new({"DEFAULT": {"transport_url": store}}))
+    server = bus.server("placement", "two", [Store()])
+    server.start()
+    server.check()
+    with alarm(rabbitmq, "memory"):
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(errors.BusUnavailable, match=r"an alarm of the broker is on .low on memory."):
+                client.call(ListCells())
+            assert time.monotonic() - began < 10
+        with pytest.raises(errors.BusUnavailable, match=r"an alarm of the broker is on .low on memory."):
+            server.check()
+    server.check()
+    assert client.call(ListCells()) == [EAST]
+    server.stop()
+    bus.close()
 
 
 def test_a_refused_login_and_an_absent_broker_are_told_apart_and_no_password_is_shown(rabbitmq_url: str) -> None:

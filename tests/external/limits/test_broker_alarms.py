@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
+from support.processes.broker_alarm import ALARMS, alarm
 from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
@@ -22,22 +22,7 @@ pytestmark = [
 
 #: Seconds for which an alarm is on. Long: beyond all time-outs, those of the broker's heartbeats too.
 ON = 60.0 if os.environ.get("DRILLS") == "long" else 5.0
-#: Of each alarm, what raises it, what ends it, and what the broker calls it. Others than these settings are default.
-ALARMS = {
-    "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4"), "low on memory"),
-    "disk": (("set_disk_free_limit", "1000000000000000"), ("set_disk_free_limit", "10000000"), "low on disk"),
-}
 PATIENCE = 2.0
-
-
-@contextmanager
-def alarm(rabbitmq: RabbitMQServer, kind: str) -> Iterator[None]:
-    begin, end, _ = ALARMS[kind]
-    rabbitmq.rabbitmqctl(rabbitmq.nodename, list(begin))
-    try:
-        yield
-    finally:
-        rabbitmq.rabbitmqctl(rabbitmq.nodename, list(end))
 
 
 def logged(cloud: FaultyCloud, text: str) -> int:

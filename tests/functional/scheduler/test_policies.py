@@ -11,7 +11,7 @@ from support.scheduler.builders import select, spec
 from support.scheduler.operator import Operator
 from support.scheduler.rig import Rig
 
-from moorage import errors, ids
+from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus
 from moorage.cli.shell import main
 from moorage.config import options
@@ -262,6 +262,32 @@ def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_
     assert ["weighers", "ram x 2", "build_failure x 1,000,000"] in rows
 
 
+def reload_refused(service: SchedulerService) -> float:
+    """Return the value of the metric that tells whether the last reload was refused."""
+    [sample] = service.samplers()["policy"]()
+    assert sample.gauge.name == "moorage_reload_refused"
+    return sample.value
+
+
+def test_a_port_of_the_command_line_is_no_change_of_the_file(configured: Configured) -> None:
+    service = configured.start("one")
+    configured.write("one", {**ONE, "service": {"metrics_port": "9999", "report_interval": "7.0"}})
+    service.reload()
+    shown = configured.bus.client("scheduler", "one").call(ShowPolicy())
+    assert shown.needs_restart == ("[service] report_interval",)
+
+
+def test_counters_that_alerts_wait_for_are_there_before_they_count(configured: Configured) -> None:
+    configured.start("one")
+    for name, labels in (
+        ("moorage_reconciler_actions_total", {"outcome": "released"}),
+        ("moorage_reconciler_actions_total", {"outcome": "unknown"}),
+        ("moorage_plugin_failures_total", {"kind": "weigher", "plugin": "ram"}),
+        ("moorage_rpc_late_total", {"topic": "scheduler", "method": "select_destinations"}),
+    ):
+        assert metrics.REGISTRY.get_sample_value(name, labels) is not None, name
+
+
 def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(
     configured: Configured, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,6 +302,7 @@ def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(
     assert shown[0]["policy"] == shown[1]["policy"]
     assert [each["name"] for each in shown[0]["filters"]] == ["compute", "resources"]
     assert shown[0]["refused_reload"] is None
+    assert reload_refused(one) == 0
     assert "ram x 2" in operator.reads("scheduler", "config", "show", "--scheduler", "one")
     configured.write("one", {**ONE, "weighers": {"ram_weight_multiplier": "3.0"}})
     one.reload()
@@ -288,6 +315,7 @@ def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(
     one.reload()
     [shown] = operator.types("scheduler", "config", "show", "--scheduler", "one")
     assert "moonshine" in shown["refused_reload"]["reason"]
+    assert reload_refused(one) == 1
     _status, lines, _said = operator.runs("status")
     assert "moonshine" in next(line["detail"] for line in lines if line["part"] == "policy of one")
     status, shown, said = operator.runs("scheduler", "config", "show", "--scheduler", "three", "--timeout", "1")
