@@ -104,6 +104,10 @@ VIEW_DRIFT = _counter("moorage_view_drift_total", "Rows that the comparison foun
 RECONCILER_ACTIONS = _counter(
     "moorage_reconciler_actions_total", "Unaccepted claims asked after: released, settled, kept, unknown.", "outcome"
 )
+CLAIMS_UNACCEPTED = _gauge(
+    "moorage_claims_unaccepted",
+    "Claims older than [placement] reconcile_after that no host has accepted, 1,000 at most.",
+)
 
 # --- Operations -----------------------------------------------------------------------------------------------------
 

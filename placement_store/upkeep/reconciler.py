@@ -63,6 +63,8 @@ class Reconciler:
         with context.bound(service=self._log_name):
             self._database.write(reconciler_log.forget_settled)
             unanswered = 0
+            count = partial(reconciler_log.unaccepted, older_than=self._older_than)
+            metrics.CLAIMS_UNACCEPTED.set(self._database.read(count))
             find = partial(
                 reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
             )

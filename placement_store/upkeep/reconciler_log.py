@@ -19,6 +19,8 @@ RELEASED, KEPT, UNKNOWN = "released", "kept", "unknown"
 
 #: The most findings that one reply lists.
 _LISTED = 1000
+#: The most unaccepted claims that are counted.
+_COUNTED = 1000
 #: The length to which a reason, the text of an error, is cut.
 _LONGEST_REASON = 1000
 
@@ -59,6 +61,22 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
         .limit(at_most)
     )
     return [Doubtful(*row) for row in connection.execute(query)]
+
+
+def unaccepted(connection: Connection, *, older_than: float) -> int:
+    """Count the claims that no host has accepted, those without an owner included, up to a thousand.
+
+    :param older_than: the least age of a claim in seconds.
+    """
+    # SELECT COUNT(*) FROM (SELECT c.id FROM consumers c
+    #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL LIMIT :n) some
+    old = (
+        consumers.c.accepted_by.is_(None),
+        consumers.c.claimed_at <= now() - older_than,
+        consumers.c.claim_id.is_not(None),
+    )
+    some = select(consumers.c.id).where(*old).limit(_COUNTED).subquery()
+    return int(connection.scalar(select(func.count()).select_from(some)) or 0)
 
 
 def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = "") -> bool:

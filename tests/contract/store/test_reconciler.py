@@ -6,7 +6,7 @@ import pytest
 from oslo_config import cfg
 from support.placement_store.builders import Store
 
-from moorage import errors, ids
+from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus, serves
 from moorage.config import options
 from moorage.messages import ListReconciled, Ownership, OwnsClaim
@@ -102,6 +102,22 @@ def test_a_claim_is_released_upon_its_owners_word_and_only_then(
     }
     with pytest.raises(errors.ClaimReleased):
         store.accept(unwanted, first, ids.fresh())
+
+
+def test_claims_that_no_host_accepts_are_counted_also_those_without_an_owner(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    def counted() -> float | None:
+        reconciler.round()
+        return metrics.REGISTRY.get_sample_value("moorage_claims_unaccepted")
+
+    assert counted() == 0
+    uuid, claim_id = old_claim(store, host)
+    old_claim(store, store.provider(VCPU=2, MEMORY_MB=2048), owner=None)
+    store.claim(ids.fresh(), {store.provider(VCPU=2, MEMORY_MB=2048): SMALL})
+    assert counted() == 2
+    store.accept(uuid, claim_id, ids.fresh())
+    assert counted() == 1
 
 
 def test_what_the_owner_cannot_tell_is_kept_and_reported_however_old_it_is(
