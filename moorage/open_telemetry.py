@@ -14,6 +14,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -83,7 +84,13 @@ class RequestTracer:
         kind, _, name = service.partition(".")
         resource = Resource.create({"service.name": f"moorage-{kind}", "service.instance.id": name or kind})
         self._ids = _Ids()
-        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            # Whatever OTEL_TRACES_SAMPLER says: all services choose the same requests.
+            sampler=DEFAULT_ON,
+            resource=resource,
+            id_generator=self._ids,
+            shutdown_on_exit=False,
+        )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("moorage")
         self._travelling = TraceContextTextMapPropagator()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection, Table, case, func, select
 
@@ -54,22 +54,26 @@ def counted(operation: Operation) -> Iterator[StepCount]:
     count, began = StepCount(), time.perf_counter()
     outcome = "unrecorded"
     name = f"{operation.kind} {operation.step}"
-    try:
-        with tracing.span(name, place="below request", about=operation) as span:
+    with ExitStack() as traced:
+        span = traced.enter_context(tracing.span(name, place="below request", about=operation))
+        try:
             yield count
             outcome = count.outcome
+        except (Superseded, Postponed) as unfinished:
+            outcome = "superseded" if isinstance(unfinished, Superseded) else "postponed"
             span.set_attribute("moorage.outcome", outcome)
-    except Superseded:
-        outcome = "superseded"
-        raise
-    except Postponed:
-        outcome = "postponed"
-        raise
-    finally:
-        seconds = time.perf_counter() - began
-        metrics.OPERATION_STEPS.labels(operation.kind, operation.step, outcome).inc()
-        if outcome != "postponed":
-            metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
+            traced.close()  # before the exception leaves it: this is no error
+            raise
+        else:
+            span.set_attribute("moorage.outcome", outcome)
+        finally:
+            _count(operation, outcome, time.perf_counter() - began)
+
+
+def _count(operation: Operation, outcome: str, seconds: float) -> None:
+    metrics.OPERATION_STEPS.labels(operation.kind, operation.step, outcome).inc()
+    if outcome != "postponed":
+        metrics.OPERATION_STEP_SECONDS.labels(operation.kind, operation.step).observe(seconds)
 
 
 def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[GaugeSample]:

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -125,6 +125,12 @@ class Endpoint:
             ):
                 return self._handle(message)
 
+    def _place(self, message: Message[Any]) -> Literal["below span", "below request", "first of request"]:
+        if not self._may_begin_trace:
+            return "below span"
+        # A step of another request has an id of its own: this is no beginning, even if its peer sends no span.
+        return "first of request" if request_id_of(message) == context.current().request_id else "below request"
+
     def _handle(self, message: Message[Any]) -> Any:
         with failpoints.within("serve", message.topic, message.method):
             failpoints.reached("begin")
@@ -138,7 +144,7 @@ class Endpoint:
             with tracing.span(
                 self._span_name,
                 kind="server",
-                place="first of request" if self._may_begin_trace else "below span",
+                place=self._place(message),
                 about=message,
             ):
                 return _fitting(message, encode(self._handler(message)))

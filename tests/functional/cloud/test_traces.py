@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.moorage.traces import Traces, all_hang_together, names, traced
 
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import context, errors, ids, tracing
@@ -15,20 +14,10 @@ from moorage.model import Flavor, RequestSpec
 from moorage.open_telemetry import RequestTracer
 
 
-class Traces(InMemorySpanExporter):
-    """The spans of this process that have ended."""
-
-    def of(self, request_id: str) -> list[ReadableSpan]:
-        """Return the spans of a request's trace."""
-        return [span for span in self.get_finished_spans() if span.context.trace_id == UUID(request_id).int]
-
-
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    exported = Traces()
-    tracing.use(RequestTracer(SimpleSpanProcessor(exported), "test.all"))
-    yield exported
-    tracing.stop()
+    with traced() as kept:
+        yield kept
 
 
 def order(cloud: RunningCloud, count: int = 1) -> tuple[str, Sequence[str]]:
@@ -42,18 +31,6 @@ def order(cloud: RunningCloud, count: int = 1) -> tuple[str, Sequence[str]]:
             lambda uuid=uuid: conductor.call(ShowInstance(instance_uuid=uuid)).state in ("active", "error"), "the build"
         )
     return request_id, instances
-
-
-def names(spans: Sequence[ReadableSpan]) -> list[str]:
-    return [span.name for span in spans]
-
-
-def all_hang_together(spans: Sequence[ReadableSpan], request_id: str) -> bool:
-    """Return whether one span is the first, every other one is below one of them, and all name the request."""
-    known = {span.context.span_id for span in spans}
-    above = [span.parent.span_id for span in spans if span.parent is not None]
-    named = {span.attributes.get("moorage.request_id", request_id) for span in spans}
-    return len(above) == len(spans) - 1 and known >= set(above) and named == {request_id}
 
 
 def test_a_build_that_falls_back_has_one_trace_from_its_order_to_its_guest(traces: Traces) -> None:

@@ -31,7 +31,9 @@ OURS = {name: service for name, service in SERVICES.items() if service["image"] 
 def test_the_constraints_have_all_that_is_needed_in_versions_that_are_allowed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [
-        one for name in ("servers", "bench", "simulation", "keystone") for one in project["optional-dependencies"][name]
+        one
+        for name in ("servers", "bench", "simulation", "keystone", "tracing")
+        for one in project["optional-dependencies"][name]
     ]
     for text in [*project["dependencies"], *extras]:
         needed = Requirement(text)

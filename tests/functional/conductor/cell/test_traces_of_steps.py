@@ -1,0 +1,26 @@
+"""A trace goes on with the steps of another conductor, and a step that waits is no error."""
+
+import pytest
+from support.conductor.builders import World, wait_until
+from support.moorage.traces import all_hang_together, names, traced
+
+
+@pytest.mark.short_calls
+def test_a_build_that_another_conductor_goes_on_with_has_one_trace(world: World) -> None:
+    with traced() as traces:
+        world.stop("cell")
+        [uuid] = world.build()
+        wait_until(lambda: uuid in world.placement.held)
+        world.die("super", "conductor", lease=1.0)
+        before = {span.context.span_id for span in traces.get_finished_spans()}
+        world.start("super")
+        world.start("cell")
+        world.becomes(uuid, "active")
+        spans = traces.get_finished_spans()
+    [first] = [span for span in spans if span.parent is None]
+    assert first.name == "conductor build_instances"
+    assert all_hang_together(spans, first.attributes["moorage.request_id"]), names(spans)
+    after = [span for span in spans if span.context.span_id not in before]
+    assert "build hand_over" in names(after)
+    outcomes = {span.name: span.attributes["moorage.outcome"] for span in after if "moorage.outcome" in span.attributes}
+    assert outcomes["build hand_over"] == "done"
