@@ -64,8 +64,10 @@ def _metrics(texts: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
             bounds = float(low), float(high if to else low)
         except ValueError:
             bounds = math.nan, math.nan
-        if not (name and equals and math.isfinite(bounds[1] - bounds[0]) and bounds[0] <= bounds[1]):
+        is_name = name and not any(each.isspace() or each == ":" for each in name)
+        if not (is_name and equals and math.isfinite(bounds[1] - bounds[0]) and bounds[0] <= bounds[1]):
             raise errors.ConfigurationError(
-                reason=f"[fake_driver] metrics {text!r:.200}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST"
+                reason=f"[fake_driver] metrics {text!r:.200}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST, for all hosts; "
+                'for one of them, write `HOST: {"metrics": {…}}` in attributes'
             )
         yield name, bounds

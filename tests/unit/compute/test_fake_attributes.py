@@ -96,7 +96,20 @@ def test_attributes_that_are_no_object_are_named(tmp_path: Path, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["cpu", "cpu=", "=1", "cpu=much", "cpu=nan", "cpu=inf", "cpu=5..1", "cpu=1..", "cpu=..1"]
+    "text",
+    [
+        "host-0002: cpu.percent=20",
+        "cpu percent=20",
+        "cpu",
+        "cpu=",
+        "=1",
+        "cpu=much",
+        "cpu=nan",
+        "cpu=inf",
+        "cpu=5..1",
+        "cpu=1..",
+        "cpu=..1",
+    ],
 )
 def test_metrics_that_are_no_numbers_are_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(errors.ConfigurationError) as refused:
