@@ -67,7 +67,7 @@ def _metrics(texts: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
         is_name = name and not any(each.isspace() or each == ":" for each in name)
         if not (is_name and equals and math.isfinite(bounds[1] - bounds[0]) and bounds[0] <= bounds[1]):
             raise errors.ConfigurationError(
-                reason=f"[fake_driver] metrics {text!r:.200}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST, for all hosts; "
-                'for one of them, write `HOST: {"metrics": {…}}` in attributes'
+                reason=f"[fake_driver] metrics {text!r:.200}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST, for all "
+                'hosts; for one of them, write `HOST: {"metrics": {…}}` in attributes'
             )
         yield name, bounds
