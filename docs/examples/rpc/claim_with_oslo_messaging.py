@@ -3,6 +3,7 @@
 python claim_with_oslo_messaging.py rabbit://user:password@host:5672/vhost
 """
 
+import contextlib
 import sys
 import uuid
 
@@ -131,7 +132,8 @@ def main(url: str) -> None:
     if alternates:
         owner.wanted = {swap(caller, instance, selection, alternates[0])}
         print(f"swapped to {alternates[0]['service_host']}", flush=True)
-    input("enter releases the claim: ")
+    with contextlib.suppress(EOFError):  # nobody is there to wait for
+        input("enter releases the claim: ")
     release(caller, instance)
     print("released", flush=True)
     server.stop()
