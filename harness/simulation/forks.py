@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import groupby
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from harness.cloud import _empty_schemas
@@ -30,6 +31,7 @@ from harness.simulation.story import Story, draw
 _LONGEST = 300
 #: Where the files of a cloud are in memory, if the machine has that.
 _IN_MEMORY = "/dev/shm"  # noqa: S108
+#: Of their names; the id of the process that made them follows.
 _PREFIX = "moorage-simulation-"
 #: Of prctl(2): the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
@@ -40,10 +42,11 @@ def prepare() -> None:
     logging.disable(logging.CRITICAL)
     if os.access(_IN_MEMORY, os.W_OK):
         tempfile.tempdir = _IN_MEMORY
-    _empty_schemas()  # made once a process
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+    remove_left_folders(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:
         former, tempfile.tempdir = tempfile.tempdir, folder
         try:
+            _empty_schemas()  # made once a process
             outcome = _outcome(lambda: run_story(draw("to warm up", 25), start_cloud("to warm up")))
         finally:
             tempfile.tempdir = former
@@ -52,6 +55,33 @@ def prepare() -> None:
         sys.stderr.write(f"while warming up: {outcome.broken}\n")
     gc.collect()
     gc.freeze()
+
+
+def new_folder() -> str:
+    """Create a folder for files of a cloud; return its path."""
+    return tempfile.mkdtemp(prefix=_prefix())
+
+
+def remove_left_folders(among: Path) -> None:
+    """Remove the folders of runs that were killed: those whose process is gone."""
+    for folder in among.glob(f"{_PREFIX}*-*"):
+        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdecimal() and not _is_there(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix() -> str:
+    return f"{_PREFIX}{os.getpid()}-"
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story, Outcome]]:
@@ -87,7 +117,7 @@ class Starter:
     _all: "set[Starter]" = set()  # noqa: RUF012 - of this process
 
     def __init__(self, seed: str) -> None:
-        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+        self._folder = new_folder()
         (its_stories, self._stories), (self._outcomes, its_outcomes) = _pipe(), _pipe()
         self._process = _forked(lambda: self._serve(seed, its_stories, its_outcomes))
         its_stories.close()
@@ -154,7 +184,7 @@ class Starter:
 
 def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
     """Run a story in a process of its own, on a copy of the files of a started cloud."""
-    copy = tempfile.mkdtemp(prefix=_PREFIX)
+    copy = new_folder()
     read, write = _pipe()
 
     def run() -> None:

@@ -44,9 +44,9 @@ class Groups:
     def group(policy: GroupPolicy = "anti-affinity", most: int = 1) -> ServerGroup:
         return ServerGroup(uuid=ids.fresh(), policy=policy, max_server_per_host=most)
 
-    def host(self, *, down: bool = False) -> str:
-        """Create a host with its compute node, and return that one's uuid."""
-        uuid = self.store.provider(VCPU=1000)
+    def host(self, *, down: bool = False, **inventories: int) -> str:
+        """Create a host with its compute node, by default of 1000 VCPU, and return that one's uuid."""
+        uuid = self.store.provider(**(inventories or {"VCPU": 1000}))
         row = {
             "cell_uuid": ids.derived("cell"),
             "service_host": uuid,

@@ -1,0 +1,145 @@
+"""The judge of a simulation, at a commit: whether each guest's host holds something for it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.databases import migrated
+from support.placement_store.builders import Store
+from support.placement_store.group_builders import Groups
+
+from compute.fake.guest_file import GuestFile
+from harness.simulation import store as simulated_store
+from harness.simulation.callers import Broken
+from harness.simulation.cloud import WHOLE
+from harness.simulation.judge import Judge
+from moorage import ids
+from moorage.db.database import Database
+from moorage.model import Guest
+from placement_store.schema import MAIN
+
+SMALL = {"VCPU": 1, "MEMORY_MB": 1024}
+
+
+@dataclass
+class FakeCloud:
+    """The files of a cloud that nobody runs."""
+
+    folder: Path
+    database: Database
+    cell_names: tuple[str, ...] = ("cell1", "cell2")
+
+
+@dataclass
+class FakeCallers:
+    """Callers who have asked for nothing."""
+
+    broken: list[str] = field(default_factory=list)
+    groups: dict[str, object] = field(default_factory=dict)
+
+
+class Stage:
+    """Hosts, an instance whose claim is accepted, and the guests of the first cell."""
+
+    def __init__(self, cloud: FakeCloud) -> None:
+        self.cloud = cloud
+        self.guests = [GuestFile(cloud.folder / f"agent-{cell}.guests") for cell in cloud.cell_names]
+        for file in self.guests:
+            file.open()
+        self.store = Store(cloud.database)
+        groups = Groups(self.store)
+        self.host, self.other = groups.host(**WHOLE), groups.host(**WHOLE)
+        self.uuid, self.attempt = ids.fresh(), ids.fresh()
+        self.claim_id = self.store.claim(self.uuid, {self.host: SMALL}).claim_id
+        self.judge = Judge(cloud, FakeCallers())  # type: ignore[arg-type]
+
+    def accept(self) -> None:
+        self.store.accept(self.uuid, self.claim_id, self.attempt)
+
+    def place(self, host: str) -> None:
+        """Put a guest of the attempt on a host."""
+        guest = Guest(instance_uuid=self.uuid, host=host, attempt_id=self.attempt, claim_id=self.claim_id)
+        self.guests[0].begin(guest, WHOLE)
+
+    def committed(self) -> None:
+        """Have the judge look, as at a commit that has changed allocations.
+
+        :raises Broken: a promise is.
+        """
+        assert simulated_store.FAULTS.committed is not None
+        simulated_store.FAULTS.committed("conductor", str(self.cloud.database.url.database), {"allocations"})
+        self.judge.check()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    database = Database(migrated.sqlite(tmp_path / "main.sqlite", MAIN), "main")
+    made = Stage(FakeCloud(tmp_path, database))
+    yield made
+    simulated_store.FAULTS.reset()
+    for file in made.guests:
+        file.close()
+    database.close()
+
+
+def test_a_guest_whose_claim_its_host_has_accepted_is_held_for(stage: Stage) -> None:
+    stage.committed()
+    stage.accept()
+    stage.place(stage.host)
+    stage.committed()
+
+
+def test_a_residue_holds_for_the_guest_that_its_instance_has_left(stage: Stage) -> None:
+    stage.accept()
+    stage.place(stage.host)
+    stage.store.delete(stage.uuid, for_good=True, leave_residue=True)
+    stage.committed()
+
+
+def test_a_guest_goes_before_what_is_held_for_it(stage: Stage) -> None:
+    stage.accept()
+    stage.place(stage.host)
+    stage.guests[0].destroy(stage.host, stage.attempt, stage.claim_id)
+    stage.store.delete(stage.uuid, for_good=True)
+    stage.committed()
+
+
+def of_a_claim_that_was_not_accepted(stage: Stage) -> None:
+    stage.place(stage.host)
+
+
+def of_an_accepted_claim_elsewhere(stage: Stage) -> None:
+    stage.accept()
+    stage.place(stage.other)
+
+
+def of_an_instance_that_was_released(stage: Stage) -> None:
+    stage.accept()
+    stage.place(stage.host)
+    stage.store.delete(stage.uuid, for_good=True)
+
+
+def of_a_residue_that_was_released(stage: Stage) -> None:
+    stage.accept()
+    stage.place(stage.host)
+    stage.store.delete(stage.uuid, for_good=True, leave_residue=True)
+    stage.store.delete(stage.attempt, for_good=True)
+
+
+@pytest.mark.parametrize(
+    "guest",
+    [
+        of_a_claim_that_was_not_accepted,
+        of_an_accepted_claim_elsewhere,
+        of_an_instance_that_was_released,
+        of_a_residue_that_was_released,
+    ],
+)
+def test_a_guest_that_nothing_is_held_for_is_found_at_the_next_commit(
+    stage: Stage, guest: Callable[[Stage], None]
+) -> None:
+    stage.committed()
+    guest(stage)
+    with pytest.raises(Broken, match=rf"promise 3: at the commit of conductor, .* attempt {stage.attempt} of"):
+        stage.committed()
