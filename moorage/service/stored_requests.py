@@ -13,9 +13,10 @@ from oslo_config import cfg
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
 
 from moorage import errors, ids
-from moorage.db.columns import digest_type, document_type, moment, name_type, now, request_id_type
+from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
+from moorage.db.inserts import insert_many
 from moorage.messages.wire import Mutation
 
 R = TypeVar("R")
@@ -143,7 +144,7 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> None:
-            self.insert(connection, answers, moment(connection, len(answers)))
+            self.insert(connection, answers, now())
             work(connection)
 
         self._database.write(transaction)
@@ -160,7 +161,10 @@ class StoredRequests:
         rows = [self._row(message, answer) for message, answer in in_order]
         with _waiting_for(in_order[0][0]):
             try:
-                connection.execute(self._table.insert().values(created_at=at), rows)
+                if isinstance(at, now):
+                    insert_many(connection, self._table, rows, stamps=["created_at"])
+                else:
+                    insert_many(connection, self._table, [{**row, "created_at": at} for row in rows])
             except exc.IntegrityError as fault:
                 raise DuplicateRequest from fault
 

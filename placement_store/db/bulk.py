@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Select, Table, bindparam, select
+from sqlalchemy import Connection, Insert, Select, Table, bindparam
 
 from moorage.db.columns import now
+from moorage.db.inserts import insert_many
 
 T = TypeVar("T")
 
@@ -45,15 +46,12 @@ def insert(
 ) -> int | None:
     """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id of the row if it is only one.
 
-    PyMySQL sends many rows as one statement only if all values are parameters: so for many the clock is read first.
+    See :func:`~moorage.db.inserts.insert_many` for the values.
     """
-    if not rows:
-        return None
     if len(rows) == 1:
         number: int | None = connection.execute(_insert(table, tuple(stamps)), dict(rows[0])).lastrowid
         return number
-    moment = dict.fromkeys(stamps, connection.scalar(select(now()))) if stamps else {}
-    connection.execute(_insert(table, ()), [{**row, **moment} for row in rows])
+    insert_many(connection, table, rows, stamps)
     return None
 
 
