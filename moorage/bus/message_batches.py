@@ -42,7 +42,7 @@ _ANSWERS = "moorage_answers"
 #: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
 _MOST = 32
 #: So many calls that wait are worth a message of their own, whatever is under way. Arbitrary.
-_FULL = 8
+_FULL = 16
 #: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
 _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
 #: The most bytes of a batch of several messages. Arbitrary: a small part of what RabbitMQ takes.
