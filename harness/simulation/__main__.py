@@ -27,4 +27,8 @@ from harness.simulation import network, store
 
 store.install()
 network.install()
-sys.exit(command.main(asked))
+status = command.main(asked)
+sys.stdout.flush()
+sys.stderr.flush()
+# At a usual end the interpreter would join the threads of the clouds that have warmed up, and so run these on.
+os._exit(status)

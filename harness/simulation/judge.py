@@ -30,6 +30,10 @@ _QUIET_WITHIN = 1200.0
 _LOOK = 1.0
 #: What is checked at each commit depends on these tables; records of conductors are judged when all is quiet.
 _JUDGED_TABLES = frozenset(("allocations", "consumers", "hosts", "inventories", "resource_providers"))
+#: Of them, those that each check reads and that change it: it is made again only after they have been written.
+_OF_INVENTORIES = frozenset(("allocations", "inventories"))
+_OF_TOTALS = frozenset(("hosts", "inventories", "resource_providers"))
+_OF_PLACEMENTS = frozenset(("allocations", "consumers"))
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
 # An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
@@ -112,26 +116,37 @@ class Judge:
         self.commits += 1
         if _JUDGED_TABLES.isdisjoint(written):
             return
-        wrong = [
-            f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
-            f"and {used} counted as used, of {capacity:g}"
-            for name, number, used, amount, capacity in self._file.execute(_WRONG_INVENTORIES)
-        ]
-        totals: dict[str, dict[str, int]] = defaultdict(dict)
-        for host, name, total in self._file.execute(_TOTALS):
-            totals[host][name] = total
-        wrong += [f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != WHOLE]
+        wrong: list[str] = []
+        if not _OF_INVENTORIES.isdisjoint(written):
+            wrong += [
+                f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
+                f"and {used} counted as used, of {capacity:g}"
+                for name, number, used, amount, capacity in self._file.execute(_WRONG_INVENTORIES)
+            ]
+        if not _OF_TOTALS.isdisjoint(written):
+            wrong += self._wrong_totals()
+        # Guests are in files of their own: they are looked at each time.
         wrong += [
             f"promise 3: at the commit of {process}, {host} holds nothing for its guest, attempt {attempt} of {uuid}"
             for host, attempt, uuid in self._file.execute(self._unheld_guests)
         ]
+        if not _OF_PLACEMENTS.isdisjoint(written):
+            wrong += self._wrong_placements()
+        if wrong:
+            self._callers.broken += wrong
+
+    def _wrong_totals(self) -> Iterator[str]:
+        totals: dict[str, dict[str, int]] = defaultdict(dict)
+        for host, name, total in self._file.execute(_TOTALS):
+            totals[host][name] = total
+        return (f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != WHOLE)
+
+    def _wrong_placements(self) -> list[str]:
         roots: dict[str, set[int]] = defaultdict(set)
         for uuid, root in self._file.execute(_PLACEMENTS):
             roots[uuid].add(root)
-        wrong += [f"promise 2: {uuid} is on {len(on)} hosts at once" for uuid, on in roots.items() if len(on) > 1]
-        wrong += self._broken_rules(roots)
-        if wrong:
-            self._callers.broken += wrong
+        wrong = [f"promise 2: {uuid} is on {len(on)} hosts at once" for uuid, on in roots.items() if len(on) > 1]
+        return [*wrong, *self._broken_rules(roots)]
 
     def _broken_rules(self, roots: Mapping[str, set[int]]) -> Iterator[str]:
         for group in self._callers.groups.values():

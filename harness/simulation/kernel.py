@@ -216,7 +216,8 @@ class Kernel:
 
     def note(self, text: str) -> None:
         """Add to the trace what has happened: equal traces are equal histories."""
-        self._trace = zlib.crc32(f"{self.now:.6f} {self.current.number} {text}".encode(), self._trace)
+        when = b"%d %d " % (self.now * 1e6, self.current.number)
+        self._trace = zlib.crc32(text.encode(), zlib.crc32(when, self._trace))
 
     @property
     def trace(self) -> str:

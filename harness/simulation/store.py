@@ -122,8 +122,11 @@ class SimulatedConnection(sqlite3.Connection):
         if so_far != self.changed:
             self.changed = so_far
             if FAULTS.committed is not None:
-                with KERNEL.atomic():
+                KERNEL.is_atomic += 1
+                try:
                     FAULTS.committed(self.process, self.file, self.written)
+                finally:
+                    KERNEL.is_atomic -= 1
             self.written.clear()
             if self._loses_answer():
                 raise _away("the answer to COMMIT is lost")
@@ -190,7 +193,7 @@ def _julian_day(*_now: object) -> float:
 
 
 def _statement(cursor: sqlite3.Cursor, sql: str) -> None:
-    connection = cast(SimulatedConnection, cursor.connection)
+    connection: Any = cursor.connection
     if (table := _written_table(sql)) is not None:
         connection.written.add(table)
     _point(connection, sql)
