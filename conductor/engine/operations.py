@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import BindParameter, Connection, Table, Update, bindparam, select, tuple_
 
 from conductor.engine.leases import Leases, operation_of
 from conductor.engine.steps import (
@@ -27,6 +27,7 @@ from conductor.engine.steps import (
 from moorage import context
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.db.new_rows import NewRows
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.model.states import OperationState
 
@@ -63,6 +64,9 @@ class Operations(Leases):
     ) -> None:
         super().__init__(database, table, name, scope, lease_seconds)
         self.backoff = backoff
+        times = {"due_at": 0.0, "created_at": 0.0, "updated_at": 0.0}
+        self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
+        self._change, self._ending = self._change_statement(), self._ending_statement()
         self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
@@ -106,19 +110,15 @@ class Operations(Leases):
             )
             for each, request_id in new
         ]
-        statement = self._table.insert().values(
+        columns = ("uuid", "kind", "subject", "request_id", "step", "step_number", "payload", "tries", "lease_number")
+        (self._rows if taken else self._free_rows).insert(
+            connection,
+            [{name: getattr(each, name) for name in columns} for each in begun],
+            at,
             **self._scope,
-            step_number=1,
-            tries=0,
             state="pending",
-            due_at=at,
-            **self._lease(taken, at),
-            lease_number=1,
-            created_at=at,
-            updated_at=at,
+            lease_owner=self._owner if taken else None,
         )
-        columns = ("uuid", "kind", "subject", "request_id", "step", "payload")
-        connection.execute(statement, [{name: getattr(each, name) for name in columns} for each in begun])
         return begun
 
     def advance(self, operation: Operation, commit: CommitStep) -> Operation | None:
@@ -173,15 +173,18 @@ class Operations(Leases):
 
         The caller has locked the subjects' records. As with :meth:`redirect`, the present owners are superseded.
         """
+        connection.execute(self._ending, {"subjects": sorted(subjects), "of_kind": kind})
+
+    def _ending_statement(self) -> Update:
         # UPDATE operations SET state = 'done', step_number = step_number + 1, lease_number = lease_number + 1, …
         #  WHERE subject IN (…) AND kind = :kind AND state = 'pending'
         table = self._table
-        connection.execute(
+        return (
             table.update()
             .where(
                 *self._mine,
-                table.c.subject.in_(sorted(subjects)),
-                table.c.kind == kind,
+                table.c.subject.in_(bindparam("subjects", expanding=True)),
+                table.c.kind == bindparam("of_kind"),
                 table.c.state == "pending",
             )
             .values(
@@ -225,10 +228,6 @@ class Operations(Leases):
         found = {done.operation.uuid: one for done, one in zip(in_order, following, strict=True)}
         return [found[done.operation.uuid] for done in steps]
 
-    # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
-    #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease
-    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
-    # is rolled back.
     def _apply(
         self, connection: Connection, outcomes: Sequence[tuple[Operation, Outcome]], *, raised: int = 0
     ) -> list[Operation | None]:
@@ -243,9 +242,7 @@ class Operations(Leases):
         for (operation, outcome), after in zip(outcomes, following, strict=True):
             alike.setdefault(_change(operation, outcome, after), []).append(operation)
         for change, operations in alike.items():
-            moved = connection.execute(
-                self._table.update().where(*self._still(*operations)).values(**self._values(change, raised))
-            )
+            moved = connection.execute(self._change, self._values(change, operations, raised))
             if moved.rowcount != len(operations):
                 raise Superseded
         return [
@@ -280,19 +277,55 @@ class Operations(Leases):
             carried=carried,
         )
 
-    def _values(self, change: "_Change", raised: int) -> dict[str, Any]:
-        table = self._table.c
+    # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
+    #  WHERE uuid IN (…) AND (uuid, step_number, lease_number) IN (…) AND state = 'pending'
+    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
+    # is rolled back. It is one statement for any number of operations and every change, and so built and compiled once.
+    def _change_statement(self) -> Update:
+        table = self._table
+        to_state: BindParameter[OperationState] = bindparam("to_state")
+        return (
+            table.update()
+            .where(
+                *self._mine,
+                # Also by their uuids alone: MariaDB looks up no index by tuples.
+                table.c.uuid.in_(bindparam("uuids", expanding=True)),
+                tuple_(table.c.uuid, table.c.step_number, table.c.lease_number).in_(
+                    bindparam("as_known", expanding=True)
+                ),
+                table.c.state == "pending",
+            )
+            .values(
+                step=bindparam("to_step"),
+                payload=bindparam("to_payload"),
+                tries=bindparam("to_tries"),
+                step_number=table.c.step_number + bindparam("stepped"),
+                lease_number=table.c.lease_number + bindparam("raised"),
+                reason=bindparam("to_reason"),
+                state=to_state,
+                # Null for a wait without end, and where the lease is freed: a sum with null is null.
+                due_at=now() + bindparam("due_in"),
+                lease_owner=bindparam("owner"),
+                lease_until=now() + bindparam("leased_for"),
+                updated_at=now(),
+            )
+        )
+
+    def _values(self, change: "_Change", operations: Sequence[Operation], raised: int) -> dict[str, Any]:
+        in_order = sorted(operations, key=lambda operation: operation.uuid)
         return {
-            "step": change.step,
-            "payload": change.payload,
-            "tries": change.tries,
-            "step_number": table.step_number + change.stepped,
-            "lease_number": table.lease_number + raised,
-            "reason": None if change.reason is None else change.reason.encode(),
-            "state": change.state,
-            "due_at": None if change.due_in is None else now() + change.due_in,
-            "updated_at": now(),
-            **self._lease(change.leased),
+            "uuids": [each.uuid for each in in_order],
+            "as_known": [(each.uuid, each.step_number, each.lease_number) for each in in_order],
+            "to_step": change.step,
+            "to_payload": change.payload,
+            "to_tries": change.tries,
+            "stepped": change.stepped,
+            "raised": raised,
+            "to_reason": None if change.reason is None else change.reason.encode(),
+            "to_state": change.state,
+            "due_in": change.due_in,
+            "owner": self._owner if change.leased else None,
+            "leased_for": self.lease_seconds if change.leased else None,
         }
 
 

@@ -70,6 +70,9 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
 
 
+_NOW = select(now())
+
+
 def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:
     """Return the condition that a time was stored before the database's clock was set back."""
     return stored > now() + CLOCK_SET_BACK
@@ -82,7 +85,7 @@ def moment(connection: Connection, rows: int) -> now | float:
     """
     if rows <= 1:
         return now()
-    seconds: float = connection.scalars(select(now())).one()
+    seconds: float = connection.scalars(_NOW).one()
     return seconds
 
 

@@ -16,6 +16,7 @@ from moorage import errors, ids
 from moorage.db.columns import digest_type, document_type, moment, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
+from moorage.db.new_rows import NewRows
 from moorage.messages.wire import Mutation
 
 R = TypeVar("R")
@@ -91,6 +92,7 @@ class StoredRequests:
         self._answered: deque[str] = deque()
         # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every write has these.
         self._insertion = table.insert().values(created_at=now())
+        self._rows = NewRows(table, created_at=0.0)
         self._query = select(table.c.digest, table.c.result).where(table.c.request_id == bindparam("request"))
         self._answering = (
             table.update().where(table.c.request_id == bindparam("request")).values(result=bindparam("answer"))
@@ -160,7 +162,7 @@ class StoredRequests:
         rows = [self._row(message, answer) for message, answer in in_order]
         with _waiting_for(in_order[0][0]):
             try:
-                connection.execute(self._table.insert().values(created_at=at), rows)
+                self._rows.insert(connection, rows, at)
             except exc.IntegrityError as fault:
                 raise DuplicateRequest from fault
 

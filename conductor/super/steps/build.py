@@ -287,7 +287,7 @@ class SuperBuilds(SuperPart):
             fault = faults.get(cell_uuid)
             uuids = [build.instance_uuid for build in of_cell]
             if fault is None:
-                super_records.handed_over(connection, operation.uuid, cell_uuid)
+                super_records.handed_over(connection, [operation.uuid], cell_uuid)
             elif was_refused(fault) and not operation.is_repeated:
                 # The cell has refused the only sending there was, so it has none of the instances.
                 reason = str(fault)

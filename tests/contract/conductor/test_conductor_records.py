@@ -440,7 +440,7 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
     assert database.read(lambda connection: super_records.to_hand_over(connection, operation)) == before
     assert [build.instance_uuid for build in before[cells[0]]] == [uuids[0], uuids[2]]
 
-    database.write(lambda connection: super_records.handed_over(connection, operation, cells[0]))
+    database.write(lambda connection: super_records.handed_over(connection, [operation], cells[0]))
 
     assert set(database.read(lambda connection: super_records.to_hand_over(connection, operation))) == {cells[1]}
     assert database.read(lambda connection: super_records.read(connection, uuids[0])).state == "deleting"
