@@ -4,7 +4,7 @@ Each transition is a compare-and-swap on the step number and the lease number.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from conductor.engine.steps import (
     Operation,
     Outcome,
     Retry,
+    SharedCommit,
     Superseded,
     Wait,
 )
@@ -121,15 +122,18 @@ class Operations(Leases):
         )
         return begun
 
-    def advance(self, operation: Operation, commit: CommitStep) -> Operation | None:
+    def advance(
+        self, operation: Operation, commit: CommitStep, note: Callable[[Outcome], None] = lambda _: None
+    ) -> Operation | None:
         """Commit the outcome of a step; return the operation with its next step, or null if there is none to do now.
 
         The outcomes of steps that end while a transaction of others is under way share the next one.
 
+        :param note: is given the outcome, before it is known whether it can be recorded.
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-        return self._outcomes.do(_Done(operation, commit, context.current()))
+        return self._outcomes.do(_Done(operation, commit, context.current(), note))
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
         """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
@@ -220,11 +224,10 @@ class Operations(Leases):
     def _commit(self, connection: Connection, steps: Sequence["_Done"]) -> list[Operation | Exception | None]:
         """Commit the outcomes of steps, all or none; in the order of their subjects, whose records they lock."""
         in_order = sorted(steps, key=lambda done: done.operation.subject)
-        outcomes: list[tuple[Operation, Outcome]] = []
+        outcomes = _recorded(connection, in_order)
         for done in in_order:
-            with context.adopted(done.context):
-                outcomes.append((done.operation, done.commit(connection)))
-        following = self._apply(connection, outcomes)
+            done.note(outcomes[done.operation.uuid])
+        following = self._apply(connection, [(done.operation, outcomes[done.operation.uuid]) for done in in_order])
         found = {done.operation.uuid: one for done, one in zip(in_order, following, strict=True)}
         return [found[done.operation.uuid] for done in steps]
 
@@ -335,6 +338,24 @@ class _Done(NamedTuple):
     operation: Operation
     commit: CommitStep
     context: context.Context
+    note: Callable[[Outcome], None]
+
+
+def _recorded(connection: Connection, steps: Sequence[_Done]) -> dict[str, Outcome]:
+    """Write the results of steps, and return the outcome of each operation by its uuid."""
+    outcomes: dict[str, Outcome] = {}
+    shared: dict[Callable[..., Sequence[Outcome]], list[tuple[str, object]]] = {}
+    for done in steps:
+        if isinstance(done.commit, SharedCommit):
+            shared.setdefault(done.commit.record, []).append((done.operation.uuid, done.commit.result))
+    for record, results in shared.items():
+        found = record(connection, [result for _uuid, result in results])
+        outcomes |= {uuid: outcome for (uuid, _result), outcome in zip(results, found, strict=True)}
+    for done in steps:
+        if not isinstance(done.commit, SharedCommit):
+            with context.adopted(done.context):
+                outcomes[done.operation.uuid] = done.commit(connection)
+    return outcomes
 
 
 class _Change(NamedTuple):
