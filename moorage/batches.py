@@ -6,9 +6,10 @@ and none to stop.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from moorage import context, errors, metrics
 
@@ -17,16 +18,17 @@ R = TypeVar("R")
 
 
 class BatchItem(Generic[T, R]):
-    """One thing that a thread asks for; it is given a result or an error while its batch is carried out."""
+    """One thing that a thread asks for; it is given a result or an error while its batch is carried out.
 
-    __slots__ = ("_error", "_result", "_turn", "context", "is_done", "value")
+    :param of_caller: the context of who asks, its ids and its deadline; by default that of this thread.
+    """
 
-    def __init__(self, value: T) -> None:
+    __slots__ = ("_error", "_result", "context", "is_done", "value")
+
+    def __init__(self, value: T, of_caller: context.Context | None = None) -> None:
         self.value = value
-        #: The context of the thread that asks: its ids and its deadline.
-        self.context = context.current()
+        self.context = context.current() if of_caller is None else of_caller
         self.is_done = False
-        self._turn = threading.Event()
         self._result: R | None = None
         self._error: BaseException | None = None
 
@@ -39,33 +41,38 @@ class BatchItem(Generic[T, R]):
         self._error, self.is_done = error, True
 
     def do(self, work: Callable[[T], R]) -> None:
-        """Carry this item out alone, in the context of its thread, and set its result or its error."""
+        """Carry this item out alone, in the context of its caller, and set its result or its error."""
         try:
             with context.adopted(self.context):
                 self.succeed(work(self.value))
-        except Exception as fault:  # noqa: BLE001 - it is raised in the thread that asked
+        except Exception as fault:  # noqa: BLE001 - it is raised where the outcome is asked for
             self.fail(fault)
-
-    # What follows is for the batches.
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until this item is done or its thread is to carry out a batch; return False if neither came in time."""
-        return self._turn.wait(seconds)
-
-    def wake(self) -> None:
-        """Wake the thread that asks."""
-        self._turn.set()
-
-    @property
-    def is_awake(self) -> bool:
-        """True if its thread has been woken."""
-        return self._turn.is_set()
 
     def outcome(self) -> R:
         """Return the result, or raise the error."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # it is set, or of a type that has null
+
+
+class _Group:
+    """What one thread asks for at once: its items are carried out in one batch."""
+
+    __slots__ = ("items", "turn")
+
+    def __init__(self, items: Sequence[BatchItem[Any, Any]]) -> None:
+        self.items = items
+        #: Set when all items are done, or when its thread is to carry out the next batch.
+        self.turn = threading.Event()
+
+    def pending(self) -> list[BatchItem[Any, Any]]:
+        """Return the items that are not done."""
+        return [item for item in self.items if not item.is_done]
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the first of its callers waits no longer; None if there is no such time."""
+        deadlines = [item.context.deadline for item in self.pending() if item.context.deadline is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
 
 class Batches(Generic[T, R]):
@@ -84,7 +91,7 @@ class Batches(Generic[T, R]):
         self._lock = threading.Lock()
         self._is_under_way = False
         #: The first one's thread carries out the next batch.
-        self._waiting: deque[BatchItem[T, R]] = deque()
+        self._waiting: deque[_Group] = deque()
 
     def do(self, value: T) -> R:
         """Have one thing done, alone or together with what others ask for, and return its result.
@@ -92,31 +99,49 @@ class Batches(Generic[T, R]):
         :raises DeadlineExceeded: the caller's deadline has passed before it was begun.
         """
         item: BatchItem[T, R] = BatchItem(value)
-        with self._lock:
-            self._waiting.append(item)
-            waits = self._is_under_way
-            self._is_under_way = True
-        if waits and not item.wait(context.seconds_left()):
-            self._withdraw(item)
-            # It has been begun, or its turn has just come: that takes bounded time.
-            item.wait()
-        if not item.is_done:
-            self._carry_out_next()
+        self._do_together(_Group([item]))
         return item.outcome()
 
-    def _withdraw(self, item: BatchItem[T, R]) -> None:
-        """Take an item back whose caller waits no longer.
+    def do_all(self, items: Sequence[BatchItem[T, R]]) -> None:
+        """Have several things done at once, together with what others ask for; each item has its outcome then."""
+        for start in range(0, len(items), self._most):
+            self._do_together(_Group(items[start : start + self._most]))
 
-        :raises DeadlineExceeded: it was not begun, and will not be.
-        """
+    def _do_together(self, group: _Group) -> None:
         with self._lock:
-            if not item.is_awake and item in self._waiting:
-                self._waiting.remove(item)
-                raise errors.DeadlineExceeded(point="before it was begun")
+            self._waiting.append(group)
+            waits = self._is_under_way
+            self._is_under_way = True
+        while waits and not group.turn.wait(group.seconds_left()):
+            if not self._withdraw_late(group):
+                # It has been begun: that takes bounded time.
+                group.turn.wait()
+                break
+        if group.pending():
+            self._carry_out_next()
+
+    def _withdraw_late(self, group: _Group) -> bool:
+        """Fail those items of a group whose callers wait no longer; return False if the group has been begun."""
+        with self._lock:
+            if group.turn.is_set():
+                return True
+            if group not in self._waiting:
+                return False
+            for item in group.pending():
+                if item.context.deadline is not None and item.context.deadline <= time.monotonic():
+                    item.fail(errors.DeadlineExceeded(point="before it was begun"))
+            if not group.pending():
+                self._waiting.remove(group)
+                group.turn.set()
+            return True
 
     def _carry_out_next(self) -> None:
+        groups: list[_Group] = []
+        batch: list[BatchItem[T, R]] = []
         with self._lock:
-            batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            while self._waiting and (not groups or len(batch) + len(self._waiting[0].pending()) <= self._most):
+                groups.append(self._waiting.popleft())
+                batch += groups[-1].pending()
         self._sizes.observe(len(batch))
         try:
             self._carry_out(batch)
@@ -130,8 +155,8 @@ class Batches(Generic[T, R]):
             with self._lock:
                 # Before the others of this batch are woken: what waits is not to wait for them as well.
                 if self._waiting:
-                    self._waiting[0].wake()
+                    self._waiting[0].turn.set()
                 else:
                     self._is_under_way = False
-            for item in batch:
-                item.wake()
+            for group in groups:
+                group.turn.set()

@@ -105,12 +105,10 @@ class RequestTracer:
     @contextmanager
     def span(self, name: str, kind: Kind, place: Place, about: object) -> Iterator[Span]:
         """Begin a span, and end it at exit; see :func:`moorage.tracing.span`."""
-        begun = self._begin(name, kind, place)
+        begun = self.begin(name, kind, place, about)
         if begun is None:
             yield NonRecordingSpan(_NOWHERE)
             return
-        if begun.is_recording():
-            begun.set_attributes(_attributes(about))
         with context.bound(span=begun):
             try:
                 yield begun
@@ -119,6 +117,20 @@ class RequestTracer:
                 raise
             finally:
                 begun.end()
+
+    def begin(self, name: str, kind: Kind, place: Place, about: object) -> Span | None:
+        """Begin a span that :meth:`end` ends, in whatever thread; null where it would have no trace."""
+        begun = self._begin(name, kind, place)
+        if begun is not None and begun.is_recording():
+            begun.set_attributes(_attributes(about))
+        return begun
+
+    def end(self, begun: object, fault: Exception | None) -> None:
+        """End a span; the fault, if there is one, is its error."""
+        if isinstance(begun, Span):
+            if fault is not None:
+                _fail(begun, fault)
+            begun.end()
 
     @contextmanager
     def shared_span(self, name: str, parents: Sequence[object | None]) -> Iterator[None]:

@@ -86,6 +86,23 @@ def span(
     return _TRACER.span(name, kind, place, about)
 
 
+def begin(name: str, *, kind: "Kind", place: "Place", about: object) -> object | None:
+    """Begin a span that may end in another thread, and return it; None where nothing is traced.
+
+    It is a span under way for those who adopt a context with it; see :func:`span` for the arguments.
+    """
+    return None if _TRACER is None else _TRACER.begin(name, kind, place, about)
+
+
+def end(begun: object | None, fault: Exception | None = None) -> None:
+    """End a span that :func:`begin` has begun.
+
+    :param fault: its error.
+    """
+    if _TRACER is not None and begun is not None:
+        _TRACER.end(begun, fault)
+
+
 @contextmanager
 def shared_span(name: str, contexts: Iterable[context.Context]) -> Iterator[None]:
     """Give each of several threads' spans under way a span of its own for work that is done for all of them at once."""

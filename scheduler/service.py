@@ -1,7 +1,9 @@
 """The scheduler as a service: its endpoints on the bus, and its periodic tasks."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +11,8 @@ from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
 from moorage import errors, metrics
-from moorage.bus.bus import Bus, BusServer, serves
+from moorage.batches import BatchItem
+from moorage.bus.bus import Bus, BusServer, serves, serves_many
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import (
@@ -22,7 +25,7 @@ from moorage.messages import (
     SelectDestinations,
     SetHost,
 )
-from moorage.model import HostState, Selection
+from moorage.model import HostState
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic, until_available
 from moorage.service.readiness import Check, Sampler
@@ -35,7 +38,8 @@ from placement_store.service import PlacementRole
 from scheduler.decide.claim_writer import ClaimWriter
 from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.decide.plugin_failures import FailureCounts
-from scheduler.decide.shared_decisions import SharedDecisions
+from scheduler.decide.selections import Selections
+from scheduler.decide.shared_decisions import Alone, SharedDecisions
 from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.endpoints.view import ViewEndpoint
 from scheduler.observation import SchedulerObservation
@@ -94,22 +98,43 @@ class SchedulerEndpoint(HostReportEndpoint):
         self.decisions = InFlight()
 
     @serves(SelectDestinations)
-    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+    def select_destinations(self, message: SelectDestinations) -> Selections:
         """Answer :class:`~moorage.messages.SelectDestinations`; see :func:`.destinations.select` for its errors."""
+        return self._counted(lambda: self._shared.select(message))
+
+    @serves_many(SelectDestinations)
+    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[Alone | None]:
+        """Answer requests that came in one message; see :meth:`.SharedDecisions.select_many`."""
+        began = time.perf_counter()
+        with self.decisions.counted(len(calls)):
+            alone = self._shared.select_many(calls)
+        seconds = time.perf_counter() - began
+        for call in calls:
+            if call.is_done:
+                metrics.DECISION_SECONDS.observe(seconds)
+                with suppress(Exception):
+                    self._count(call.outcome)
+        return [None if decide is None else partial(self._counted, decide) for decide in alone]
+
+    def _counted(self, decide: Alone) -> Selections:
+        with self.decisions.counted(), metrics.timed(metrics.DECISION_SECONDS):
+            return self._count(decide)
+
+    def _count(self, decide: Alone) -> Selections:
+        """Return the outcome of a decision, or raise its error, and count it."""
         result = metrics.FAULT
-        with self.decisions.one(), metrics.timed(metrics.DECISION_SECONDS):
-            try:
-                answer = self._shared.select(message)
-                result = metrics.OK
-            except errors.MoorageError as fault:
-                result = fault.code
-                if isinstance(fault, errors.NoValidHost):
-                    self._failure_counts.request_decided()
-                raise
-            finally:
-                metrics.DECISIONS.labels(result).inc()
-            self._failure_counts.request_decided()
-            return answer
+        try:
+            answer = decide()
+            result = metrics.OK
+        except errors.MoorageError as fault:
+            result = fault.code
+            if isinstance(fault, errors.NoValidHost):
+                self._failure_counts.request_decided()
+            raise
+        finally:
+            metrics.DECISIONS.labels(result).inc()
+        self._failure_counts.request_decided()
+        return answer
 
     @serves(ListHosts)
     def list_hosts(self, message: ListHosts) -> list[HostState]:

@@ -24,9 +24,10 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from moorage import errors, failpoints, logs
 from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_type, reason
 from moorage.bus.calling import mask_url as mask_url
-from moorage.bus.handlers import Endpoint
+from moorage.bus.handlers import Endpoint, many_handlers
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
+from moorage.bus.handlers import serves_many as serves_many
 from moorage.bus.rabbit import BATCHED, RabbitDriver
 from moorage.bus.rabbit_connection import NotSentInTime
 from moorage.bus.rpc_server import ThreadedServer
@@ -231,10 +232,11 @@ class Bus:
         """Return a server, not yet started, for all that ``services`` serve; see :func:`.handlers.handlers`."""
         name = logs.service_name(self._conf)
         endpoints: dict[str, Endpoint] = {}
+        many = many_handlers(services)
         for message_type, handler in handlers(services):
             if message_type.method in endpoints:
                 raise TypeError(f"{message_type.method} is served twice on {topic}")
-            endpoints[message_type.method] = Endpoint(message_type, handler, name)
+            endpoints[message_type.method] = Endpoint(message_type, handler, name, many.get(message_type))
         built = BusServer(self, topic, server, list(endpoints.values()), threads)
         with self._lock:
             self._servers.append(built)

@@ -5,7 +5,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,12 +17,14 @@ from moorage.config import messaging  # noqa: F401 - first, because it chooses t
 import oslo_messaging
 
 from moorage import context, errors, failpoints, metrics, tracing
+from moorage.batches import BatchItem
 from moorage.bus.calling import SECONDS_LEFT, TRACEPARENT, plain_type, request_id_of
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
 
 _SERVES = "_moorage_serves"
+_SERVES_MANY = "_moorage_serves_many"
 
 #: The key of the context beside a message that holds, within the server's process, the end of the seconds that it has
 #: for it, by the monotonic clock.
@@ -34,12 +38,26 @@ _LONGEST_LEFT = 86_400.0
 S = TypeVar("S")
 M = TypeVar("M")
 
+#: Gives each of several messages of one method its answer or its error, within bounded time. For a message that is to
+#: be handled alone it returns the function that does so, and null for the others.
+ManyHandler = Callable[[Sequence[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | None]]
+
 
 def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
     """Mark a method, which takes a message and returns its answer, as the handler of ``message_type``."""
 
     def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
         setattr(handler, _SERVES, message_type)
+        return handler
+
+    return mark
+
+
+def serves_many(message_type: type[Message[Any]]) -> Callable[[M], M]:
+    """Mark a method as the :data:`ManyHandler` of ``message_type``, for the calls that arrive in one message."""
+
+    def mark(handler: M) -> M:
+        setattr(handler, _SERVES_MANY, message_type)
         return handler
 
     return mark
@@ -53,23 +71,66 @@ def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], C
     for service in services:
         if isinstance(service, Mapping):
             yield from service.items()
-            continue
-        for name in dir(type(service)):
-            # Looked up on the class: looked up on the object, its properties would run.
-            message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)
-            if message_type is not None:
-                yield message_type, getattr(service, name)
+        else:
+            yield from _marked(service, _SERVES)
+
+
+def many_handlers(services: Sequence[object]) -> dict[type[Message[Any]], ManyHandler]:
+    """Return the handlers of these objects that are marked with :func:`serves_many`, by message type."""
+    return {kind: handler for service in services for kind, handler in _marked(service, _SERVES_MANY)}
+
+
+def _marked(service: object, mark: str) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
+    for name in dir(type(service)):
+        # Looked up on the class: looked up on the object, its properties would run.
+        message_type = getattr(inspect.getattr_static(type(service), name), mark, None)
+        if message_type is not None:
+            yield message_type, getattr(service, name)
+
+
+# --- Endpoints ------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """A call as it came: the context beside the message, and the message's fields."""
+
+    ctxt: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    """What a call is answered with: the encoded answer, or an error as the library sends it."""
+
+    result: Any = None
+    #: The class, the error and its traceback; null where there is none.
+    failure: tuple[type[BaseException], BaseException, None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A call that is being handled together with others."""
+
+    item: BatchItem[Any, Any]
+    span: object | None
+    #: By the performance counter.
+    since: float
 
 
 class Endpoint:
     """An endpoint of oslo.messaging for one method: a target with the method's version, and the method."""
 
     def __init__(
-        self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
+        self,
+        message_type: type[Message[Any]],
+        handler: Callable[[Any], Any],
+        service_name: str | None,
+        many: ManyHandler | None = None,
     ) -> None:
         self.target = oslo_messaging.Target(version=message_type.newest_version())
+        self.method = message_type.method
         self._type = message_type
         self._handler = handler
+        self._many = many
         self._service_name = service_name
         self._span_name = f"{message_type.topic} {message_type.method}"
         self._may_begin_trace = _may_begin_trace(message_type)
@@ -100,15 +161,25 @@ class Endpoint:
             self._seconds.observe(time.perf_counter() - began)
             metrics.RPC_REQUESTS.labels(self._type.topic, self._type.method, result).inc()
 
-    def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    def _answer(self, ctxt: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
         """Decode the message, and handle it under its sender's ids and deadline."""
-        with context.bound(
+        of_sender, message = self._received(ctxt, arguments)
+        with context.adopted(of_sender):
+            return self._handle(message)
+
+    def _received(self, ctxt: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[context.Context, Message[Any]]:
+        """Return the context in which a message is to be handled, its sender's ids and deadline, and the message.
+
+        :raises ExpectedException: it is late or malformed.
+        """
+        of_sender = context.Context(
             service=self._service_name,
             request_id=_short_text(ctxt.get("request_id")),
             attempt_id=_short_text(ctxt.get("attempt_id")),
             deadline=ctxt.get(DEADLINE),
             span=tracing.caller_span(ctxt.get(TRACEPARENT)),
-        ):
+        )
+        with context.adopted(of_sender):
             try:
                 context.check_deadline("before it was begun")
                 message = decode_strictly(self._type, arguments)
@@ -119,11 +190,9 @@ class Endpoint:
             except errors.MoorageError as refusal:
                 metrics.RPC_MALFORMED.labels(self._type.topic, self._type.method).inc()
                 raise _expected(refusal) from None
-            with context.bound(
-                request_id=None if context.current().request_id else request_id_of(message),
-                attempt_id=getattr(message, "attempt_id", None),
-            ):
-                return self._handle(message)
+        request_id = of_sender.request_id or request_id_of(message)
+        attempt_id = getattr(message, "attempt_id", None) or of_sender.attempt_id
+        return replace(of_sender, request_id=request_id, attempt_id=attempt_id), message
 
     def _place(self, message: Message[Any]) -> Literal["below span", "below request", "first of request"]:
         if not self._may_begin_trace:
@@ -139,6 +208,63 @@ class Endpoint:
             finally:
                 failpoints.reached("reply")
 
+    # --- Calls that came in one message -------------------------------------------------------------------------------
+
+    @property
+    def takes_many(self) -> bool:
+        """True if calls that came in one message are handled together, by :meth:`answer_many`."""
+        # At the failpoints of a drill each call stands for itself.
+        return self._many is not None and not failpoints.are_armed()
+
+    def answer_many(self, calls: Sequence[Call]) -> list[Answer | Callable[[], Answer]]:
+        """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
+
+        Such a function may take long, and is to be called in a thread of its own.
+        """
+        answers: list[Answer | Callable[[], Answer]] = []
+        begun: dict[int, _Begun] = {}
+        for position, call in enumerate(calls):
+            since = time.perf_counter()
+            answers.append(Answer())
+            try:
+                begun[position] = self._begun(*self._received(*call), since)
+            except oslo_messaging.ExpectedException as refusal:
+                answers[position] = self._counted_answer(Answer(None, refusal.exc_info), since)
+        alone = _handled(self._many, [each.item for each in begun.values()])
+        for (position, each), remaining in zip(begun.items(), alone, strict=True):
+            answers[position] = self._ended(each) if remaining is None else partial(self._alone, each, remaining)
+        return answers
+
+    def _begun(self, of_sender: context.Context, message: Message[Any], since: float) -> _Begun:
+        with context.adopted(of_sender):
+            span = tracing.begin(self._span_name, kind="server", place=self._place(message), about=message)
+        own = of_sender if span is None else replace(of_sender, span=span)
+        return _Begun(BatchItem(message, own), span, since)
+
+    def _alone(self, begun: _Begun, handle: Callable[[], Any]) -> Answer:
+        begun.item.do(lambda _message: handle())
+        return self._ended(begun)
+
+    def _ended(self, begun: _Begun) -> Answer:
+        """Return the answer to a call whose outcome is known, and count it."""
+        message, fault = begun.item.value, None
+        with context.adopted(begun.item.context):
+            try:
+                answer = Answer(_fitting(message, encode(begun.item.outcome())))
+            except Exception as error:  # noqa: BLE001 - it is the answer
+                fault = error
+                answer = Answer(None, self._translated(message, error).exc_info)
+        tracing.end(begun.span, fault)
+        return self._counted_answer(answer, begun.since)
+
+    def _counted_answer(self, answer: Answer, since: float) -> Answer:
+        result = metrics.OK if answer.failure is None else getattr(answer.failure[1], "code", metrics.FAULT)
+        self._seconds.observe(time.perf_counter() - since)
+        metrics.RPC_REQUESTS.labels(self._type.topic, self._type.method, result).inc()
+        return answer
+
+    # --- Both ---------------------------------------------------------------------------------------------------------
+
     def _answered(self, message: Message[Any]) -> Any:
         try:
             with tracing.span(
@@ -148,12 +274,28 @@ class Endpoint:
                 about=message,
             ):
                 return _fitting(message, encode(self._handler(message)))
-        except errors.MoorageError as refusal:
-            LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
-            raise _expected(refusal) from None
-        except Exception as fault:
-            LOG.exception("%s has failed", message.method)
-            raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
+        except Exception as fault:  # noqa: BLE001 - the caller gets it
+            raise self._translated(message, fault) from None
+
+    def _translated(self, message: Message[Any], fault: Exception) -> oslo_messaging.ExpectedException:
+        """Return the error of a handler as the caller is to get it."""
+        if isinstance(fault, errors.MoorageError):
+            LOG.debug("%s is answered with %s: %s", message.method, type(fault).__name__, fault)
+            return _expected(fault)
+        LOG.error("%s has failed", message.method, exc_info=fault)
+        return _expected(errors.InternalError(kind=type(fault).__name__))
+
+
+def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> Sequence[Callable[[], Any] | None]:
+    """Give each message its outcome; return for each what remains to be done alone."""
+    try:
+        if many is not None and items:
+            return many(items)
+    except Exception as fault:  # noqa: BLE001 - it is the answer to each of them
+        for item in items:
+            if not item.is_done:
+                item.fail(fault)
+    return [None] * len(items)
 
 
 # --- Size -----------------------------------------------------------------------------------------------------------

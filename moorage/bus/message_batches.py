@@ -335,8 +335,8 @@ class AnswerSender:
         # In time there are as many reply queues as there have been callers.
         self._batches: weakref.WeakValueDictionary[str, Batches[Body, None]] = weakref.WeakValueDictionary()
 
-    def send(self, reply_queue: str, answer: Body) -> None:
-        """Send an answer, alone or together with others, and return once the broker has it.
+    def send(self, reply_queue: str, answers: Sequence[Body]) -> None:
+        """Send answers, together with others where these wait, and return once the broker has them.
 
         :raises MessageUndeliverable: there is no such queue.
         """
@@ -345,7 +345,10 @@ class AnswerSender:
             if batches is None:
                 batches = Batches(lambda batch: self._send_batch(reply_queue, batch), _MOST, "answers")
                 self._batches[reply_queue] = batches
-        batches.do(answer)
+        items: list[BatchItem[Body, None]] = [BatchItem(answer) for answer in answers]
+        batches.do_all(items)
+        for item in items:
+            item.outcome()
 
     def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
         portion: list[BatchItem[Body, None]] = []

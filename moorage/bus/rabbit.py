@@ -4,6 +4,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import cachetools
@@ -16,6 +17,7 @@ import oslo_messaging
 from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
 from oslo_messaging._drivers import common as rpc_common
 
+from moorage.bus.handlers import Answer
 from moorage.bus.message_batches import AnswerSender, CallQueue, CallSender, ReplyWaiter, calls_of
 from moorage.bus.rabbit_connection import Connection
 
@@ -70,40 +72,60 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     taken: float
     #: True if it came in a batch: its answer may travel so as well.
     is_batched = False
-    #: True if others of its batch were taken before it.
-    is_further = False
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
         """Send the answer to the caller; a cast has none. A missing reply queue is waited for, within bounds."""
-        if not self.orig_msg_id:
-            return
-        while not self._sent(reply, failure):
+        if self.orig_msg_id:
+            self._deliver(lambda: self._send(reply, failure))
+
+    def reply_with(self, answers: Sequence[tuple["RabbitMessage", Answer]]) -> None:
+        """Send the answers to several calls of this one's batch, which have one caller."""
+        bodies = [call._body(*answer) for call, answer in answers if call.orig_msg_id]  # noqa: SLF001 - of this class
+        if bodies:
+            self._deliver(lambda: self.listener.driver.answers.send(self.reply_q, bodies))
+
+    def _send(self, reply: object, failure: Any) -> None:
+        driver = self.listener.driver
+        if self.is_batched:
+            driver.answers.send(self.reply_q, [self._body(reply, failure)])
+        else:
+            with driver.connect() as connection:
+                self._send_reply(connection, reply, failure)
+
+    def _body(self, reply: object, failure: Any) -> dict[str, Any]:
+        text = rpc_common.serialize_remote_exception(failure) if failure else None
+        return {"result": reply, "failure": text, "ending": True, "_msg_id": self.msg_id}
+
+    def _deliver(self, send: Callable[[], None]) -> None:
+        while not self._sent(send):
             missing = self._obsolete_reply_queues.missing(self.reply_q)
             if missing >= self.listener.driver.missing_destination_retry_timeout:
                 LOG.warning("A caller is gone: its queue %s has been missing for %.0f s", self.reply_q, missing)
                 return
             time.sleep(_REPLY_INTERVAL)
 
-    def _sent(self, reply: object, failure: Any) -> bool:
+    def _sent(self, send: Callable[[], None]) -> bool:
         """Send a reply; return False if its queue is missing."""
-        driver = self.listener.driver
         try:
-            if self.is_batched:
-                text = rpc_common.serialize_remote_exception(failure) if failure else None
-                answer = {"result": reply, "failure": text, "ending": True, "_msg_id": self.msg_id}
-                driver.answers.send(self.reply_q, answer)
-            else:
-                with driver.connect() as connection:
-                    self._send_reply(connection, reply, failure)
+            send()
         except (oslo_messaging.MessageUndeliverable, amqp.AMQPDestinationNotFound):
             return False
         except oslo_messaging.MessageDeliveryFailure as fault:
-            if not driver.given_up.is_set():
+            if not self.listener.driver.given_up.is_set():
                 raise
             LOG.warning("An answer was not sent before the stop: %s", broker.reason(fault))
             return True
         self._obsolete_reply_queues.found(self.reply_q)
         return True
+
+
+class RabbitBatch:
+    """The calls of one process that came in one message."""
+
+    def __init__(self, calls: list[RabbitMessage], unique_id: str) -> None:
+        self.calls = calls
+        #: As the library names a message in its log.
+        self.unique_id = unique_id
 
 
 class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
@@ -138,8 +160,11 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         elif self._is_taken(message):
             for call in calls:
                 amqpdriver.AMQPListener.__call__(self, call)
-        for position, incoming in enumerate(self.incoming[known:]):
-            incoming.taken, incoming.is_batched, incoming.is_further = taken, calls is not None, position > 0
+        received = self.incoming[known:]
+        for incoming in received:
+            incoming.taken, incoming.is_batched = taken, calls is not None
+        if calls is not None and received:
+            self.incoming[known:] = [RabbitBatch(received, received[0].unique_id)]
 
     def _is_taken(self, batch: Any) -> bool:
         """Acknowledge a batch as the library does a single call; return whether its calls are to be carried out."""

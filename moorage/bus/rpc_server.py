@@ -1,23 +1,40 @@
 """An RPC server that takes no more messages than it has threads for, or a batch, and leaves the others to its peers."""
 
+import logging
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
+from oslo_messaging._utils import version_is_compatible
 from oslo_messaging.rpc.server import RPCServer
 
 from moorage import metrics
-from moorage.bus.handlers import stamp
+from moorage.bus.handlers import Answer, Call, Endpoint, stamp
 from moorage.occupancy import ThreadOccupancy
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; after a minute without one the broker closes it.
 _LONGEST_WAIT = 5.0
+
+LOG = logging.getLogger(__name__)
+
+#: The library parses both versions each time.
+is_compatible = lru_cache(maxsize=1024)(version_is_compatible)
+
+
+def _logged(work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except Exception:
+        # An answer that cannot be sent: the caller's call times out.
+        LOG.exception("A message could not be answered")
 
 
 class ThreadedServer(RPCServer):  # type: ignore[misc]
@@ -39,6 +56,9 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self._all_threads = metrics.RPC_THREADS.labels(topic)
         self._ending = False
         self._changed = threading.Condition()
+        self._of_many = {
+            endpoint.method: endpoint for endpoint in self.dispatcher.endpoints if isinstance(endpoint, Endpoint)
+        }
 
     def begin(self) -> None:
         """Begin to take messages."""
@@ -59,19 +79,61 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
             return self._occupancy.seconds_stuck()
 
     def _on_incoming(self, incoming: Any) -> None:
-        for message in incoming:
+        [message] = incoming
+        calls = getattr(message, "calls", incoming)
+        for call in calls:
             # The in-process bus knows the caller's deadline; RabbitMQ only the earliest time of arrival.
-            stamp(message.ctxt, getattr(message, "taken", time.monotonic()), getattr(message, "expires", None))
+            stamp(call.ctxt, getattr(call, "taken", time.monotonic()), getattr(call, "expires", None))
         # On the in-process bus this is the caller's own thread, and must not wait: its server has no peers.
-        has_thread = isinstance(self.listener, PollStyleListenerAdapter)
-        # What has come in a batch cannot be left to a peer any more: only its first message waits for a thread.
-        waits = has_thread and not any(getattr(message, "is_further", False) for message in incoming)
-        with self._changed:
-            if waits:
+        if isinstance(self.listener, PollStyleListenerAdapter):
+            # What has come in a batch cannot be left to a peer any more: the batch waits for one thread.
+            with self._changed:
                 self._changed.wait_for(lambda: self._occupancy.busy < self._threads or self._ending, _LONGEST_WAIT)
+        for endpoint, together in self._apart(calls):
+            if endpoint is None:
+                for call in together:
+                    self._submit(self._process_incoming, [call])
+            else:
+                self._submit(self._process_many, endpoint, together)
+
+    def _apart(self, calls: Sequence[Any]) -> Iterator[tuple[Endpoint | None, Sequence[Any]]]:
+        """Yield the calls of a batch by the endpoint that handles them together; null where each is handled alone."""
+        of: dict[Endpoint | None, list[Any]] = {}
+        for call in calls:
+            of.setdefault(self._endpoint_of_many(call.message) if len(calls) > 1 else None, []).append(call)
+        for endpoint, together in of.items():
+            yield (endpoint if len(together) > 1 else None), together
+
+    def _endpoint_of_many(self, message: Mapping[str, Any]) -> Endpoint | None:
+        endpoint = self._of_many.get(str(message.get("method")))
+        if endpoint is None or message.get("namespace") is not None or not endpoint.takes_many:
+            return None
+        # One that is too new is refused by the library.
+        return endpoint if is_compatible(endpoint.target.version, str(message.get("version"))) else None
+
+    def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
+        """Handle calls that came in one message, and answer them in one; those that take long have other threads."""
+        found = endpoint.answer_many([Call(call.ctxt, call.message.get("args") or {}) for call in calls])
+        answered, unanswered = [], []
+        for call, answer in zip(calls, found, strict=True):
+            if isinstance(answer, Answer):
+                answered.append((call, answer))
+            elif self._ending:  # no thread is given work any more
+                unanswered.append((call, answer))
+            else:
+                self._submit(self._process_alone, call, answer)
+        calls[0].reply_with(answered)
+        for call, handle in unanswered:
+            self._process_alone(call, handle)
+
+    def _process_alone(self, call: Any, handle: Callable[[], Answer]) -> None:
+        call.reply_with([(call, handle())])
+
+    def _submit(self, work: Callable[..., None], *arguments: Any) -> None:
+        with self._changed:
             self._occupancy.take()
         self._in_progress.inc()
-        self._work_executor.submit(self._process_incoming, incoming).add_done_callback(self._done)
+        self._work_executor.submit(_logged, work, *arguments).add_done_callback(self._done)
 
     def _done(self, _future: "Future[None]") -> None:
         with self._changed:

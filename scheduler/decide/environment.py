@@ -102,16 +102,16 @@ class InFlight:
         self._present: set[int] = set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Count one decision as in flight while the context lasts."""
+    def counted(self, decisions: int = 1) -> Iterator[None]:
+        """Count so many decisions as in flight while the context lasts."""
         with self._changed:
-            number = next(self._numbers)
-            self._present.add(number)
+            numbers = set(itertools.islice(self._numbers, decisions))
+            self._present |= numbers
         try:
             yield
         finally:
             with self._changed:
-                self._present.discard(number)
+                self._present -= numbers
                 self._changed.notify_all()
 
     def count(self) -> int:

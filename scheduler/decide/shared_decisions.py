@@ -6,8 +6,9 @@ thread and with an answer or an error of its own; the others of its batch go on.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -47,7 +48,14 @@ class _Request(NamedTuple):
     message: SelectDestinations
     refused_claims: RefusedClaims
 
+    @classmethod
+    def of(cls, message: SelectDestinations) -> "_Request":
+        """Return a request to which nothing has been refused yet."""
+        return cls(message, RefusedClaims(budget_for(len(message.instance_uuids))))
 
+
+#: Decides a request alone, in the thread and the context of its caller.
+Alone = Callable[[], Selections]
 #: A request and its answer; null where it is to be decided alone.
 Item = BatchItem[_Request, Selections | None]
 
@@ -81,9 +89,43 @@ class SharedDecisions:
     def select(self, message: SelectDestinations) -> Selections:
         """Return the answer to a request; see :func:`scheduler.decide.destinations.select` for its errors."""
         destinations.check(message)
-        refused = RefusedClaims(budget_for(len(message.instance_uuids)))
-        answer = self._batches.do(_Request(message, refused)) if self._may_be_shared(message) else None
-        return destinations.select(self._environment, self._writer, message, refused) if answer is None else answer
+        request = _Request.of(message)
+        answer = self._batches.do(request) if self._may_be_shared(message) else None
+        return self._alone(request) if answer is None else answer
+
+    def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[Alone | None]:
+        """Give each of several requests its answer or its error; return for each how it is to be decided alone, if so.
+
+        See :func:`scheduler.decide.destinations.select` for the errors.
+        """
+        alone: list[Alone | None] = [None] * len(calls)
+        shared: dict[int, Item] = {}
+        for position, call in enumerate(calls):
+            request = _Request.of(call.value)
+            try:
+                destinations.check(call.value)
+            except errors.InvalidRequest as fault:
+                call.fail(fault)
+                continue
+            if self._may_be_shared(call.value):
+                shared[position] = BatchItem(request, call.context)
+            else:
+                alone[position] = partial(self._alone, request)
+        self._batches.do_all(list(shared.values()))
+        for position, item in shared.items():
+            try:
+                answer = item.outcome()
+            except Exception as fault:  # noqa: BLE001 - it is the answer to this request
+                calls[position].fail(fault)
+                continue
+            if answer is None:
+                alone[position] = partial(self._alone, item.value)
+            else:
+                calls[position].succeed(answer)
+        return alone
+
+    def _alone(self, request: _Request) -> Selections:
+        return destinations.select(self._environment, self._writer, *request)
 
     def _may_be_shared(self, message: SelectDestinations) -> bool:
         return (

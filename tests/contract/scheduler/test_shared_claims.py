@@ -227,7 +227,7 @@ def test_one_whose_time_ends_within_a_batch_claims_nothing_and_its_neighbours_ar
         # These two wait; the next batch is theirs, and its transaction is held up until the time of one is over.
         futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
         wait_for(lambda: len(batches._waiting) == 2)
-        batches._waiting[0].wake()
+        batches._waiting[0].turn.set()
         wait_for(lambda: not batches._waiting)
         assert outcome(futures[1]) == "DeadlineExceeded"
     assert [outcome(futures[0]), outcome(futures[2])] == ["claimed", "claimed"]

@@ -87,10 +87,10 @@ def test_a_decision_that_began_before_is_waited_for_and_counted_where_it_has_not
 
 def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
     under_way = InFlight()
-    with ThreadPoolExecutor(1) as pool, under_way.one():
+    with ThreadPoolExecutor(1) as pool, under_way.counted():
         assert under_way.wait(0.0) == 1
         waiting = pool.submit(under_way.wait, 60.0)
-        with under_way.one():
+        with under_way.counted():
             assert under_way.wait(0.0) == 2
             assert not waiting.done()
     assert waiting.result(60) == 0
@@ -99,6 +99,6 @@ def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
 
 def test_a_decision_that_fails_is_no_longer_under_way() -> None:
     under_way = InFlight()
-    with pytest.raises(LookupError), under_way.one():
+    with pytest.raises(LookupError), under_way.counted():
         raise LookupError
     assert under_way.wait(0.0) == 0
