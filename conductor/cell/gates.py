@@ -13,6 +13,7 @@ from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages import AcceptInCell, BuildFinished
@@ -55,6 +56,12 @@ class Gates:
         """
         return self._looks.do(message)
 
+    def look_many(
+        self, items: Sequence[BatchItem[AcceptInCell, AttemptAtGate]]
+    ) -> list[Callable[[], AttemptAtGate] | None]:
+        """Do as :meth:`look` for several messages; see :meth:`.SharedTransactions.do_many`."""
+        return self._looks.do_many(items)
+
     def accept(self, message: AcceptInCell) -> None:
         """Record that an attempt has passed the first gate, unless a lock shows that it may not; as :meth:`look`."""
         self._acceptances.do(message)
@@ -66,6 +73,10 @@ class Gates:
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         return self._finishes.do(message)
+
+    def finish_many(self, items: Sequence[BatchItem[BuildFinished, bool]]) -> list[Callable[[], bool] | None]:
+        """Do as :meth:`finish` for several messages; see :meth:`.SharedTransactions.do_many`."""
+        return self._finishes.do_many(items)
 
     def locked(self, connection: Connection, message: BuildFinished) -> tuple[CellInstance, AttemptRecord]:
         """Lock the instance and the attempt of a message, and return their records; raises as :meth:`finish`."""
