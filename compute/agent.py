@@ -6,7 +6,7 @@ attempt's id, so that each step can be repeated by any process. Orders to existi
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from compute import cell_messages
 from compute.attempts import AgentAttempt, Attempts, Ended, Report
@@ -14,7 +14,8 @@ from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
 from moorage import context, errors, failpoints, tracing
-from moorage.bus.bus import serves
+from moorage.batches import BatchItem
+from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done, RebuildOnHost, StartOnHost, StopOnHost
 from moorage.model import EndedAttempt, Guest
 
@@ -77,6 +78,13 @@ class ComputeAgent:
         LOG.info("Host %s takes up instance %s", message.host, message.instance_uuid)
         self._workers.submit(lambda: self._run(attempt, lambda: self._carry_out(attempt, guest, message)))
         return Done()
+
+    @serves_many(BuildOnHost)
+    def build_many(self, calls: Sequence[BatchItem[BuildOnHost, Done]]) -> list[None]:
+        """Queue attempts whose orders came in one message, as :meth:`build` does each of them."""
+        for call in calls:
+            call.do(self.build)
+        return [None] * len(calls)
 
     @serves(DestroyOnHost)
     def destroy(self, message: DestroyOnHost) -> Done:

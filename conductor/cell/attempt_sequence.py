@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from conductor.cell.payloads import Fate, GiveBackStep, ReleaseStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.cell.records.gates import AttemptAtGate, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
@@ -82,7 +83,7 @@ class AttemptSequences:
         return instance, AttemptSequence(MOVE, spec, migration.selections, migration.first_number, migration)
 
     @staticmethod
-    def kind(instance: CellInstance) -> str | None:
+    def kind(instance: CellInstance | InstanceAtGate) -> str | None:
         """Return the kind of the operation that tries an instance on its hosts, or nothing if it is in no sequence."""
         return _KINDS.get(instance.state)
 
@@ -126,13 +127,13 @@ class AttemptSequences:
         self._migrations.change(connection, sequence.migration.uuid, state=state, destination_host=attempt.host)
         return sequence.migration.uuid if is_confirmed else None
 
-    def record_arrivals(self, connection: Connection, attempts: Collection[AttemptRecord]) -> None:
+    def record_arrivals(self, connection: Connection, attempts: Collection[AttemptRecord | AttemptAtGate]) -> None:
         """Record that the guests of the current attempts of builds and unshelvings run, which end here."""
         self._guests_run(connection, attempts)
         uuids = sorted({attempt.instance_uuid for attempt in attempts})
         self._records.change_instances(connection, uuids, state="active", reason=None)
 
-    def _guests_run(self, connection: Connection, attempts: Collection[AttemptRecord]) -> None:
+    def _guests_run(self, connection: Connection, attempts: Collection[AttemptRecord | AttemptAtGate]) -> None:
         attempt_ids = sorted(attempt.attempt_id for attempt in attempts)
         self._records.change_attempts(connection, attempt_ids, state="active")
         self._failed_builds.halve(connection, [attempt.host for attempt in attempts])

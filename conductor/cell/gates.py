@@ -8,11 +8,12 @@ from sqlalchemy import Connection
 from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.records import gates
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.gates import AtGate, AttemptName
+from conductor.cell.records.gates import AtGate, AttemptAtGate, AttemptName, InstanceAtGate
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages import AcceptInCell, BuildFinished
@@ -36,7 +37,7 @@ class Gates:
         self._records = records
         self._sequences = sequences
         self._operations = operations
-        self._looks: SharedTransactions[AcceptInCell, AttemptRecord] = SharedTransactions(
+        self._looks: SharedTransactions[AcceptInCell, AttemptAtGate] = SharedTransactions(
             database.read, self._look, "gates"
         )
         self._acceptances: SharedTransactions[AcceptInCell, None] = SharedTransactions(
@@ -46,7 +47,7 @@ class Gates:
             database.write, self._finish, "finished builds"
         )
 
-    def look(self, message: AcceptInCell) -> AttemptRecord:
+    def look(self, message: AcceptInCell) -> AttemptAtGate:
         """Return the attempt of a message if it may pass the first gate, by what is on record without a lock.
 
         :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
@@ -54,6 +55,12 @@ class Gates:
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         return self._looks.do(message)
+
+    def look_many(
+        self, items: Sequence[BatchItem[AcceptInCell, AttemptAtGate]]
+    ) -> list[Callable[[], AttemptAtGate] | None]:
+        """Do as :meth:`look` for several messages; see :meth:`.SharedTransactions.do_many`."""
+        return self._looks.do_many(items)
 
     def accept(self, message: AcceptInCell) -> None:
         """Record that an attempt has passed the first gate, unless a lock shows that it may not; as :meth:`look`."""
@@ -67,17 +74,23 @@ class Gates:
         """
         return self._finishes.do(message)
 
+    def finish_many(self, items: Sequence[BatchItem[BuildFinished, bool]]) -> list[Callable[[], bool] | None]:
+        """Do as :meth:`finish` for several messages; see :meth:`.SharedTransactions.do_many`."""
+        return self._finishes.do_many(items)
+
     def locked(self, connection: Connection, message: BuildFinished) -> tuple[CellInstance, AttemptRecord]:
-        """Lock the instance and the attempt of a message, and return them; raises as :meth:`finish`."""
+        """Lock the instance and the attempt of a message, and return their records; raises as :meth:`finish`."""
         name = _name(message)
-        return _current(message, gates.lock(connection, self._records.cell_uuid, [name]).get(name))
+        _current(message, gates.lock(connection, self._records.cell_uuid, [name]).get(name))
+        instance = self._records.lock_known(connection, message.instance_uuid)
+        return instance, self._records.by_ids(connection, [message.attempt_id])[message.attempt_id]
 
     # --- The transactions, for several messages each ------------------------------------------------------------------
 
-    def _look(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[AttemptRecord | Exception]:
+    def _look(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[AttemptAtGate | Exception]:
         found = gates.look(connection, self._records.cell_uuid, [_name(message) for message in messages])
 
-        def judge(message: AcceptInCell) -> AttemptRecord:
+        def judge(message: AcceptInCell) -> AttemptAtGate:
             at_gate = found.get(_name(message))
             _instance, attempt = _current(message, at_gate)
             _require_returned(message, attempt, is_returning=at_gate is not None and at_gate.is_returning)
@@ -108,7 +121,7 @@ class Gates:
 
     def _finish(self, connection: Connection, messages: Sequence[BuildFinished]) -> list[bool | Exception]:
         found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
-        arrived: dict[str, AttemptRecord] = {}
+        arrived: dict[str, AttemptAtGate] = {}
         kinds: dict[str, set[str]] = {}
 
         def judge(message: BuildFinished) -> bool:
@@ -134,7 +147,7 @@ class Gates:
 # --- The rules --------------------------------------------------------------------------------------------------------
 
 
-def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tuple[CellInstance, AttemptRecord]:
+def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tuple[InstanceAtGate, AttemptAtGate]:
     """Return the instance and the attempt that a message is about.
 
     An attempt whose guest is being moved away passes both gates, as often as its host reports it again.
@@ -150,7 +163,7 @@ def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tup
     return instance, attempt
 
 
-def _is_wanted(instance: CellInstance, attempt: AttemptRecord) -> bool:
+def _is_wanted(instance: InstanceAtGate, attempt: AttemptAtGate) -> bool:
     if attempt.state == "held":
         return True
     is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")
@@ -158,7 +171,7 @@ def _is_wanted(instance: CellInstance, attempt: AttemptRecord) -> bool:
     return is_current and (instance.state in _WANTED or attempt.state == "active")
 
 
-def _require_returned(message: AcceptInCell, attempt: AttemptRecord, *, is_returning: bool) -> None:
+def _require_returned(message: AcceptInCell, attempt: AttemptAtGate, *, is_returning: bool) -> None:
     if is_returning and attempt.state in _UNDER_WAY:
         raise errors.RequestInProgress(request_id=message.request_id)
 

@@ -26,13 +26,16 @@ class CellRequests(OrderRequests):
         super().__init__(database, requests, worker)
         self._cell_uuid = cell_uuid
 
+    def _stored(self, message: Mutation[R]) -> Mutation[R]:
+        """Return a message with the id that its order has in this cell."""
+        return msgspec.structs.replace(message, request_id=ids.derived(self._cell_uuid, message.request_id))
+
     def _taken_up(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
-        """Carry out an order under the id that it has in this cell; the number of one that is refused is used up."""
-        stored_as = ids.derived(self._cell_uuid, message.request_id)
+        """Carry out an order, and take up the operations that it has begun; the number of a refused one is used up."""
         try:
-            return super()._taken_up(msgspec.structs.replace(message, request_id=stored_as), carry_out)
+            return super()._taken_up(message, carry_out)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.CallerError:

@@ -182,26 +182,23 @@ class Leases:
         )
         return operation
 
-    def _lease(self, taken: bool, at: now | float | None = None) -> dict[str, Any]:
-        """Return the columns of a lease that is taken at this time, by default at that of the statement, or freed."""
-        begin = now() if at is None else at
+    def _lease(self, taken: bool) -> dict[str, Any]:
+        """Return the columns of a lease that is taken at the time of the statement, or freed."""
         return {
             "lease_owner": self._owner if taken else None,
-            "lease_until": begin + self.lease_seconds if taken else None,
+            "lease_until": now() + self.lease_seconds if taken else None,
         }
 
-    def _still(self, *operations: Operation) -> list[ColumnElement[bool]]:
-        """Return the conditions that operations are at the same steps, and nobody has taken their leases since."""
+    def _still(self, operation: Operation) -> list[ColumnElement[bool]]:
+        """Return the conditions that an operation is at the same step, and nobody has taken its lease since."""
         table = self._table.c
-        same = [
-            and_(
-                table.uuid == operation.uuid,
-                table.step_number == operation.step_number,
-                table.lease_number == operation.lease_number,
-            )
-            for operation in operations
+        return [
+            *self._mine,
+            table.state == "pending",
+            table.uuid == operation.uuid,
+            table.step_number == operation.step_number,
+            table.lease_number == operation.lease_number,
         ]
-        return [*self._mine, table.state == "pending", or_(*same)]
 
     def _free_lease(self) -> ColumnElement[bool]:
         lease = self._table.c

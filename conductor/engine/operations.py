@@ -4,12 +4,12 @@ Each transition is a compare-and-swap on the step number and the lease number.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import BindParameter, Connection, Table, Update, bindparam, select, tuple_
 
 from conductor.engine.leases import Leases, operation_of
 from conductor.engine.steps import (
@@ -21,12 +21,14 @@ from conductor.engine.steps import (
     Operation,
     Outcome,
     Retry,
+    SharedCommit,
     Superseded,
     Wait,
 )
 from moorage import context
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.db.new_rows import NewRows
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.model.states import OperationState
 
@@ -63,6 +65,9 @@ class Operations(Leases):
     ) -> None:
         super().__init__(database, table, name, scope, lease_seconds)
         self.backoff = backoff
+        times = {"due_at": 0.0, "created_at": 0.0, "updated_at": 0.0}
+        self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
+        self._change, self._ending = self._change_statement(), self._ending_statement()
         self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
@@ -75,20 +80,16 @@ class Operations(Leases):
         :param request_id: the id of the request that began it all, for the log.
         :param taken: false leaves them to the next conductor that looks for due operations.
         """
-        return self.begin_all(connection, [(each, request_id) for each in new], now(), taken=taken)
+        return self.begin_all(connection, [(each, request_id) for each in new], taken=taken)
 
     def begin_all(
         self,
         connection: Connection,
         new: Sequence[tuple[NewOperation, str]],
-        at: now | float,
         *,
         taken: bool = True,
     ) -> list[Operation]:
-        """Record new operations as :meth:`begin` does, each with the id of the request that began it.
-
-        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
-        """
+        """Record new operations as :meth:`begin` does, each with the id of the request that began it."""
         if not new:
             return []
         begun = [
@@ -106,30 +107,28 @@ class Operations(Leases):
             )
             for each, request_id in new
         ]
-        statement = self._table.insert().values(
+        columns = ("uuid", "kind", "subject", "request_id", "step", "step_number", "payload", "tries", "lease_number")
+        (self._rows if taken else self._free_rows).insert(
+            connection,
+            [{name: getattr(each, name) for name in columns} for each in begun],
             **self._scope,
-            step_number=1,
-            tries=0,
             state="pending",
-            due_at=at,
-            **self._lease(taken, at),
-            lease_number=1,
-            created_at=at,
-            updated_at=at,
+            lease_owner=self._owner if taken else None,
         )
-        columns = ("uuid", "kind", "subject", "request_id", "step", "payload")
-        connection.execute(statement, [{name: getattr(each, name) for name in columns} for each in begun])
         return begun
 
-    def advance(self, operation: Operation, commit: CommitStep) -> Operation | None:
+    def advance(
+        self, operation: Operation, commit: CommitStep, note: Callable[[Outcome], None] = lambda _: None
+    ) -> Operation | None:
         """Commit the outcome of a step; return the operation with its next step, or null if there is none to do now.
 
         The outcomes of steps that end while a transaction of others is under way share the next one.
 
+        :param note: is given the outcome, before it is known whether it can be recorded.
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-        return self._outcomes.do(_Done(operation, commit, context.current()))
+        return self._outcomes.do(_Done(operation, commit, context.current(), note))
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
         """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
@@ -173,15 +172,18 @@ class Operations(Leases):
 
         The caller has locked the subjects' records. As with :meth:`redirect`, the present owners are superseded.
         """
+        connection.execute(self._ending, {"subjects": sorted(subjects), "of_kind": kind})
+
+    def _ending_statement(self) -> Update:
         # UPDATE operations SET state = 'done', step_number = step_number + 1, lease_number = lease_number + 1, …
         #  WHERE subject IN (…) AND kind = :kind AND state = 'pending'
         table = self._table
-        connection.execute(
+        return (
             table.update()
             .where(
                 *self._mine,
-                table.c.subject.in_(sorted(subjects)),
-                table.c.kind == kind,
+                table.c.subject.in_(bindparam("subjects", expanding=True)),
+                table.c.kind == bindparam("of_kind"),
                 table.c.state == "pending",
             )
             .values(
@@ -217,18 +219,13 @@ class Operations(Leases):
     def _commit(self, connection: Connection, steps: Sequence["_Done"]) -> list[Operation | Exception | None]:
         """Commit the outcomes of steps, all or none; in the order of their subjects, whose records they lock."""
         in_order = sorted(steps, key=lambda done: done.operation.subject)
-        outcomes: list[tuple[Operation, Outcome]] = []
+        outcomes = _recorded(connection, in_order)
         for done in in_order:
-            with context.adopted(done.context):
-                outcomes.append((done.operation, done.commit(connection)))
-        following = self._apply(connection, outcomes)
+            done.note(outcomes[done.operation.uuid])
+        following = self._apply(connection, [(done.operation, outcomes[done.operation.uuid]) for done in in_order])
         found = {done.operation.uuid: one for done, one in zip(in_order, following, strict=True)}
         return [found[done.operation.uuid] for done in steps]
 
-    # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
-    #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease
-    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
-    # is rolled back.
     def _apply(
         self, connection: Connection, outcomes: Sequence[tuple[Operation, Outcome]], *, raised: int = 0
     ) -> list[Operation | None]:
@@ -243,9 +240,7 @@ class Operations(Leases):
         for (operation, outcome), after in zip(outcomes, following, strict=True):
             alike.setdefault(_change(operation, outcome, after), []).append(operation)
         for change, operations in alike.items():
-            moved = connection.execute(
-                self._table.update().where(*self._still(*operations)).values(**self._values(change, raised))
-            )
+            moved = connection.execute(self._change, self._values(change, operations, raised))
             if moved.rowcount != len(operations):
                 raise Superseded
         return [
@@ -280,19 +275,55 @@ class Operations(Leases):
             carried=carried,
         )
 
-    def _values(self, change: "_Change", raised: int) -> dict[str, Any]:
-        table = self._table.c
+    # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
+    #  WHERE uuid IN (…) AND (uuid, step_number, lease_number) IN (…) AND state = 'pending'
+    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
+    # is rolled back. It is one statement for any number of operations and every change, and so built and compiled once.
+    def _change_statement(self) -> Update:
+        table = self._table
+        to_state: BindParameter[OperationState] = bindparam("to_state")
+        return (
+            table.update()
+            .where(
+                *self._mine,
+                # Also by their uuids alone: MariaDB looks up no index by tuples.
+                table.c.uuid.in_(bindparam("uuids", expanding=True)),
+                tuple_(table.c.uuid, table.c.step_number, table.c.lease_number).in_(
+                    bindparam("as_known", expanding=True)
+                ),
+                table.c.state == "pending",
+            )
+            .values(
+                step=bindparam("to_step"),
+                payload=bindparam("to_payload"),
+                tries=bindparam("to_tries"),
+                step_number=table.c.step_number + bindparam("stepped"),
+                lease_number=table.c.lease_number + bindparam("raised"),
+                reason=bindparam("to_reason"),
+                state=to_state,
+                # Null for a wait without end, and where the lease is freed: a sum with null is null.
+                due_at=now() + bindparam("due_in"),
+                lease_owner=bindparam("owner"),
+                lease_until=now() + bindparam("leased_for"),
+                updated_at=now(),
+            )
+        )
+
+    def _values(self, change: "_Change", operations: Sequence[Operation], raised: int) -> dict[str, Any]:
+        in_order = sorted(operations, key=lambda operation: operation.uuid)
         return {
-            "step": change.step,
-            "payload": change.payload,
-            "tries": change.tries,
-            "step_number": table.step_number + change.stepped,
-            "lease_number": table.lease_number + raised,
-            "reason": None if change.reason is None else change.reason.encode(),
-            "state": change.state,
-            "due_at": None if change.due_in is None else now() + change.due_in,
-            "updated_at": now(),
-            **self._lease(change.leased),
+            "uuids": [each.uuid for each in in_order],
+            "as_known": [(each.uuid, each.step_number, each.lease_number) for each in in_order],
+            "to_step": change.step,
+            "to_payload": change.payload,
+            "to_tries": change.tries,
+            "stepped": change.stepped,
+            "raised": raised,
+            "to_reason": None if change.reason is None else change.reason.encode(),
+            "to_state": change.state,
+            "due_in": change.due_in,
+            "owner": self._owner if change.leased else None,
+            "leased_for": self.lease_seconds if change.leased else None,
         }
 
 
@@ -302,6 +333,24 @@ class _Done(NamedTuple):
     operation: Operation
     commit: CommitStep
     context: context.Context
+    note: Callable[[Outcome], None]
+
+
+def _recorded(connection: Connection, steps: Sequence[_Done]) -> dict[str, Outcome]:
+    """Write the results of steps, and return the outcome of each operation by its uuid."""
+    outcomes: dict[str, Outcome] = {}
+    shared: dict[Callable[..., Sequence[Outcome]], list[tuple[str, object]]] = {}
+    for done in steps:
+        if isinstance(done.commit, SharedCommit):
+            shared.setdefault(done.commit.record, []).append((done.operation.uuid, done.commit.result))
+    for record, results in shared.items():
+        found = record(connection, [result for _uuid, result in results])
+        outcomes |= {uuid: outcome for (uuid, _result), outcome in zip(results, found, strict=True)}
+    for done in steps:
+        if not isinstance(done.commit, SharedCommit):
+            with context.adopted(done.context):
+                outcomes[done.operation.uuid] = done.commit(connection)
+    return outcomes
 
 
 class _Change(NamedTuple):

@@ -1,14 +1,15 @@
 """Carry out orders exactly once, and hand the operations that they begin to the worker."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
-from moorage import context
-from moorage.db.columns import moment, now
+from moorage import context, errors
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Mutation
@@ -18,11 +19,21 @@ R = TypeVar("R")
 #: The transaction of an order; it adds the operations that it has begun or redirected to the list.
 Work = Callable[[Connection, list[Operation]], R]
 #: The common part of a transaction of orders of one kind: it records them, and returns the operations that each has
-#: begun. The number is the time of the transaction.
-Record = Callable[[Connection, Sequence["SharedOrder"], now | float], list[list[Operation]]]
+#: begun.
+Record = Callable[[Connection, Sequence["SharedOrder"]], list[list[Operation]]]
 
 #: The most rows of an order that shares a transaction. Arbitrary: the others of the transaction wait for its rows too.
 _ROWS_OF_A_SHARED_ORDER = 64
+
+
+class OrderPlan(NamedTuple):
+    """How an order is recorded."""
+
+    answer: Any
+    #: The number of instances that it records: one with many has a transaction of its own.
+    rows: int
+    #: The same for all orders of a kind.
+    record: Record
 
 
 class SharedOrder(NamedTuple):
@@ -31,12 +42,9 @@ class SharedOrder(NamedTuple):
     message: Any
     #: The same with the id that it is stored by.
     stored: Mutation[Any]
-    answer: Any
     #: The id of the operator's request that it belongs to.
     origin: str
-    #: The number of instances that it records.
-    rows: int
-    record: Record
+    plan: OrderPlan
 
 
 class OrderRequests:
@@ -68,33 +76,73 @@ class OrderRequests:
 
         return self._taken_up(message, carry_out)
 
-    def once_together(self, message: Mutation[R], answer: R, rows: int, record: Record) -> R:
-        """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile.
-
-        :param rows: the number of instances that it records: one with many has a transaction of its own.
-        :param record: the same for all orders of a kind.
-        """
-        run = self._shared.do if rows <= _ROWS_OF_A_SHARED_ORDER else self._shared.alone
+    def once_together(self, message: Mutation[R], plan: OrderPlan) -> R:
+        """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile."""
+        run = self._shared.do if plan.rows <= _ROWS_OF_A_SHARED_ORDER else self._shared.alone
 
         def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
             def transaction() -> R:
-                begun[:] = run(SharedOrder(message, stored, answer, origin(message), rows, record))
+                begun[:] = run(SharedOrder(message, stored, origin(message), plan))
+                answer: R = plan.answer
                 return answer
 
             return self._requests.carried_out_once(stored, transaction)
 
         return self._taken_up(message, carry_out)
 
+    def many_together(
+        self, calls: Sequence[BatchItem[Any, Any]], planned: Callable[[Any], OrderPlan]
+    ) -> list[Callable[[], Any] | None]:
+        """Carry out orders that came in one message, in one transaction; give each its answer or its error.
+
+        :param planned: returns the plan of an order, or refuses it.
+        :return: for an order that is to be carried out alone, the function that does so; null for the others.
+        """
+        alone: list[Callable[[], Any] | None] = [None] * len(calls)
+        shared: dict[int, BatchItem[SharedOrder, list[Operation]]] = {}
+        for position, call in enumerate(calls):
+            message = call.value
+            try:
+                plan = planned(message)
+            except errors.MoorageError as refusal:
+                call.fail(refusal)
+                continue
+            # It finds the answer of a repeated order, and the error that is this order's own.
+            alone[position] = partial(self.once_together, message, plan)
+            if plan.rows <= _ROWS_OF_A_SHARED_ORDER:
+                with context.adopted(call.context):
+                    order = SharedOrder(message, self._stored(message), origin(message), plan)
+                shared[position] = BatchItem(order, call.context)
+        self._shared.do_many(list(shared.values()))
+        begun: list[Operation] = []
+        for position, item in shared.items():
+            if not item.is_done:
+                continue
+            try:
+                begun += item.outcome()
+            except errors.Unavailable as fault:
+                calls[position].fail(fault)
+            except Exception:  # noqa: BLE001, S112 - carried out alone, it is raised again or was another one's
+                continue
+            else:
+                calls[position].succeed(item.value.plan.answer)
+            alone[position] = None
+        self._worker.take_up(*begun)
+        return alone
+
+    def _stored(self, message: Mutation[R]) -> Mutation[R]:
+        """Return a message with the id that its order is stored by."""
+        return message
+
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
-        at = moment(connection, sum(order.rows for order in orders))
-        self._requests.insert(connection, [(order.stored, order.answer) for order in orders], at)
+        self._requests.insert(connection, [(order.stored, order.plan.answer) for order in orders])
         kinds: dict[str, list[int]] = {}
         for place, order in enumerate(orders):
             kinds.setdefault(order.message.method, []).append(place)
         begun: dict[int, list[Operation]] = {}
         for places in kinds.values():
             alike = [orders[place] for place in places]
-            begun |= zip(places, alike[0].record(connection, alike, at), strict=True)
+            begun |= zip(places, alike[0].plan.record(connection, alike), strict=True)
         return [begun[place] for place in range(len(orders))]
 
     def _taken_up(
@@ -102,7 +150,7 @@ class OrderRequests:
     ) -> R:
         """Carry out an order under the id that it is stored by, and take up the operations that it has begun."""
         begun: list[Operation] = []
-        stored = carry_out(message, begun)
+        stored = carry_out(self._stored(message), begun)
         if not stored.replayed:
             self._worker.take_up(*begun)
         return stored.result

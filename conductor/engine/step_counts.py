@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from sqlalchemy import Connection, Table, case, func, select
+from sqlalchemy import Table, case, func, select
 
 from conductor.engine.bulkheads import Postponed
-from conductor.engine.steps import CommitStep, Ended, Next, Operation, Outcome, Retry, Superseded, Wait
+from conductor.engine.steps import Ended, Next, Operation, Outcome, Retry, Superseded, Wait
 from moorage import metrics, tracing
 from moorage.db.columns import now
 from moorage.db.database import Database
@@ -23,14 +23,9 @@ class StepCount:
     def __init__(self) -> None:
         self._outcome: Outcome | None = None
 
-    def noting(self, commit: CommitStep) -> CommitStep:
-        """Return the same recording of a step, which notes the outcome; of a repeated one, the last."""
-
-        def noted(connection: Connection) -> Outcome:
-            self._outcome = commit(connection)
-            return self._outcome
-
-        return noted
+    def note(self, outcome: Outcome) -> None:
+        """Note the outcome that is being recorded; of a transaction that is repeated, the last."""
+        self._outcome = outcome
 
     @property
     def outcome(self) -> str:

@@ -8,9 +8,9 @@ in one transaction that is rolled back if another one has changed the operation 
 import inspect
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -152,8 +152,26 @@ Outcome = Next | Wait | Retry | Ended
 #: The result of a step: a function that is called in the transaction which records the outcome. It writes the results.
 CommitStep = Callable[[Connection], Outcome]
 Step = Callable[[Operation], CommitStep]
+V = TypeVar("V")
 #: The function of each step, by kind of operation and name.
 Steps = Mapping[tuple[str, str], Step]
+
+
+class SharedCommit(Generic[V]):
+    """The result of a step which is written together with those of other operations, by one statement for all.
+
+    :param record: writes the results of several operations, and returns their outcomes in their order. It is the same
+        for all that may be written together.
+    """
+
+    def __init__(self, record: Callable[[Connection, Sequence[V]], Sequence[Outcome]], result: V) -> None:
+        self.record = record
+        self.result = result
+
+    def __call__(self, connection: Connection) -> Outcome:
+        """Write this result alone."""
+        [outcome] = self.record(connection, [self.result])
+        return outcome
 
 
 def ended(reason: str) -> CommitStep:

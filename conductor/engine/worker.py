@@ -235,7 +235,7 @@ class Worker:
         with counted(operation) as count:
             commit = self._run_step(operation)
             failpoints.reached("done")
-            following = self._operations.advance(operation, count.noting(commit))
+            following = self._operations.advance(operation, commit, count.note)
         # A step that is retried sends the same requests again: their answers must be kept.
         if self._acknowledgements is not None and (following is None or not following.tries):
             self._acknowledgements.recorded()

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 
-from sqlalchemy import select, union_all
+from sqlalchemy import bindparam, select, union_all
 
 from conductor.schema import cell_instances, conductor_instances
 from harness.bench.cloud import BenchCloud
@@ -20,6 +20,15 @@ from placement_store.db import bulk
 _TIMEOUT = 60.0
 #: Seconds between two looks at the records, for one build and for many: each look costs what is measured a share.
 _INTERVAL, _INTERVAL_OF_MANY = 0.01, 0.05
+# Built once, for the same reason.
+_ENDED = union_all(
+    *(
+        select(table.c.uuid, table.c.state).where(
+            table.c.uuid.in_(bindparam("uuids", expanding=True)), table.c.state.in_(("active", "error"))
+        )
+        for table in (conductor_instances, cell_instances)
+    )
+)
 
 
 class _Watch:
@@ -60,11 +69,8 @@ def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
     """Return the states of those instances whose builds have ended, by uuid."""
     found: dict[str, str] = {}
     for chunk in bulk.chunks(sorted(uuids)):
-        parts = [
-            select(table.c.uuid, table.c.state).where(table.c.uuid.in_(chunk), table.c.state.in_(("active", "error")))
-            for table in (conductor_instances, cell_instances)
-        ]
-        rows = database.read(lambda connection, parts=parts: connection.execute(union_all(*parts)).all())  # type: ignore[misc]
+        named = {"uuids": list(chunk)}
+        rows = database.read(lambda connection, named=named: connection.execute(_ENDED, named).all())  # type: ignore[misc]
         found |= {row.uuid: row.state for row in rows}
     return found
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, LargeBinary, Numeric, String, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, LargeBinary, Numeric, String
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -73,17 +73,6 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
 def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:
     """Return the condition that a time was stored before the database's clock was set back."""
     return stored > now() + CLOCK_SET_BACK
-
-
-def moment(connection: Connection, rows: int) -> now | float:
-    """Return the database's time for so many new rows: an expression for one row, a number of seconds for several.
-
-    PyMySQL sends many rows as one statement only if all values are parameters. One row needs no statement more.
-    """
-    if rows <= 1:
-        return now()
-    seconds: float = connection.scalars(select(now())).one()
-    return seconds
 
 
 class as_uuid(FunctionElement[str]):  # noqa: N801  # named as an SQL function is

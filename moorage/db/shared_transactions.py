@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
@@ -52,6 +53,24 @@ class SharedTransactions(Generic[T, R]):
             return self._batches.do(value)
         except _Alone:
             return self.alone(value)
+
+    def do_many(self, items: Sequence[BatchItem[T, R]]) -> list[Callable[[], R] | None]:
+        """Carry out several values together with those of other threads, and give each item its result or its error.
+
+        :return: for a value that is to be carried out alone, the function that does so; null for the others.
+        """
+        shared: list[BatchItem[T, R]] = [BatchItem(item.value, item.context) for item in items]
+        self._batches.do_all(shared)
+        alone: list[Callable[[], R] | None] = []
+        for item, done in zip(items, shared, strict=True):
+            alone.append(None)
+            try:
+                item.succeed(done.outcome())
+            except _Alone:
+                alone[-1] = partial(self.alone, item.value)
+            except Exception as fault:  # noqa: BLE001 - it is this item's outcome
+                item.fail(fault)
+        return alone
 
     def _carry_out(self, batch: Sequence[BatchItem[T, R]]) -> None:
         # At the failpoints of a drill each request stands for itself.

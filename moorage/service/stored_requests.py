@@ -16,7 +16,7 @@ from moorage import errors, ids
 from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
-from moorage.db.inserts import insert_many
+from moorage.db.new_rows import NewRows
 from moorage.messages.wire import Mutation
 
 R = TypeVar("R")
@@ -92,6 +92,7 @@ class StoredRequests:
         self._answered: deque[str] = deque()
         # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every write has these.
         self._insertion = table.insert().values(created_at=now())
+        self._rows = NewRows(table, created_at=0.0)
         self._query = select(table.c.digest, table.c.result).where(table.c.request_id == bindparam("request"))
         self._answering = (
             table.update().where(table.c.request_id == bindparam("request")).values(result=bindparam("answer"))
@@ -144,15 +145,14 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> None:
-            self.insert(connection, answers, now())
+            self.insert(connection, answers)
             work(connection)
 
         self._database.write(transaction)
 
-    def insert(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]], at: now | float) -> None:
+    def insert(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]]) -> None:
         """Insert the rows of requests with their answers, as the first statement of the transaction that writes them.
 
-        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
         :raises DuplicateRequest: one of the requests has been answered already.
         :raises RequestInProgress: one of them is still running elsewhere.
         """
@@ -161,10 +161,7 @@ class StoredRequests:
         rows = [self._row(message, answer) for message, answer in in_order]
         with _waiting_for(in_order[0][0]):
             try:
-                if isinstance(at, now):
-                    insert_many(connection, self._table, rows, stamps=["created_at"])
-                else:
-                    insert_many(connection, self._table, [{**row, "created_at": at} for row in rows])
+                self._rows.insert(connection, rows)
             except exc.IntegrityError as fault:
                 raise DuplicateRequest from fault
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Insert, Select, Table, bindparam
 
 from moorage.db.columns import now
-from moorage.db.inserts import insert_many
+from moorage.db.new_rows import NewRows
 
 T = TypeVar("T")
 
@@ -46,13 +46,18 @@ def insert(
 ) -> int | None:
     """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id of the row if it is only one.
 
-    See :func:`~moorage.db.inserts.insert_many` for the values.
+    See :class:`~moorage.db.new_rows.NewRows` for the values of several rows.
     """
     if len(rows) == 1:
         number: int | None = connection.execute(_insert(table, tuple(stamps)), dict(rows[0])).lastrowid
         return number
-    insert_many(connection, table, rows, stamps)
+    _new_rows(table, tuple(stamps)).insert(connection, rows)
     return None
+
+
+@lru_cache
+def _new_rows(table: Table, stamps: tuple[str, ...]) -> NewRows:
+    return NewRows(table, **dict.fromkeys(stamps, 0.0))
 
 
 @lru_cache

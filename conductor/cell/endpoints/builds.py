@@ -4,7 +4,7 @@ An order is answered as soon as its operation is recorded; the worker carries it
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -13,11 +13,11 @@ from conductor.cell.payloads import ReleaseStep, StartStep
 from conductor.cell.records.instances import NewInstance
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.start import StartOrder, start_id
-from conductor.engine.order_requests import SharedOrder
+from conductor.engine.order_requests import OrderPlan, SharedOrder
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
-from moorage.bus.bus import serves
-from moorage.db.columns import now
+from moorage.batches import BatchItem
+from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
 from moorage.model import Instance, Value
 
@@ -33,13 +33,21 @@ class CellOrders(CellPart):
 
         :raises InvalidRequest: the first selection of an instance is not claimed.
         """
+        return self._cell.requests.once_together(message, self._plan(message))
+
+    @serves_many(BuildInCell)
+    def build_many(self, calls: Sequence[BatchItem[BuildInCell, Done]]) -> list[Callable[[], Done] | None]:
+        """Carry out orders that came in one message, as :meth:`build_instances` does each of them."""
+        return self._cell.requests.many_together(calls, self._plan)
+
+    def _plan(self, message: BuildInCell) -> OrderPlan:
+        """Check an order to build, and return how it is recorded."""
         for position, build in enumerate(message.builds):
             if build.selections[0].claim_id is None:
                 raise errors.InvalidRequest(path=f"$.builds[{position}].selections[0]", reason="it is not claimed")
+        return OrderPlan(Done(), len(message.builds), self._record)
 
-        return self._cell.requests.once_together(message, Done(), len(message.builds), self._record)
-
-    def _record(self, connection: Connection, orders: Sequence[SharedOrder], at: now | float) -> list[list[Operation]]:
+    def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
         """Record the instances of orders to build, and for each of them the operation that builds it."""
         builds = [(order, build) for order in orders for build in _builds(order)]
         # If the order to delete it came first, the instance is on record already, and stays as it is.
@@ -54,11 +62,11 @@ class CellOrders(CellPart):
         claims = [claim for _order, build in new.values() if (claim := build.selections[0].claim_id) is not None]
         revoked = self._cell.revoked_claims.among(connection, claims)
         instances = [NewInstance(_first_attempt(uuid), build, order.origin) for uuid, (order, build) in new.items()]
-        returning = self._cell.records.add(connection, instances, at)
+        returning = self._cell.records.add(connection, instances)
         operations = [
             (_operation(uuid, build, revoked, returning), order.origin) for uuid, (order, build) in new.items()
         ]
-        begun = {each.uuid: each for each in self._cell.operations.begin_all(connection, operations, at)}
+        begun = {each.uuid: each for each in self._cell.operations.begin_all(connection, operations)}
         return [[begun[uuid] for uuid, (of, _build) in new.items() if of is order] for order in orders]
 
     @serves(DeleteInCell)

@@ -5,21 +5,29 @@ current one at `build_finished`, the second gate.
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from conductor.cell.context import CellPart
 from conductor.cell.payloads import Fate
 from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.gates import AttemptAtGate
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.steps import Operation
-from moorage.bus.bus import serves
+from moorage import context
+from moorage.batches import BatchItem
+from moorage.bus.bus import serves, serves_many
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
 
 LOG = logging.getLogger(__name__)
+
+M = TypeVar("M", AcceptInCell, BuildFinished)
+J = TypeVar("J")
 
 
 class CellGates(CellPart):
@@ -34,7 +42,17 @@ class CellGates(CellPart):
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         # Checked first here, without a lock, so that the store is called only for an attempt that may pass.
-        if self._cell.gates.look(message).state == "held":
+        return self._accept(message, self._cell.gates.look(message))
+
+    @serves_many(AcceptInCell)
+    def accept_many(self, calls: Sequence[BatchItem[AcceptInCell, Done]]) -> list[Callable[[], Done] | None]:
+        """Look for the attempts of messages that came together; the store is called for each in a thread of its own."""
+        return _with_outcomes(
+            calls, self._cell.gates.look_many, lambda message, seen: partial(self._accept, message, seen)
+        )
+
+    def _accept(self, message: AcceptInCell, seen: AttemptAtGate) -> Done:
+        if seen.state == "held":
             return Done()  # the claim has been accepted before, and the guest is only being moved
         # The store refuses a claim that was released. Once it is accepted, it is not released as an unaccepted one.
         self._cell.placement_client.call(
@@ -57,7 +75,19 @@ class CellGates(CellPart):
         :raises InstanceNotFound: the instance is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
-        if self._cell.gates.finish(message):
+        return self._finished(message, self._cell.gates.finish(message))
+
+    @serves_many(BuildFinished)
+    def finish_many(self, calls: Sequence[BatchItem[BuildFinished, Done]]) -> list[Callable[[], Done] | None]:
+        """Do as :meth:`build_finished` for messages that came together; moves are left to threads of their own."""
+
+        def ends(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
+            return self._finished(message, is_build) if is_build else partial(self._finished, message, is_build)
+
+        return _with_outcomes(calls, self._cell.gates.finish_many, ends)
+
+    def _finished(self, message: BuildFinished, is_build: bool) -> Done:
+        if is_build:
             LOG.info("Instance %s is active", message.instance_uuid)
         else:
             self._cell.worker.take_up(self._cell.database.write(partial(self._moved, message)))
@@ -125,3 +155,38 @@ class CellGates(CellPart):
         """Return True if a report is of the host's present life: the one it names, or else that of the attempt."""
         named = attempt.host_life if message.life is None else message.life
         return named == self._cell.records.lives.of_host(connection, attempt.host).number
+
+
+def _with_outcomes(
+    calls: Sequence[BatchItem[M, Done]],
+    judge: Callable[[Sequence[BatchItem[M, J]]], Sequence[Callable[[], J] | None]],
+    following: Callable[[M, J], Callable[[], Done] | Done],
+) -> list[Callable[[], Done] | None]:
+    """Judge the attempts of calls that came together, and give each call its answer or its error.
+
+    :param following: returns the answer to a call that was judged so, or the function that ends it.
+    :return: for a call that is to be ended alone, the function that does so; null for the others.
+    """
+    judged: list[BatchItem[M, J]] = [BatchItem(call.value, call.context) for call in calls]
+    alone: list[Callable[[], Done] | None] = []
+    for call, found, judge_alone in zip(calls, judged, judge(judged), strict=True):
+        alone.append(None)
+        if judge_alone is not None:
+            alone[-1] = partial(_judged_alone, call.value, judge_alone, following)
+            continue
+        try:
+            with context.adopted(call.context):
+                answer = following(call.value, found.outcome())
+        except Exception as fault:  # noqa: BLE001 - it is this call's outcome
+            call.fail(fault)
+            continue
+        if isinstance(answer, Done):
+            call.succeed(answer)
+        else:
+            alone[-1] = answer
+    return alone
+
+
+def _judged_alone(message: M, judge: Callable[[], J], following: Callable[[M, J], Callable[[], Done] | Done]) -> Done:
+    answer = following(message, judge())
+    return answer if isinstance(answer, Done) else answer()

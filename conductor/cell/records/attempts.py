@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, select
 
+from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
 from conductor.engine.rows import batches, encoded, of_columns, of_row, text
 from conductor.schema import cell_attempts
-from moorage.db.columns import now
+from moorage.db.new_rows import NewRows
 from moorage.messages.compute import OrderOnHost
 from moorage.model import AllocationRequest, Attempt, Selection
 from moorage.model.states import AttemptState
@@ -22,6 +23,9 @@ G = TypeVar("G", bound=OrderOnHost)
 
 #: The condition that the host of an attempt may have a guest of it, which it destroys because of the attempt's record.
 MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.guest_gone.is_(False))
+
+_NEW = NewRows(cell_attempts, created_at=0.0, updated_at=0.0)
+_CHANGES = AlikeChanges(cell_attempts, cell_attempts.c.attempt_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class AttemptRecords:
             "migration_uuid": migration_uuid,
         }
         state: AttemptState = "starting" if skipped is None else "skipped"
-        self._insert_attempts(connection, [row], now(), state=state, guest_gone=skipped is not None)
+        self._insert_attempts(connection, [row], state=state, guest_gone=skipped is not None)
 
     def change_attempt(
         self, connection: Connection, attempt_id: str, *, state: AttemptState | None = None, **values: Any
@@ -208,11 +212,7 @@ class AttemptRecords:
         """Update columns of attempts alike; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
-        connection.execute(
-            cell_attempts.update()
-            .where(self._in(cell_attempts), cell_attempts.c.attempt_id.in_(sorted(attempt_ids)))
-            .values(**encoded(values), updated_at=now())
-        )
+        _CHANGES.execute(connection, self.cell_uuid, attempt_ids, encoded(values))
 
     def _attempts(self, connection: Connection, *where: ColumnElement[bool]) -> list[AttemptRecord]:
         query = select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
@@ -222,7 +222,6 @@ class AttemptRecords:
         self,
         connection: Connection,
         rows: Sequence[dict[str, Any]],
-        at: now | float,
         *,
         state: AttemptState,
         **same: Any,
@@ -230,10 +229,7 @@ class AttemptRecords:
         """Insert attempts, each with the present life of its host; return these lives by host."""
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
         numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
-        connection.execute(
-            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=at, updated_at=at, state=state, **same),
-            numbered,
-        )
+        _NEW.insert(connection, numbered, cell_uuid=self.cell_uuid, state=state, **same)
         return lives
 
     def _in(self, table: Table) -> ColumnElement[bool]:

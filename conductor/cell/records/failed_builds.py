@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from conductor.schema import cell_failed_builds
 from moorage.db.columns import now
@@ -20,6 +20,17 @@ _LEAST = 0.5
 _FORGOTTEN_AFTER = 12
 #: Steps within a doubling, so that a reported count changes at most twice in a half-life.
 _STEPS = (1.0, 1.5, 2.0)
+
+# UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host IN (…)
+# Most hosts have no row: then this reads one index entry.
+_HALVING = (
+    cell_failed_builds.update()
+    .where(
+        cell_failed_builds.c.cell_uuid == bindparam("cell"),
+        cell_failed_builds.c.host.in_(bindparam("hosts", expanding=True)),
+    )
+    .values(weight=cell_failed_builds.c.weight * bindparam("factor"))
+)
 
 
 class FailedBuilds:
@@ -44,17 +55,10 @@ class FailedBuilds:
 
     def halve(self, connection: Connection, hosts: Iterable[str]) -> None:
         """Halve the weights of hosts' failures, once for each time that a host is named: a guest has started there."""
-        # UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host IN (…)
-        # Most hosts have no row: then this reads one index entry.
-        table = cell_failed_builds
         guests = Counter(hosts)
         for started in sorted(set(guests.values())):
             names = sorted(host for host, count in guests.items() if count == started)
-            connection.execute(
-                table.update()
-                .where(table.c.cell_uuid == self._cell_uuid, table.c.host.in_(names))
-                .values(weight=table.c.weight * 0.5**started)
-            )
+            connection.execute(_HALVING, {"cell": self._cell_uuid, "hosts": names, "factor": 0.5**started})
 
     def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], list[str]]:
         """Return the present count of each host that has one, and the attempts whose failures can be deleted.

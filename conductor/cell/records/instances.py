@@ -8,21 +8,31 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, exc, exists, or_, select
+from sqlalchemy import Connection, Row, bindparam, exc, exists, or_, select
 
 from conductor.cell.attached_groups import provider_of
+from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.attempts import MAY_HAVE_A_GUEST, AttemptRecord, AttemptRecords, attempt_row
 from conductor.engine.rows import document, encoded, of_row, text
 from conductor.engine.steps import Superseded
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
-from moorage.db.columns import now
+from moorage.db.new_rows import NewRows
 from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
 #: Shown for an instance whose order to delete came before the order to build it. The super conductor has the real one.
 _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flavor(vcpus=1, memory_mb=1))
+
+
+# Built once: it takes SQLAlchemy longer to build a statement than to run it.
+_KNOWN = select(cell_instances.c.uuid).where(
+    cell_instances.c.cell_uuid == bindparam("cell_uuid"),
+    cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
+)
+_NEW = NewRows(cell_instances, created_at=0.0, updated_at=0.0)
+_CHANGES = AlikeChanges(cell_instances, cell_instances.c.uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +84,11 @@ class CellRecords(AttemptRecords):
 
     def known(self, connection: Connection, uuids: Collection[str]) -> set[str]:
         """Return the uuids that have a record, those of deleted instances included."""
-        column = cell_instances.c.uuid
-        return set(connection.scalars(select(column).where(self._in(cell_instances), column.in_(uuids))))
+        return set(connection.scalars(_KNOWN, {"cell_uuid": self.cell_uuid, "uuids": list(uuids)}))
 
-    def add(self, connection: Connection, new: Collection[NewInstance], at: now | float) -> set[str]:
+    def add(self, connection: Connection, new: Collection[NewInstance]) -> set[str]:
         """Insert instances, each with its first attempt on the host that is claimed for it.
 
-        :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
         :return: the names of those hosts that are returning.
         :raises RequestInProgress: another transaction has recorded one of them just now.
         """
@@ -93,8 +101,8 @@ class CellRecords(AttemptRecords):
             place = {"host": first.service_host, "claim_id": first.claim_id}
             instances.append({"uuid": build.instance_uuid, "request_id": request_id, **place, **stored})
             attempts.append(attempt_row(build.instance_uuid, first, attempt_id, 1, first.claim_id))
-        self._insert_instances(connection, instances, at, state="building", attempt_number=1)
-        lives = self._insert_attempts(connection, attempts, at, state="starting", guest_gone=False)
+        self._insert_instances(connection, instances, state="building", attempt_number=1)
+        lives = self._insert_attempts(connection, attempts, state="starting", guest_gone=False)
         return {host for host, life in lives.items() if life.is_returning}
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
@@ -103,7 +111,7 @@ class CellRecords(AttemptRecords):
         :raises RequestInProgress: another transaction has recorded it just now.
         """
         row = {"uuid": uuid, "request_id": request_id}
-        self._insert_instances(connection, [row], now(), state="deleting", attempt_number=0)
+        self._insert_instances(connection, [row], state="deleting", attempt_number=0)
 
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock an instance and return it. Every transaction about an instance begins with this lock."""
@@ -190,11 +198,7 @@ class CellRecords(AttemptRecords):
         """Update columns of instances alike; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
-        connection.execute(
-            cell_instances.update()
-            .where(self._in(cell_instances), cell_instances.c.uuid.in_(sorted(uuids)))
-            .values(**encoded(values), updated_at=now())
-        )
+        _CHANGES.execute(connection, self.cell_uuid, uuids, encoded(values))
 
     def show(self, connection: Connection, uuids: Collection[str], *, with_request: bool = False) -> list[Instance]:
         """Return instances as they are shown to an operator, each with all its attempts; an unknown one is left out.
@@ -228,22 +232,12 @@ class CellRecords(AttemptRecords):
         self,
         connection: Connection,
         rows: Sequence[dict[str, Any]],
-        at: now | float,
         *,
         state: InstanceState,
         attempt_number: int,
     ) -> None:
         try:
-            connection.execute(
-                cell_instances.insert().values(
-                    cell_uuid=self.cell_uuid,
-                    state=state,
-                    attempt_number=attempt_number,
-                    created_at=at,
-                    updated_at=at,
-                ),
-                rows,
-            )
+            _NEW.insert(connection, rows, cell_uuid=self.cell_uuid, state=state, attempt_number=attempt_number)
         except exc.IntegrityError as fault:
             raise errors.RequestInProgress(request_id=rows[0]["request_id"]) from fault
 

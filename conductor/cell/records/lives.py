@@ -7,7 +7,7 @@ the message compares the two, so that a list from an earlier life proves nothing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
 from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
@@ -22,6 +22,12 @@ class Life:
 
 
 _UNKNOWN = Life()
+# Built once: it takes SQLAlchemy longer to build a query than to run it.
+_PRESENT = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_returning).where(
+    cell_hosts.c.cell_uuid == bindparam("cell_uuid"),
+    cell_hosts.c.service_host.in_(bindparam("hosts", expanding=True)),
+)
+_LOCKED = _PRESENT.with_for_update()
 
 
 class HostLives:
@@ -35,11 +41,10 @@ class HostLives:
 
         :param lock: keep these hosts from beginning another life before the transaction ends.
         """
-        columns = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_returning)
-        query = columns.where(self._here(), cell_hosts.c.service_host.in_(hosts))
         found: dict[str, Life] = {}
         # A service host may have several nodes, with a row each.
-        for host, number, is_returning in connection.execute(query.with_for_update() if lock else query):
+        named = {"cell_uuid": self._cell_uuid, "hosts": list(hosts)}
+        for host, number, is_returning in connection.execute(_LOCKED if lock else _PRESENT, named):
             known = found.get(host, _UNKNOWN)
             found[host] = Life(max(known.number, number), known.is_returning or is_returning)
         return found

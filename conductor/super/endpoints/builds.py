@@ -1,12 +1,12 @@
 """Serve the orders to build and to delete instances: record an operation, and leave it to the worker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from conductor.engine.order_requests import SharedOrder
+from conductor.engine.order_requests import OrderPlan, SharedOrder
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
@@ -14,8 +14,8 @@ from conductor.super.records.instances import NewInstances
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
 from moorage import errors, ids
-from moorage.bus.bus import serves
-from moorage.db.columns import now
+from moorage.batches import BatchItem
+from moorage.bus.bus import serves, serves_many
 from moorage.messages import BuildInstances, DeleteInstance, Done
 
 
@@ -29,14 +29,23 @@ class SuperOrders(SuperPart):
         :raises InvalidRequest: an instance is there twice, a name is missing or is a uuid, or the build needs more
             hosts than one answer can name.
         """
+        return self._super.requests.once_together(message, self._plan(message))
+
+    @serves_many(BuildInstances)
+    def build_many(self, calls: Sequence[BatchItem[BuildInstances, list[str]]]) -> list[Callable[[], list[str]] | None]:
+        """Carry out orders that came in one message, as :meth:`build_instances` does each of them."""
+        return self._super.requests.many_together(calls, self._plan)
+
+    def _plan(self, message: BuildInstances) -> OrderPlan:
+        """Check an order to build, and return how it is recorded."""
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         _check_names(message)
         SuperBuilds(self._super).first_step(uuids)  # refuses what needs too many hosts, before anything is recorded
-        return self._super.requests.once_together(message, list(uuids), len(uuids), self._record)
+        return OrderPlan(list(uuids), len(uuids), self._record)
 
-    def _record(self, connection: Connection, orders: Sequence[SharedOrder], at: now | float) -> list[list[Operation]]:
+    def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
         """Record the instances of orders to build, and for each order the operation that builds them."""
         instances, operations = [], []
         for order in orders:
@@ -46,8 +55,8 @@ class SuperOrders(SuperPart):
             new = NewOperation(ids.derived(request_id, "build"), BUILD, request_id, "select", payload, spec)
             instances.append(NewInstances(uuids, spec, new.uuid, request_id, message.names))
             operations.append((new, order.origin))
-        super_records.add(connection, instances, at)
-        return [[begun] for begun in self._super.operations.begin_all(connection, operations, at)]
+        super_records.add(connection, instances)
+        return [[begun] for begun in self._super.operations.begin_all(connection, operations)]
 
     @serves(DeleteInstance)
     def delete_instance(self, message: DeleteInstance) -> Done:

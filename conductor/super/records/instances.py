@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, exc, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, exc, select
 
 from conductor.engine.rows import document, encoded, of_row, text
 from conductor.engine.steps import MOVE, UNSHELVE
@@ -12,9 +12,33 @@ from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
 from moorage import errors
 from moorage.db.columns import now
+from moorage.db.new_rows import NewRows
 from moorage.messages import InstanceBuild, ListInstances
 from moorage.model import Explanation, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
+
+_NEW = NewRows(instances, created_at=0.0, updated_at=0.0)
+# Built once: it takes SQLAlchemy longer to build a statement than to run it.
+_LOCKED = (
+    select(instances.c.uuid, instances.c.state, instances.c.cell_uuid, instances.c.operation_uuid)
+    .where(instances.c.uuid.in_(bindparam("uuids", expanding=True)))
+    .order_by(instances.c.id)
+    .with_for_update()
+)
+_SELECTED = (
+    instances.update()
+    .where(instances.c.uuid == bindparam("instance"))
+    .values(cell_uuid=bindparam("to_cell"), selections=bindparam("to_selections"), updated_at=now())
+)
+_HANDED_OVER = (
+    instances.update()
+    .where(
+        instances.c.operation_uuid.in_(bindparam("operation_uuids", expanding=True)),
+        instances.c.cell_uuid == bindparam("cell"),
+        instances.c.selections.is_not(None),
+    )
+    .values(handed_over=True, selections=None, reason=None, updated_at=now())
+)
 
 
 class NewInstances(NamedTuple):
@@ -28,10 +52,9 @@ class NewInstances(NamedTuple):
     names: Sequence[str] = ()
 
 
-def add(connection: Connection, new: Collection[NewInstances], at: now | float) -> None:
+def add(connection: Connection, new: Collection[NewInstances]) -> None:
     """Record instances to be built.
 
-    :param at: the time of the transaction, see :func:`~moorage.db.columns.moment`.
     :raises AlreadyExists: one of the uuids is on record, deleted instances included.
     """
     rows = []
@@ -45,9 +68,8 @@ def add(connection: Connection, new: Collection[NewInstances], at: now | float) 
         }
         names: Sequence[str | None] = each.names or [None] * len(each.uuids)
         rows += [{"uuid": uuid, "name": name, **same} for uuid, name in zip(each.uuids, names, strict=True)]
-    statement = instances.insert().values(state="building", handed_over=False, created_at=at, updated_at=at)
     try:
-        connection.execute(statement, rows)
+        _NEW.insert(connection, rows, state="building", handed_over=False)
     except exc.IntegrityError as fault:
         uuids = [uuid for each in new for uuid in each.uuids]
         raise errors.AlreadyExists(kind="instance", name=_first_known(connection, uuids)) from fault
@@ -94,12 +116,7 @@ class LockedInstance(NamedTuple):
 
 def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInstance]:
     """Lock instances in the order of their ids, so that no two transactions deadlock, and return them by uuid."""
-    rows = connection.execute(
-        select(instances.c.uuid, instances.c.state, instances.c.cell_uuid, instances.c.operation_uuid)
-        .where(instances.c.uuid.in_(uuids))
-        .order_by(instances.c.id)
-        .with_for_update()
-    )
+    rows = connection.execute(_LOCKED, {"uuids": list(uuids)})
     return {row.uuid: LockedInstance(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
 
 
@@ -116,9 +133,13 @@ def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
     """Record the selections of instances, and with them their cells, to which they may be sent from now on."""
-    for uuid, selections in chosen.items():
-        encoded_list = msgspec.json.encode(list(selections))
-        _change(connection, instances.c.uuid == uuid, cell_uuid=selections[0].cell_uuid, selections=encoded_list)
+    if not chosen:
+        return
+    rows = [
+        {"instance": uuid, "to_cell": found[0].cell_uuid, "to_selections": msgspec.json.encode(list(found))}
+        for uuid, found in chosen.items()
+    ]
+    connection.execute(_SELECTED, rows)
 
 
 def fail(
@@ -180,9 +201,9 @@ def _by_cell(builds: Iterable[tuple[str, InstanceBuild]]) -> dict[str, tuple[Ins
     return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in found.items()}
 
 
-def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> None:
-    """Record that a cell has the builds of an operation."""
-    _change(connection, *_given_to(operation_uuid, cell_uuid), handed_over=True, selections=None, reason=None)
+def handed_over(connection: Connection, operation_uuids: Collection[str], cell_uuid: str) -> None:
+    """Record that a cell has the builds of operations."""
+    connection.execute(_HANDED_OVER, {"operation_uuids": sorted(operation_uuids), "cell": cell_uuid})
 
 
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:

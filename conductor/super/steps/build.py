@@ -9,15 +9,16 @@ A request for several instances is all or nothing, and is sent until it is answe
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import field, structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
 from conductor.engine.bulkheads import Postponed
-from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, step
+from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node
@@ -61,6 +62,27 @@ class HandOverStep(Value, frozen=True, kw_only=True):
 
     release: tuple[str, ...] = ()
     reason: str | None = None
+
+
+class _Selected(NamedTuple):
+    """The answer of the scheduler to the request of one operation."""
+
+    payload: SelectStep
+    spec: RequestSpec
+    answer: Sequence[Sequence[Selection]]
+
+    @property
+    def placed(self) -> dict[str, Sequence[Selection]]:
+        """The selections of each instance."""
+        return dict(zip(self.payload.instance_uuids, self.answer, strict=True))
+
+
+class _HandedOver(NamedTuple):
+    """The cells that have taken all builds of one operation."""
+
+    operation_uuid: str
+    cells: Collection[str]
+    payload: HandOverStep
 
 
 class SuperBuilds(SuperPart):
@@ -114,7 +136,7 @@ class SuperBuilds(SuperPart):
             if not claimed.released:
                 others = len(alternates)
                 LOG.info("Instance %s is placed on host %s, with %d alternate(s)", uuid, claimed.service_host, others)
-        return partial(self._selected, self._doubt(operation, payload), spec, answer)
+        return SharedCommit(self._selected, _Selected(self._doubt(operation, payload), spec, answer))
 
     def _on_its_node(
         self, operation: Operation, payload: SelectStep, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
@@ -134,38 +156,44 @@ class SuperBuilds(SuperPart):
         """Return the payload, marked as doubtful if the request may have been sent before without an answer."""
         return structs.replace(payload, doubtful=payload.doubtful or operation.is_repeated)
 
-    def _selected(
-        self,
-        payload: SelectStep,
-        spec: RequestSpec,
-        answer: Sequence[Sequence[Selection]],
-        connection: Connection,
-    ) -> Outcome:
+    def _selected(self, connection: Connection, selected: Sequence["_Selected"]) -> list[Outcome]:
         """Record the selections of instances that are still wanted; ask again for those whose claim was released.
 
         An instance whose deletion is on record is left out: its deletion finds no cell in the record, and releases the
         claim for good, before or after this.
         """
+        placed = {uuid: found for each in selected for uuid, found in each.placed.items()}
         # Lock first: an order to delete one of them comes wholly before this transaction or wholly after it.
-        wanted = _building(connection, payload.instance_uuids)
+        wanted = _building(connection, placed)
         # A claim that the reconciler was answered about as not wanted must not be used any more.
-        claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
+        claims = [found[0].claim_id for found in placed.values() if found[0].claim_id is not None]
         revoked = self._super.revoked_claims.among(connection, claims)
         chosen = {
-            uuid: selections
-            for uuid, selections in zip(payload.instance_uuids, answer, strict=True)
-            if uuid in wanted and not selections[0].released and selections[0].claim_id not in revoked
+            uuid: found
+            for uuid, found in placed.items()
+            if uuid in wanted and not found[0].released and found[0].claim_id not in revoked
         }
         super_records.select_for(connection, chosen)
+        return [self._after_selection(connection, each, wanted, chosen) for each in selected]
+
+    def _after_selection(
+        self,
+        connection: Connection,
+        selected: "_Selected",
+        wanted: Collection[str],
+        chosen: Mapping[str, Sequence[Selection]],
+    ) -> Outcome:
+        payload = selected.payload
         missing = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid not in chosen]
         if missing:
             # Their consumers exist since the released claim: the next request must name their generations.
             payload = structs.replace(
-                payload, generations=payload.generations | _generations_after_release(answer, payload)
+                payload, generations=payload.generations | _generations_after_release(selected.answer, payload)
             )
             return self._ask_again(connection, payload, missing, errors.ClaimContention(tries=payload.lost + 1))
+        of_operation = {uuid: chosen[uuid] for uuid in payload.instance_uuids if uuid in chosen}
         # The first request is for all instances: there are no selections of earlier ones to hand over too.
-        builds = super_records.builds_of(spec, chosen) if payload.number == 1 else None
+        builds = super_records.builds_of(selected.spec, of_operation) if payload.number == 1 else None
         return Next("hand_over", HandOverStep(), carried=builds)
 
     def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
@@ -257,6 +285,10 @@ class SuperBuilds(SuperPart):
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
+        if not faults and not operation.is_repeated:
+            return SharedCommit(
+                self._all_handed_over, _HandedOver(operation.uuid, builds, operation.read(HandOverStep))
+            )
         return lambda connection: self._handed_over(connection, operation, builds, faults)
 
     def _give(
@@ -274,6 +306,19 @@ class SuperBuilds(SuperPart):
         LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(builds))
         return {}
 
+    @staticmethod
+    def _all_handed_over(connection: Connection, handed: Sequence["_HandedOver"]) -> list[Outcome]:
+        """Record builds that cells have taken at the first sending of each."""
+        by_cell: dict[str, list[str]] = {}
+        for each in handed:
+            for cell_uuid in each.cells:
+                by_cell.setdefault(cell_uuid, []).append(each.operation_uuid)
+        for cell_uuid, operation_uuids in sorted(by_cell.items()):
+            super_records.handed_over(connection, operation_uuids, cell_uuid)
+        return [
+            Next("release", each.payload) if each.payload.release else Ended(each.payload.reason) for each in handed
+        ]
+
     def _handed_over(
         self,
         connection: Connection,
@@ -287,7 +332,7 @@ class SuperBuilds(SuperPart):
             fault = faults.get(cell_uuid)
             uuids = [build.instance_uuid for build in of_cell]
             if fault is None:
-                super_records.handed_over(connection, operation.uuid, cell_uuid)
+                super_records.handed_over(connection, [operation.uuid], cell_uuid)
             elif was_refused(fault) and not operation.is_repeated:
                 # The cell has refused the only sending there was, so it has none of the instances.
                 reason = str(fault)

@@ -20,6 +20,11 @@ from moorage import errors
 from moorage.cli.command import Configured, argument, one_of, positive, shown
 from moorage.messages.wire import encode
 
+#: The builds that an agent works on at a time by default.
+_LEAST_WORKERS = 8
+#: The most that one has in a benchmark. Arbitrary: each is a thread.
+_MOST_WORKERS = 256
+
 
 class _OverRpc(OnServers, ShowOne):
     """The options of the benchmarks that ask services over RPC."""
@@ -126,11 +131,13 @@ class BenchBuild(_OverRpc):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
+        in_flight = arguments.clients * arguments.per_order
         measured, shared = self.measured(
             arguments,
             {
                 "fake_driver": {**host_settings(None, nested=False), "fail_rate": arguments.fail_rate},
-                "compute": {"report_interval": 5.0},
+                # One agent plays all hosts, which would have agents of their own: it is not to be the narrow place.
+                "compute": {"report_interval": 5.0, "workers": min(max(_LEAST_WORKERS, in_flight), _MOST_WORKERS)},
                 "conductor": {"report_interval": 5.0},
             },
             Request(),

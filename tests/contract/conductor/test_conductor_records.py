@@ -428,7 +428,7 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
     chosen = {uuid: [selected(cells[number % 2])] for number, uuid in enumerate(uuids)}
 
     def work(connection: Connection) -> None:
-        super_records.add(connection, [NewInstances(uuids, SPEC, operation, "req")], now())
+        super_records.add(connection, [NewInstances(uuids, SPEC, operation, "req")])
         super_records.select_for(connection, chosen)
 
     database.write(work)
@@ -440,7 +440,7 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
     assert database.read(lambda connection: super_records.to_hand_over(connection, operation)) == before
     assert [build.instance_uuid for build in before[cells[0]]] == [uuids[0], uuids[2]]
 
-    database.write(lambda connection: super_records.handed_over(connection, operation, cells[0]))
+    database.write(lambda connection: super_records.handed_over(connection, [operation], cells[0]))
 
     assert set(database.read(lambda connection: super_records.to_hand_over(connection, operation))) == {cells[1]}
     assert database.read(lambda connection: super_records.read(connection, uuids[0])).state == "deleting"
@@ -452,7 +452,7 @@ def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(databas
         records = CellRecords(cell)
         build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(cell),))
         new = NewInstance(ids.fresh(), build, "req")
-        database.write(lambda connection, records=records, new=new: records.add(connection, [new], now()))
+        database.write(lambda connection, records=records, new=new: records.add(connection, [new]))
         with pytest.raises(errors.RequestInProgress):
             database.write(lambda connection, records=records: records.add_deleting(connection, uuid, "req"))
         [shown] = database.read(lambda connection, records=records: records.show(connection, [uuid]))

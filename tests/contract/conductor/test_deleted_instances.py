@@ -23,7 +23,6 @@ from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.records.instances import NewInstances
 from moorage import errors, ids
-from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Instance
@@ -65,7 +64,7 @@ def ordered(database: Database, state: str, cell_uuid: str | None = CELL_UUID) -
     uuid = ids.fresh()
 
     def work(connection: Any) -> None:
-        super_records.add(connection, [NewInstances([uuid], SPEC, ids.fresh(), ids.fresh())], now())
+        super_records.add(connection, [NewInstances([uuid], SPEC, ids.fresh(), ids.fresh())])
         connection.execute(
             conductor_instances.update()
             .where(conductor_instances.c.uuid == uuid)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from sqlalchemy import event, select
 from support.conductor.record_builders import SPEC, records_database, selected  # noqa: F401 - a fixture
 
 from conductor.cell.attempt_sequence import AttemptSequences
+from conductor.cell.endpoints.gates import CellGates
 from conductor.cell.gates import Gates
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.instances import CellRecords, NewInstance
@@ -22,7 +24,7 @@ from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Superseded, Wait
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
-from moorage.db.columns import now
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 
@@ -69,6 +71,10 @@ class Cell:
         )
         sequences = AttemptSequences(self.records, MigrationRecords(self.records))
         self.gates = Gates(database, self.records, sequences, self.operations)
+        #: The claims that the store was called for.
+        self.accepted: list[str] = []
+        store = SimpleNamespace(call=lambda message: self.accepted.append(message.claim_id))
+        self.endpoint = CellGates(cast(Any, SimpleNamespace(gates=self.gates, placement_client=store)))
 
     def build(self, story: str) -> Built:
         """Record an instance whose host has been ordered to start it, and what else the story tells."""
@@ -80,7 +86,7 @@ class Cell:
         build = InstanceBuild(instance_uuid=built.uuid, request_spec=SPEC, selections=(first,))
 
         def work(connection: Any) -> None:
-            self.records.add(connection, [NewInstance(built.attempt_id, build, "req")], now())
+            self.records.add(connection, [NewInstance(built.attempt_id, build, "req")])
             self.operations.begin(connection, [new], "req")
             match story:
                 case "accepted":
@@ -207,6 +213,56 @@ def test_what_comes_together_gets_the_answers_and_leaves_the_records_of_single_c
 
     assert [outcome(call) for call in made] == expected
     assert [one.state(built) for built in shared] == [other.state(built) for built in single]
+
+
+def of_one_message(handler: Callable[[Any], Any], messages: Sequence[object]) -> list[object]:
+    """Have messages handled that came in one message, and return the answer of each or the type of its error."""
+    calls: list[BatchItem[Any, Any]] = [BatchItem(message) for message in messages]
+    found: list[object] = []
+    for call, remaining in zip(calls, handler(calls), strict=True):
+        if remaining is not None:
+            call.do(lambda _message, remaining=remaining: remaining())  # type: ignore[misc]
+        found.append(alone(call.outcome))
+    return found
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=8),
+    gate=st.sampled_from(("accept", "finish")),
+    twice=st.booleans(),
+)
+def test_what_comes_in_one_message_gets_the_answers_and_leaves_the_records_of_single_calls(
+    database: Database, stories: list[str], gate: str, twice: bool
+) -> None:
+    one, other = Cell(database), Cell(database)
+    times = 2 if twice else 1
+    many, single = [one.build(story) for story in stories], [other.build(story) for story in stories]
+
+    if gate == "accept":
+        made = of_one_message(one.endpoint.accept_many, [built.accept() for built in many * times])
+        expected = [alone(lambda built=built: other.endpoint.accept_claim(built.accept())) for built in single * times]  # type: ignore[misc]
+    else:
+        made = of_one_message(one.endpoint.finish_many, [built.finished() for built in many * times])
+        expected = [
+            alone(lambda built=built: other.endpoint.build_finished(built.finished())) for built in single * times
+        ]  # type: ignore[misc]
+
+    assert made == expected
+    assert len(one.accepted) == len(other.accepted)
+    assert [one.state(built) for built in many] == [other.state(built) for built in single]
+
+
+def test_builds_whose_ends_come_in_one_message_cost_as_many_statements_as_one(database: Database) -> None:
+    cell = Cell(database)
+    [one, *builds] = [cell.build("well") for _ in range(9)]
+    with transactions(database) as first:
+        cell.endpoint.build_finished(one.finished())
+    with transactions(database) as seen:
+        of_one_message(cell.endpoint.finish_many, [built.finished() for built in builds])
+
+    assert len(seen) == len(first)
+    assert {cell.state(built)[0] for built in builds} == {"active"}
 
 
 def test_on_a_returning_host_no_attempt_passes_the_first_gate_and_one_that_runs_passes_the_second(

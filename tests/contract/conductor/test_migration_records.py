@@ -21,7 +21,6 @@ from conductor.super.records.instances import NewInstances
 from conductor.super.steps.delete import SuperDeletes
 from conductor.super.steps.move import PrepareMoveStep
 from moorage import errors, ids
-from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
 from moorage.model import Flavor, RequestSpec
@@ -48,9 +47,7 @@ def operations(database: Database) -> Operations:
 
 def instance(database: Database) -> str:
     uuid = ids.fresh()
-    database.write(
-        lambda connection: super_records.add(connection, [NewInstances([uuid], SPEC, ids.fresh(), "built")], now())
-    )
+    database.write(lambda connection: super_records.add(connection, [NewInstances([uuid], SPEC, ids.fresh(), "built")]))
     return uuid
 
 

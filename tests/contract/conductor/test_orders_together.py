@@ -35,6 +35,7 @@ from conductor.schema import (
 )
 from conductor.super.endpoints.builds import SuperOrders
 from moorage import ids
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.messages import BuildInCell, BuildInstances, InstanceBuild
 from moorage.messages.wire import Mutation
@@ -159,6 +160,20 @@ def build(stage: Stage, message: Mutation[Any]) -> object:
         return type(fault)
 
 
+def build_many(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
+    """Give orders that came in one message, and return the answer of each or the type of its error."""
+    calls: list[BatchItem[Any, Any]] = [BatchItem(message) for message in messages]
+    found: list[object] = []
+    for call, alone in zip(calls, stage.endpoint.build_many(cast(Any, calls)), strict=True):
+        if alone is not None:
+            call.do(lambda _message, alone=alone: alone())  # type: ignore[misc]
+        try:
+            found.append(call.outcome())
+        except Exception as fault:  # noqa: BLE001 - compared
+            found.append(type(fault))
+    return found
+
+
 @contextmanager
 def held_up(stage: Stage, calls: Sequence[Callable[[], object]]) -> Iterator[list["Future[object]"]]:
     """Make all calls while another order is being recorded; the first of them is begun when the block is over."""
@@ -209,11 +224,39 @@ def test_orders_that_come_together_are_recorded_as_they_would_be_alone(stage: St
     others = [message for story in stories for message in tell(stage, story)]
     alone = [build(stage, message) for message in others]
 
-    def shape(outcomes: Sequence[object]) -> list[object]:
-        return [len(outcome) if isinstance(outcome, list) else outcome for outcome in outcomes]
+    assert shape(together) == shape(alone)
+    assert on_record(stage, messages) == on_record(stage, others)
+
+
+def shape(outcomes: Sequence[object]) -> list[object]:
+    return [len(outcome) if isinstance(outcome, list) else outcome for outcome in outcomes]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=6))
+def test_orders_of_one_message_are_recorded_as_they_would_be_alone(stage: Stage, stories: list[str]) -> None:
+    messages = [message for story in stories for message in tell(stage, story)]
+    together = build_many(stage, messages)
+    others = [message for story in stories for message in tell(stage, story)]
+    alone = [build(stage, message) for message in others]
 
     assert shape(together) == shape(alone)
     assert on_record(stage, messages) == on_record(stage, others)
+
+
+def test_orders_of_one_message_cost_the_statements_of_one(stage: Stage) -> None:
+    messages = [stage.order([ids.fresh()], ids.fresh()) for _ in range(4)]
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement.split()[0])
+
+    event.listen(stage.database.engine, "after_cursor_execute", note)
+    results = build_many(stage, messages)
+    event.remove(stage.database.engine, "after_cursor_execute", note)
+
+    assert not [result for result in results if isinstance(result, type)]
+    assert tuple(kind for kind in statements if kind != "BEGIN") == stage.statements
 
 
 def test_orders_that_come_together_cost_the_statements_of_one(stage: Stage) -> None:

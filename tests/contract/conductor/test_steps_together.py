@@ -1,7 +1,7 @@
 """Outcomes of steps that are recorded together: each is recorded, or superseded, as it would be alone."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -12,7 +12,20 @@ from support.conductor.record_builders import begin, records_database  # noqa: F
 from support.moorage.queued_calls import queue
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation, Outcome, Retry, Wait
+from conductor.engine.steps import (
+    BUILD,
+    Backoff,
+    Ended,
+    NewOperation,
+    Next,
+    NoPayload,
+    Operation,
+    Outcome,
+    Retry,
+    SharedCommit,
+    Superseded,
+    Wait,
+)
 from conductor.schema import conductor_operations
 from moorage import ids
 from moorage.db.database import Database
@@ -147,3 +160,35 @@ def test_steps_that_change_alike_are_recorded_by_one_statement(database: Databas
     # The first, which holds the others up, and the one for these.
     assert statements.count("UPDATE") == 2
     assert {row(database, operation)[:2] for operation in begun} == {("three", 2)}
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_results_of_one_kind_are_written_together_and_each_alone_if_one_is_overtaken(
+    database: Database, is_overtaken: bool
+) -> None:
+    operations = of(database)
+    begun = [begin(database, operations, f"subject-{number}") for number in range(4)]
+    written: list[list[str]] = []
+
+    def record(_connection: Connection, results: Sequence[str]) -> list[Outcome]:
+        written.append(list(results))
+        return [Next("two", NoPayload()) for _ in results]
+
+    def advance(operation: Operation) -> Operation | None:
+        return operations.advance(operation, SharedCommit(record, operation.subject), noted.append)
+
+    noted: list[Outcome] = []
+    if is_overtaken:
+        database.write(lambda connection: operations.end_pending(connection, ["subject-2"], BUILD))
+    made = held_up(operations, database, [lambda each=each: advance(each) for each in begun])  # type: ignore[misc]
+
+    names = [each.subject for each in begun]
+    assert written[0] == names
+    expected: list[object] = [("two", 2, 0)] * 4
+    if is_overtaken:
+        expected[2] = Superseded
+        assert sorted(written[1:]) == [[name] for name in names]
+    else:
+        assert written == [names]
+        assert noted == [Next("two", NoPayload())] * 4
+    assert [ending(call) for call in made] == expected

@@ -21,8 +21,8 @@ COSTS_TIME = (
         promise=10,
         lost="A conductor that was thought dead goes on with what another one has taken over.",
         module="conductor.engine.leases",
-        line="                table.lease_number == operation.lease_number,",
-        broken="                table.lease_number == table.lease_number,",
+        line="            table.lease_number == operation.lease_number,",
+        broken="            table.lease_number == table.lease_number,",
         tests=(_RECORDS + "test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it",),
     ),
     Break(

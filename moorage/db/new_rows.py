@@ -1,0 +1,85 @@
+"""Insert many rows by one statement with one set of parameters, with the database's clock where they have times.
+
+SQLAlchemy prepares the parameters of each row by itself, which takes three times as long as the driver needs for a row;
+and PyMySQL sends many rows as one statement only if all their values are parameters, none of them the clock.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from moorage.db.columns import now
+
+#: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
+_MOST_PARAMETERS = 30_000
+#: The most bytes of one statement's documents. Arbitrary: a small part of what MySQL and MariaDB take.
+_MOST_BYTES = 2**20
+
+
+class NewRows:
+    """Inserts rows into a table whose columns of times are set by the database's clock.
+
+    :param after: for each of these columns, the seconds after the time of the statement.
+    """
+
+    def __init__(self, table: Table, **after: float) -> None:
+        self._table = table
+        self._after = tuple(after.items())
+        self._defaults = {
+            column.name: column.default.arg
+            for column in table.c
+            if isinstance(column.default, ScalarElementColumnDefault) and column.name not in after
+        }
+
+    def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]], **same: Any) -> None:
+        """Insert rows that name the same columns; whatever they have in columns of times is ignored.
+
+        No type of SQLAlchemy converts a value: they are numbers, texts, bytes and nulls as the driver takes them.
+
+        :param same: the columns that are the same in all rows.
+        """
+        if not rows:
+            return
+        times = dict(self._after)
+        given = [name for name in rows[0] if name not in times]
+        constant = {name: value for name, value in (self._defaults | same).items() if name not in rows[0]}
+        columns = (*given, *constant)
+        for part in _parts(rows, _MOST_PARAMETERS // len(columns)):
+            values = [value for row in part for value in (*[row[name] for name in given], *constant.values())]
+            statement = _statement(connection.dialect, self._table, columns, self._after, len(part))
+            connection.exec_driver_sql(statement, tuple(values))
+
+
+def _parts(rows: Sequence[Mapping[str, Any]], most: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yield the rows in parts that fit into one statement."""
+    part: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        length = sum(len(value) for value in row.values() if isinstance(value, bytes))
+        if part and (len(part) == most or size + length > _MOST_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += length
+    yield part
+
+
+@lru_cache(maxsize=2000)
+def _statement(
+    dialect: Dialect, table: Table, columns: tuple[str, ...], after: tuple[tuple[str, float], ...], rows: int
+) -> str:
+    """Return the statement that inserts so many rows.
+
+    INSERT INTO table (a, created_at, due_at) VALUES (%s, clock, clock + 60.0), (%s, clock, clock + 60.0), ...
+    """
+    quoted = dialect.identifier_preparer
+    names = ", ".join(quoted.format_column(table.c[name]) for name in (*columns, *dict(after)))
+    mark = "?" if dialect.paramstyle == "qmark" else "%s"
+    clock = str(now().compile(dialect=dialect))
+    times = [f"{clock} + {seconds!r}" if seconds else clock for _, seconds in after]
+    values = f"({', '.join([mark] * len(columns) + times)})"
+    head = f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES "  # noqa: S608 - of names in the schema alone
+    return head + ", ".join([values] * rows)
