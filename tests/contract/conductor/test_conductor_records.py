@@ -407,7 +407,7 @@ def test_a_step_waits_for_room_once_whatever_comes_after_it(database: Database) 
 def test_an_instance_is_recorded_once(database: Database) -> None:
     uuid = ids.fresh()
     add: Callable[[Connection], None] = lambda connection: super_records.add(  # noqa: E731
-        connection, [NewInstances([uuid], SPEC, ids.fresh(), "req")], now()
+        connection, [NewInstances([uuid], SPEC, ids.fresh(), "req")]
     )
     database.write(add)
     with pytest.raises(errors.AlreadyExists, match=uuid):
@@ -415,7 +415,7 @@ def test_an_instance_is_recorded_once(database: Database) -> None:
     with pytest.raises(errors.AlreadyExists, match=uuid):
         database.write(
             lambda connection: super_records.add(
-                connection, [NewInstances([ids.fresh(), uuid], SPEC, ids.fresh(), "another")], now()
+                connection, [NewInstances([ids.fresh(), uuid], SPEC, ids.fresh(), "another")]
             )
         )
     assert database.read(lambda connection: super_records.read(connection, uuid)).flavor == SPEC.flavor

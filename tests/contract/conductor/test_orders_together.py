@@ -66,8 +66,8 @@ class Super:
     """The super conductor's endpoint with the records of its schema."""
 
     instances, operations_table = conductor_instances, conductor_operations
-    #: The statements of orders that share a transaction: the time; requests, instances, operations.
-    statements = ("SELECT", "INSERT", "INSERT", "INSERT")
+    #: The statements of orders that share a transaction: requests, instances, operations.
+    statements = ("INSERT", "INSERT", "INSERT")
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -90,7 +90,7 @@ class Cell:
 
     instances, operations_table = cell_instances, cell_operations
     #: As above; then the instances on record, revoked claims, and the lives of hosts are read, and attempts written.
-    statements = ("SELECT", "INSERT", "SELECT", "SELECT", "INSERT", "SELECT", "INSERT", "INSERT")
+    statements = ("INSERT", "SELECT", "SELECT", "INSERT", "SELECT", "INSERT", "INSERT")
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -10,7 +10,6 @@ from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, NewOperation, NoPayload, Operation
 from conductor.schema import CELL, CONDUCTOR
 from moorage import ids
-from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
@@ -59,5 +58,5 @@ def built(database: Database) -> tuple[str, str]:
     """Record an instance of the cell whose first attempt holds a claim; return both ids."""
     uuid, attempt_id = ids.fresh(), ids.fresh()
     build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(CELL_UUID),))
-    database.write(lambda connection: RECORDS.add(connection, [NewInstance(attempt_id, build, "req")], now()))
+    database.write(lambda connection: RECORDS.add(connection, [NewInstance(attempt_id, build, "req")]))
     return uuid, attempt_id
