@@ -82,4 +82,4 @@ def _statement(
     times = [f"{clock} + {seconds!r}" if seconds else clock for _, seconds in after]
     values = f"({', '.join([mark] * len(columns) + times)})"
     head = f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES "  # noqa: S608 - of names in the schema alone
-    return head + ", ".join([values] * rows)
+    return head + ",".join([values] * rows)
