@@ -60,6 +60,12 @@ class MySQLConnection(_Connection):
             ):
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def escape(self, obj: Any, mapping: Any = None) -> str:
+        """Return a value as SQL; numbers and nulls, which most values are, without PyMySQL's four calls for each."""
+        if obj.__class__ is int:
+            return str(obj)
+        return "NULL" if obj is None else super().escape(obj, mapping)
+
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         # TLS settings of the database's URL are left to PyMySQL.
         return super()._create_ssl_ctx(sslp) if sslp else _any_server()  # type: ignore[misc]
