@@ -56,7 +56,7 @@ class BatchItem(Generic[T, R]):
 
 
 class _Group:
-    """What one thread asks for at once: its items are carried out in one batch."""
+    """The items that one thread asks for at once; they are carried out in one batch."""
 
     __slots__ = ("items", "turn")
 

@@ -99,7 +99,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call is answered with: the encoded answer, or an error as the library sends it."""
+    """The outcome of a call: the encoded answer, or an error as the library sends it."""
 
     result: Any = None
     #: The class, the error and its traceback; null where there is none.

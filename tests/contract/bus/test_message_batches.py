@@ -4,14 +4,16 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from unittest import mock
 from uuid import uuid4
 
 import pytest
 
 from moorage import context, errors, ids
+from moorage.batches import BatchItem
 from moorage.bus import bus, message_batches, rabbit
 from moorage.config import options
 from moorage.messages import wire
@@ -33,6 +35,13 @@ class Slow(wire.Message[str], frozen=True, kw_only=True):
     may_be_batched = True
 
 
+class Listed(wire.Mutation[str], frozen=True, kw_only=True):
+    topic = "counter"
+    method = "listed"
+    may_be_batched = True
+    number: int
+
+
 class Counters:
     """Answers a number by its text, refuses one of three, and answers what is slow when it is told."""
 
@@ -41,6 +50,32 @@ class Counters:
         self.contexts: dict[int, tuple[str | None, float | None]] = {}
         self.entered = threading.Event()
         self.may_go_on = threading.Event()
+        #: The numbers that were handled together, by message.
+        self.lists: list[list[int]] = []
+        self.list_fails = False
+
+    @bus.serves(Listed)
+    def listed(self, message: Listed) -> str:
+        return self.number(Number(request_id=message.request_id, number=message.number))
+
+    @bus.serves_many(Listed)
+    def many_listed(self, calls: Sequence[BatchItem[Listed, str]]) -> list[Callable[[], str] | None]:
+        """Answer most numbers; one of five takes long, and is answered when it is told."""
+        self.lists.append([call.value.number for call in calls])
+        if self.list_fails:
+            raise errors.StoreUnavailable(schema="main", reason="it is away")
+        alone: list[Callable[[], str] | None] = []
+        for call in calls:
+            if call.value.number % 5 == 0:
+                alone.append(partial(self.at_last, call.value))
+            else:
+                alone.append(None)
+                call.do(self.listed)
+        return alone
+
+    def at_last(self, message: Listed) -> str:
+        assert self.may_go_on.wait(20)
+        return self.listed(message)
 
     @bus.serves(Number)
     def number(self, message: Number) -> str:
@@ -193,6 +228,67 @@ def test_when_the_servers_threads_all_hang_calls_end_in_time_and_the_next_ones_a
     assert is_right(100, hall.call(100))
     # What its callers had given up was not carried out later either.
     assert hall.counters.done == {100: 1}
+
+
+# --- Calls that arrive in one message and are handled by one thread ---------------------------------------------------
+
+
+def list_at_once(hall: Hall, numbers: range) -> dict[int, "Future[object]"]:
+    """Call with these numbers while a call of the same topic is under way, so that they travel together."""
+
+    def one(number: int) -> object:
+        try:
+            return hall.client.call(Listed(request_id=request_id(number), number=number), 20)
+        except errors.MoorageError as fault:
+            return fault
+
+    begin = threading.Barrier(len(numbers))
+
+    def together(number: int) -> object:
+        begin.wait(20)
+        return one(number)
+
+    return {number: hall.pool.submit(together, number) for number in numbers}
+
+
+def test_calls_of_one_message_are_handled_by_one_thread_and_each_has_its_own_answer_and_context(
+    on_rabbit: Hall,
+) -> None:
+    on_rabbit.counters.may_go_on.set()
+    for beginning in range(1, 5 * TOGETHER, TOGETHER):
+        made = list_at_once(on_rabbit, range(beginning, beginning + TOGETHER))
+        assert all(is_right(number, future.result(20)) for number, future in made.items())
+
+    counters = on_rabbit.counters
+    assert counters.done == Counter(range(1, 5 * TOGETHER + 1))
+    assert max(map(len, counters.lists)) > 2
+    for number, (seen, seconds) in counters.contexts.items():
+        assert seen == request_id(number)
+        assert seconds is not None
+        assert 0 < seconds <= 20
+
+
+def test_a_call_of_a_list_that_takes_long_holds_back_no_other_and_is_answered_in_the_end(on_rabbit: Hall) -> None:
+    made = list_at_once(on_rabbit, range(1, TOGETHER + 1))
+    for number in made:
+        if number % 5:
+            assert is_right(number, made[number].result(20))
+    long = [number for each in on_rabbit.counters.lists for number in each if number % 5 == 0]
+    assert long
+    assert not any(made[number].done() for number in long)
+    on_rabbit.counters.may_go_on.set()
+    assert all(is_right(number, made[number].result(20)) for number in long)
+    assert on_rabbit.counters.done == Counter(range(1, TOGETHER + 1))
+
+
+def test_an_error_of_the_handler_of_lists_is_the_error_of_each_call_of_that_list_alone(on_rabbit: Hall) -> None:
+    on_rabbit.counters.may_go_on.set()
+    on_rabbit.counters.list_fails = True
+    made = list_at_once(on_rabbit, range(1, TOGETHER + 1))
+    listed = [number for number, future in made.items() if isinstance(future.result(20), errors.StoreUnavailable)]
+    assert sorted(listed) == sorted(number for each in on_rabbit.counters.lists for number in each)
+    assert listed
+    assert all(is_right(number, made[number].result()) for number in made if number not in listed)
 
 
 # --- On the wire ------------------------------------------------------------------------------------------------------

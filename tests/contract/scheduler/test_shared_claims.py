@@ -11,11 +11,13 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from sqlalchemy import event, func, select
 from support.scheduler.builders import select as asked
 from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
 from moorage import context, errors
+from moorage.batches import BatchItem
 from moorage.ids import derived
 from moorage.messages import DeleteResourceProvider, SelectDestinations
 from moorage.model import Selection, ServerGroup
@@ -319,3 +321,41 @@ def stored_amounts(rig: Rig, nodes: set[str]) -> Counter[str]:
     query = query.where(allocations.c.resource_class_id == vcpu).group_by(resource_providers.c.uuid)
     rows = rig.database.read(lambda connection: connection.execute(query).all())
     return Counter({uuid: int(used) for uuid, used in rows if uuid in nodes})
+
+
+def test_requests_of_one_message_get_the_answers_and_errors_that_they_would_get_one_by_one(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    first, again, wrong, moving = named(4)
+    twice = structs.replace(wrong, instance_uuids=wrong.instance_uuids * 2)
+    explained = structs.replace(moving, explain=True)
+    too_large = asked(derived("too large"), vcpus=1_000_000)
+    repeated = structs.replace(first, request_id=derived("another id"))
+
+    calls = [BatchItem(message) for message in (first, again, first, twice, explained, too_large, repeated)]
+    alone = scheduler.endpoint.select_many(calls)
+    for call, decide in zip(calls, alone, strict=True):
+        if decide is not None:
+            call.do(lambda _message, decide=decide: decide())
+
+    def seen(call: BatchItem[SelectDestinations, Answers]) -> str:
+        try:
+            return f"claimed {len(call.outcome())}"
+        except errors.MoorageError as refusal:
+            return type(refusal).__name__
+
+    assert list(map(seen, calls)) == [
+        "claimed 1",
+        "claimed 1",
+        "claimed 1",
+        "InvalidRequest",
+        "claimed 1",
+        "NoValidHost",
+        "ConsumerGenerationConflict",
+    ]
+    # The same request in the same message has the same answer, and what was claimed is claimed once.
+    assert calls[0].outcome() == calls[2].outcome()
+    holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
+    assert holders == {*first.instance_uuids, *again.instance_uuids, *moving.instance_uuids}
+    # One whose decision is to be explained is decided alone, and the first two are not.
+    assert [decide is None for decide in (alone[0], alone[1], alone[4])] == [True, True, False]

@@ -1,5 +1,6 @@
 """Test natural batches: what comes while one is under way goes with the next, and each item has its own outcome."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -179,3 +180,67 @@ def test_whoever_asks_for_whatever_gets_his_own_outcome_once(numbers: list[int],
     assert found == [str(number) if number % 2 else 2 * number for number in numbers]
     assert sorted(number for batch in doubling.batches for number in batch) == sorted(numbers)
     assert all(len(batch) <= most for batch in doubling.batches)
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=9), max_size=8), st.integers(1, 5))
+def test_who_asks_for_several_things_at_once_gets_the_outcome_of_each(asked_for: list[list[int]], most: int) -> None:
+    doubling = Doubling()
+    batches = Batches(doubling, most)
+
+    def outcomes(numbers: list[int]) -> list[object]:
+        items = [BatchItem[int, int](number) for number in numbers]
+        batches.do_all(items)
+        assert all(item.is_done for item in items)
+        return [item._result if item._error is None else str(item._error) for item in items]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(outcomes, asked_for))
+    assert found == [[str(number) if number % 2 else 2 * number for number in numbers] for numbers in asked_for]
+    assert sorted(number for batch in doubling.batches for number in batch) == sorted(itertools.chain(*asked_for))
+    assert all(len(batch) <= most for batch in doubling.batches)
+
+
+def test_of_several_things_those_whose_deadline_passes_while_they_wait_are_refused_and_the_others_done(
+    doubling: Doubling,
+) -> None:
+    batches = Batches(doubling, 8)
+    doubling.gate.clear()
+    late = context.Context(deadline=time.monotonic() + 0.1)
+    items = [BatchItem[int, int](2), BatchItem[int, int](4, late), BatchItem[int, int](6)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(batches.do, 0)
+        assert doubling.begun.acquire(timeout=10)
+        several = pool.submit(batches.do_all, items)
+        wait_for_done(items[1])
+        doubling.gate.set()
+        several.result(10)
+        assert first.result(10) == 0
+    assert [items[0].outcome(), items[2].outcome()] == [4, 12]
+    with pytest.raises(errors.DeadlineExceeded):
+        items[1].outcome()
+    assert doubling.batches == [[0], [2, 6]]
+
+
+def test_several_things_that_are_all_too_late_are_taken_back_and_what_comes_next_is_carried_out(
+    doubling: Doubling,
+) -> None:
+    batches = Batches(doubling, 8)
+    doubling.gate.clear()
+    late = context.Context(deadline=time.monotonic() + 0.1)
+    items = [BatchItem[int, int](2, late), BatchItem[int, int](4, late)]
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(batches.do, 0)
+        assert doubling.begun.acquire(timeout=10)
+        batches.do_all(items)
+        last = pool.submit(batches.do, 6)
+        doubling.gate.set()
+        assert [first.result(10), last.result(10)] == [0, 12]
+    assert [type(item._error) for item in items] == [errors.DeadlineExceeded] * 2
+    assert doubling.batches == [[0], [6]]
+
+
+def wait_for_done(item: BatchItem[int, int]) -> None:
+    end = time.monotonic() + 10
+    while not item.is_done:
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -1,6 +1,10 @@
-"""Test the TLS settings of connections to MySQL."""
+"""Test connections to MySQL: their TLS settings, and how they write values into statements."""
 
 import ssl
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pymysql.connections import Connection
 
 from moorage.db.mysql_connection import MySQLConnection
 
@@ -20,3 +24,13 @@ def test_connections_of_which_nothing_is_said_encrypt_with_the_same_and_check_no
 def test_a_connection_that_is_to_know_its_server_checks_its_certificate() -> None:
     assert context(ssl_verify_identity=True).verify_mode is ssl.CERT_REQUIRED
     assert MySQLConnection(defer_connect=True, ssl_verify_cert=True)._ssl_required
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+
+
+@given(VALUES.filter(lambda value: value == value and value not in (float("inf"), float("-inf"))))
+def test_a_value_is_written_into_a_statement_as_the_driver_does(value: object) -> None:
+    ours, drivers = MySQLConnection(defer_connect=True), Connection(defer_connect=True)
+    ours.server_status = drivers.server_status = 0
+    assert ours.escape(value) == drivers.escape(value)
