@@ -118,10 +118,11 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         for call, answer in zip(calls, found, strict=True):
             if isinstance(answer, Answer):
                 answered.append((call, answer))
-            elif self._ending:  # no thread is given work any more
-                unanswered.append((call, answer))
-            else:
+                continue
+            try:
                 self._submit(self._process_alone, call, answer)
+            except RuntimeError:  # at a stop no thread is given work any more
+                unanswered.append((call, answer))
         calls[0].reply_with(answered)
         for call, handle in unanswered:
             self._process_alone(call, handle)
@@ -133,9 +134,14 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         with self._changed:
             self._occupancy.take()
         self._in_progress.inc()
-        self._work_executor.submit(_logged, work, *arguments).add_done_callback(self._done)
+        try:
+            submitted = self._work_executor.submit(_logged, work, *arguments)
+        except RuntimeError:
+            self._done()
+            raise
+        submitted.add_done_callback(self._done)
 
-    def _done(self, _future: "Future[None]") -> None:
+    def _done(self, _future: "Future[None] | None" = None) -> None:
         with self._changed:
             self._occupancy.free()
             self._changed.notify()
