@@ -11,7 +11,7 @@ from support.processes.broker_alarm import alarm
 
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
-from moorage.bus.bus import Bus, serves
+from moorage.bus.bus import Bus, BusServer, serves
 from moorage.bus.direct import DirectBus, DirectClient, is_plain
 from moorage.cli.clients import Clients
 from moorage.config import calls, options
@@ -98,6 +98,19 @@ def test_a_connection_that_was_lost_is_made_anew(direct: DirectBus) -> None:
     assert client.call(ListCells()) == [EAST]
 
 
+def wait_until_ready(server: BusServer) -> None:
+    """Wait until a server that has just been started consumes its queue, which its own thread begins."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            server.check()
+        except errors.BusUnavailable:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        else:
+            return
+
+
 def test_an_alarm_of_the_broker_is_named_at_once_by_a_call_and_by_the_check_of_a_server(
     direct: DirectBus, store: str, rabbitmq: RabbitMQServer
 ) -> None:
@@ -106,7 +119,7 @@ def test_an_alarm_of_the_broker_is_named_at_once_by_a_call_and_by_the_check_of_a
     bus = Bus(options.new({"DEFAULT": {"transport_url": store}}))
     server = bus.server("placement", "two", [Store()])
     server.start()
-    server.check()
+    wait_until_ready(server)
     with alarm(rabbitmq, "memory"):
         for _ in range(2):
             began = time.monotonic()
