@@ -91,7 +91,7 @@ def _marked(service: object, mark: str) -> Iterator[tuple[type[Message[Any]], Ca
 # --- Endpoints ------------------------------------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
+class ReceivedCall(NamedTuple):
     """A call as it came: the context beside the message, and the message's fields."""
 
     ctxt: Mapping[str, Any]
@@ -216,7 +216,7 @@ class Endpoint:
         # At the failpoints of a drill each call stands for itself.
         return self._many is not None and not failpoints.are_armed()
 
-    def answer_many(self, calls: Sequence[Call]) -> list[Answer | Callable[[], Answer]]:
+    def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer]]:
         """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
 
         Such a function may take long, and is to be called in a thread of its own.

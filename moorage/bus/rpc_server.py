@@ -16,7 +16,7 @@ from oslo_messaging._utils import version_is_compatible
 from oslo_messaging.rpc.server import RPCServer
 
 from moorage import metrics
-from moorage.bus.handlers import Answer, Call, Endpoint, stamp
+from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
 from moorage.occupancy import ThreadOccupancy
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
@@ -113,7 +113,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
 
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
         """Handle calls that came in one message, and answer them in one; those that take long have other threads."""
-        found = endpoint.answer_many([Call(call.ctxt, call.message.get("args") or {}) for call in calls])
+        found = endpoint.answer_many([ReceivedCall(call.ctxt, call.message.get("args") or {}) for call in calls])
         answered, unanswered = [], []
         for call, answer in zip(calls, found, strict=True):
             if isinstance(answer, Answer):
