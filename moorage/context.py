@@ -1,4 +1,4 @@
-"""The context of a thread: request id, attempt id, service name, and the caller's deadline.
+"""The context of a thread: request id, attempt id, service name, the caller's deadline, and the sending worked for.
 
 The ids are part of every log line and travel with every message. The deadline travels as a duration, so that no two
 machines' clocks are compared.
@@ -9,8 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from moorage import errors
+
+
+class Sending(NamedTuple):
+    """One sending of a request. A copy of its message has the same one; a request that is repeated has the next."""
+
+    #: The uuid of the process that has sent it.
+    sender: str
+    #: Grows with each sending of that process.
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class Context:
     service: str | None = None
     deadline: float | None = None
     span: object | None = None
+    sending: Sending | None = None
 
 
 # A thread begins with an empty context: the code that submits work to it binds the submitter's context.
@@ -60,6 +71,7 @@ def bound(
             service=before.service if service is None else service,
             deadline=min(deadlines, default=None),
             span=before.span if span is None else span,
+            sending=before.sending,
         )
     )
     try:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
@@ -13,6 +13,7 @@ from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Mutation
+from moorage.service.refusals import RefusedSendings
 from moorage.service.stored_requests import StoredAnswer, StoredRequests
 
 R = TypeVar("R")
@@ -48,11 +49,15 @@ class SharedOrder(NamedTuple):
 
 
 class OrderRequests:
-    """The stored requests of orders."""
+    """The stored requests of orders.
 
-    def __init__(self, database: Database, requests: StoredRequests, worker: Worker) -> None:
+    :param table: of one schema, for the requests and for the refused sendings of them.
+    """
+
+    def __init__(self, database: Database, table: Table, worker: Worker) -> None:
         self._database = database
-        self._requests = requests
+        self.stored: Final = StoredRequests(database, table)
+        self.refusals: Final = RefusedSendings(database, table, self.stored)
         self._worker = worker
         self._shared: SharedTransactions[SharedOrder, list[Operation]] = SharedTransactions(
             database.write, self._write, "orders"
@@ -64,7 +69,7 @@ class OrderRequests:
         :param answer: the result of ``work``, where it is known beforehand: then the request's row is written once.
         :raises RequestIdReused: the id was used for another content.
         :raises RequestInProgress: the same request is still running elsewhere.
-        :raises MoorageError: ``work`` has raised it; nothing was changed.
+        :raises MoorageError: ``work`` has raised it; nothing was changed, and a copy of this sending will be refused.
         """
 
         def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
@@ -72,9 +77,16 @@ class OrderRequests:
                 begun.clear()
                 return work(connection, begun)
 
-            return self._requests.once(stored, transaction, answer)
+            return self.refusals.once(stored, transaction, answer)
 
         return self._taken_up(message, carry_out)
+
+    def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> R:
+        """Refuse an order for what was found before its transaction, or answer it if a copy has been carried out.
+
+        :raises MoorageError: the refusal.
+        """
+        return self.refusals.refused(self._stored(message), refusal).result
 
     def once_together(self, message: Mutation[R], plan: OrderPlan) -> R:
         """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile."""
@@ -86,7 +98,7 @@ class OrderRequests:
                 answer: R = plan.answer
                 return answer
 
-            return self._requests.carried_out_once(stored, transaction)
+            return self.stored.carried_out_once(stored, transaction)
 
         return self._taken_up(message, carry_out)
 
@@ -135,7 +147,7 @@ class OrderRequests:
         return message
 
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
-        self._requests.insert(connection, [(order.stored, order.plan.answer) for order in orders])
+        self.stored.insert(connection, [(order.stored, order.plan.answer) for order in orders])
         kinds: dict[str, list[int]] = {}
         for place, order in enumerate(orders):
             kinds.setdefault(order.message.method, []).append(place)

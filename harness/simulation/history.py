@@ -12,6 +12,7 @@ from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
 from harness.simulation.story import STORE, Fault, Story
 from moorage import errors
+from moorage.bus.calling import SENDINGS
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def start_cloud(seed: str) -> SimulatedCloud:
     """Start a cloud, from which histories go on, each in a fork of this process."""
     KERNEL.reset(seed)
     patches.begin(seed)
+    SENDINGS.restart()
     network.NETWORK.reset()
     store.FAULTS.reset()
     cloud = SimulatedCloud(specification())
@@ -83,6 +85,7 @@ def run_story(story: Story, cloud: SimulatedCloud) -> Outcome:
     """Run a story on a started cloud, and judge it. The process is to end afterwards: crashed tasks are left in it."""
     KERNEL.reseed(story.seed)
     patches.begin(story.seed)
+    SENDINGS.restart()
     began = KERNEL.now
     run = _Run(story, cloud)
     broken: str | None = None

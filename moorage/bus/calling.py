@@ -4,13 +4,15 @@ It imports no bus library: a command that only calls needs none (:mod:`moorage.b
 """
 
 import abc
+import itertools
 import logging
+import os
 import re
 import time
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from moorage import context, errors, failpoints, tracing
+from moorage import context, errors, failpoints, ids, tracing
 from moorage.messages.wire import Message, Mutation, R, decode
 
 LOG = logging.getLogger(__name__)
@@ -23,9 +25,13 @@ SERVER_PART = 0.5
 SECONDS_LEFT = "seconds_left"
 #: The key of the context beside a message that holds the caller's span, as W3C Trace Context writes it.
 TRACEPARENT = "traceparent"
+#: The key of the context beside a message that holds its :class:`moorage.context.Sending`, as text.
+SENDING = "sending"
 #: The name space of the calls that every server answers; on the wire, every release names it so.
 HOUSEKEEPING = "moorage.bus"
 _LONGEST_REASON = 300
+#: A uuid and a number of 18 digits. Others are of no client of ours.
+_LONGEST_SENDING = 55
 
 
 class Wake(Message[None], frozen=True, kw_only=True):
@@ -125,8 +131,48 @@ class Caller(abc.ABC):
         )
 
 
+class _Sendings:
+    """Numbers the requests that this process sends."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew under another name."""
+        self._sender = ids.fresh()
+        self._numbers = itertools.count(1)
+
+    def next(self) -> context.Sending:
+        """Return the next sending."""
+        return context.Sending(self._sender, next(self._numbers))
+
+
+SENDINGS = _Sendings()
+os.register_at_fork(after_in_child=SENDINGS.restart)
+
+
+def _sending(message: Message[Any]) -> str | None:
+    """Return the sending of a request as text, or None for a message that changes nothing.
+
+    What is asked for within the handling of a request is of the same sending, so that those who carry out its parts
+    can tell a copy too.
+    """
+    if not isinstance(message, Mutation):
+        return None
+    sender, number = context.current().sending or SENDINGS.next()
+    return f"{sender}/{number}"
+
+
+def read_sending(text: object) -> context.Sending | None:
+    """Return the sending that stands beside a message; None if none does, as where a former release has sent it."""
+    if not isinstance(text, str) or len(text) > _LONGEST_SENDING:
+        return None
+    sender, _, number = text.rpartition("/")
+    return context.Sending(sender, int(number)) if number.isascii() and number.isdecimal() else None
+
+
 def outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
-    """Return the context that travels beside a message: its request's ids and trace, and the seconds it may take.
+    """Return the context that travels beside a message: its request's ids, sending and trace, and its seconds.
 
     :param seconds: the caller's time-out; None for a cast, which has no deadline.
     """
@@ -136,6 +182,7 @@ def outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, s
         "attempt_id": now.attempt_id,
         SECONDS_LEFT: None if seconds is None else seconds * SERVER_PART,
         TRACEPARENT: tracing.traceparent(),
+        SENDING: _sending(message),
     }
     return {name: value for name, value in sent.items() if value is not None}
 

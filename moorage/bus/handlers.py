@@ -18,7 +18,7 @@ import oslo_messaging
 
 from moorage import context, errors, failpoints, metrics, tracing
 from moorage.batches import BatchItem
-from moorage.bus.calling import SECONDS_LEFT, TRACEPARENT, plain_type, request_id_of
+from moorage.bus.calling import SECONDS_LEFT, SENDING, TRACEPARENT, plain_type, read_sending, request_id_of
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
@@ -178,6 +178,7 @@ class Endpoint:
             attempt_id=_short_text(ctxt.get("attempt_id")),
             deadline=ctxt.get(DEADLINE),
             span=tracing.caller_span(ctxt.get(TRACEPARENT)),
+            sending=read_sending(ctxt.get(SENDING)),
         )
         with context.adopted(of_sender):
             try:

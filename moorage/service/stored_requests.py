@@ -110,14 +110,22 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> R:
-            with _waiting_for(message):
-                self._insert(connection, self._row(message, answer))
+            self.begin(connection, message, answer)
             result = work(connection)
             if answer is None:
                 self._store(connection, message, result)
             return result
 
         return self.carried_out_once(message, lambda: self._database.write(transaction))
+
+    def begin(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
+        """Insert the row of a request, as the first statement of a transaction; a duplicate waits for its end.
+
+        :raises DuplicateRequest: the request has been answered already.
+        :raises RequestInProgress: it is still running elsewhere.
+        """
+        with _waiting_for(message):
+            self._insert(connection, self._row(message, answer))
 
     def carried_out_once(self, message: Mutation[R], carry_out: Callable[[], R]) -> StoredAnswer[R]:
         """Carry out a request and return its result, or return the stored result of the same request.

@@ -6,7 +6,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
-from conductor.engine.order_requests import origin
+from conductor.engine.order_requests import Work, origin
 from conductor.engine.preconditions import cannot_move
 from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
 from conductor.super.context import SuperPart
@@ -67,7 +67,7 @@ class SuperMoveOrders(SuperPart):
         """Record the unshelving of an instance."""
         return self._once(message, lambda: self._unshelve(message))
 
-    def _unshelve(self, message: UnshelveInstance) -> Done:
+    def _unshelve(self, message: UnshelveInstance) -> Work[Done]:
         instance = SuperView(self._super).read_current(message.instance_uuid)
         # An instance in state unshelving without a host: an earlier unshelving was cut short, and can be repeated.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
@@ -88,12 +88,12 @@ class SuperMoveOrders(SuperPart):
             begun += self._super.operations.begin(connection, [new], origin(message))
             return Done()
 
-        return self._super.requests.once(message, work)
+        return work
 
     def _move(self, message: _Move, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
         return self._once(message, lambda: self._place(message, kind, flavor))
 
-    def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Ordered:
+    def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Work[Ordered]:
         instance, targets = SuperView(self._super).read_current(message.instance_uuid), Targets(self._super)
         evacuated = kind == "evacuation"
         if instance.state not in (EVACUABLE if evacuated else MOVABLE):
@@ -127,24 +127,22 @@ class SuperMoveOrders(SuperPart):
             begun += self._super.operations.begin(connection, [new], origin(message))
             return Ordered(migration_uuid=migration_uuid)
 
-        return self._super.requests.once(message, work)
+        return work
 
-    def _once(self, message: Mutation[R], order: Callable[[], R]) -> R:
-        """Carry out an order, or return the stored answer of a repeated one."""
-        if (answered := self._answered(message)) is not None:
-            return answered
+    def _once(self, message: Mutation[R], check: Callable[[], Work[R]]) -> R:
+        """Check an order and carry it out, or return the stored answer of a repeated one.
+
+        :param check: refuses what is not possible now, and returns the transaction of the order.
+        """
+        # First, because the order on record may have changed the state that the check refuses.
+        answered = self._super.database.read(lambda connection: self._super.requests.stored.find(connection, message))
+        if answered is not None:
+            return answered.result
         try:
-            return order()
-        except errors.InvalidState:
-            # The first sending may have been recorded since, and have changed the state that refuses this one.
-            if (answered := self._answered(message)) is not None:
-                return answered
-            raise
-
-    def _answered(self, message: Mutation[R]) -> R | None:
-        """Return the stored answer of an order that is on record, whatever the state of the instance is by now."""
-        answer = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
-        return None if answer is None else answer.result
+            work = check()
+        except errors.MoorageError as refusal:
+            return self._super.requests.refused(message, refusal)
+        return self._super.requests.once(message, work)
 
     def _number(self, connection: Connection, message: OrderAfter[R]) -> int:
         require_free(connection, self._super.operations, message.instance_uuid)

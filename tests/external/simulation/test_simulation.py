@@ -14,10 +14,6 @@ LONG = os.environ.get("DRILLS") == "long"
 #: As many as two jobs run in a minute, where nobody else needs the processors.
 HISTORIES = 120
 TESTS = Path(__file__).parents[2]
-_BROKEN = re.compile(r"^(\S+) breaks a promise: (promise \d+): ", re.MULTILINE)
-#: The histories of CI that break a promise by a defect that is known and not mended yet, each with the promise: a
-#: refused order is carried out by a copy of its message that comes later, to another conductor (docs/drills.md).
-KNOWN = {"ci/58": "promise 11"}
 _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 
 
@@ -52,16 +48,12 @@ def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None
     # In CI the same ones in every run, elsewhere those of the day.
     seeds = ("--seed", "ci") if os.environ.get("CI") == "true" else ()
     before = datetime.date.today().isoformat()
-    known = KNOWN if seeds else {}
-    most = ("--most", str(len(known) + 1), "--as-it-is")
-    many = simulate(*seeds, "--histories", str(HISTORIES), "--jobs", "2", "--verbose", *most, hash_seed="7")
+    many = simulate(*seeds, "--histories", str(HISTORIES), "--jobs", "2", "--verbose", hash_seed="7")
     if not seeds:
         assert any(many.stdout.startswith(f"seed {day}: ") for day in (before, datetime.date.today().isoformat()))
-    # Equal, so that what has been mended has to leave the list.
-    assert dict(_BROKEN.findall(many.stdout)) == known, many.stdout + many.stderr
-    assert many.returncode == bool(known), many.stdout + many.stderr
+    assert many.returncode == 0, many.stdout + many.stderr
     assert not many.stderr
-    assert f"{HISTORIES} histories, {len(known)} with a broken promise" in many.stdout
+    assert f"{HISTORIES} histories, 0 with a broken promise" in many.stdout
     # They are no idle ones: callers get much of what they ask for.
     for done in ("build: done", "delete: done", "claim: done", "write: done", "attach: done", "ended active"):
         assert done in many.stdout

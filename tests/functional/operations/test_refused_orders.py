@@ -1,0 +1,164 @@
+"""A copy of an order that was refused arrives when the order is possible by then: it is refused like the first one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.bus.late_messages import PatientCloud, Recorder, settle, snapshot
+from support.bus.late_stories import Story
+from support.operations.cloud import Troubles, plan
+from support.operations.port_room import NICS, PORT, bandwidth
+from support.operations.room import LARGE, rooms_of
+
+from moorage import errors, ids
+from moorage.bus import inproc
+from moorage.messages import (
+    AbortMigration,
+    AttachResource,
+    ConfirmMigration,
+    DetachResource,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    ShelveInstance,
+    UnshelveInstance,
+)
+from moorage.messages.wire import Mutation
+from moorage.model import Image
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def cloud(recorder: Recorder) -> Iterator[PatientCloud]:
+    with (
+        PatientCloud(plan("combine", hosts=3, **NICS)) as cloud,
+        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+    ):
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def story(cloud: PatientCloud) -> Story:
+    """Return a story whose server is there; each test leaves it active."""
+    [room] = rooms_of(cloud, Troubles())
+    story = Story(room, cloud)
+    story.build()
+    return story
+
+
+@pytest.fixture
+def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
+    """Have an order refused in the server's present state; return its message."""
+
+    def refused(message: Mutation[Any]) -> inproc.Delivery:
+        recorder.take()
+        with pytest.raises((errors.InvalidState, errors.NotFound)):
+            story.room.order(message)
+        [delivery] = [each for each in recorder.take() if each.arguments.get("request_id") == message.request_id]
+        return delivery
+
+    return refused
+
+
+Refuse = Callable[[Mutation[Any]], inproc.Delivery]
+
+
+def order(story: Story, kind: type[Mutation[Any]], **fields: Any) -> Mutation[Any]:
+    return kind(request_id=ids.fresh(), instance_uuid=story.uuid, **fields)
+
+
+def is_not_accepted(delivery: inproc.Delivery) -> None:
+    failure = delivery.deliver(30.0, 20.0)["failure"]
+    assert failure is not None, "it is accepted"
+    assert any(name in failure for name in ('"InvalidState"', '"NotFound"', '"StaleOrder"')), failure
+
+
+def is_refused_again(story: Story, delivery: inproc.Delivery) -> None:
+    """Deliver a copy in time, and fail if it is accepted or changes anything."""
+    settle(story.room.cloud)
+    before = snapshot(story.room.cloud)
+    is_not_accepted(delivery)
+    settle(story.room.cloud)
+    assert before.differs(snapshot(story.room.cloud)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (MigrateInstance, {}),
+        (ResizeInstance, {"flavor": LARGE}),
+        (LiveMigrateInstance, {}),
+        (ShelveInstance, {}),
+        (RebuildInstance, {"image": Image(id="another")}),
+        (AttachResource, {"suffix": PORT, "group": bandwidth()}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_what_was_refused_while_the_server_was_moved_is_refused_when_it_is_active(
+    story: Story, refuse: Refuse, kind: type[Mutation[Any]], fields: dict[str, Any]
+) -> None:
+    story.begin_to_move()
+    copy = refuse(order(story, kind, **fields))
+    story.end_move("confirm")
+    is_refused_again(story, copy)
+
+
+@pytest.mark.parametrize("kind", [ConfirmMigration, RevertMigration])
+def test_the_end_of_no_migration_is_not_the_end_of_a_later_one(
+    story: Story, refuse: Refuse, kind: type[Mutation[Any]]
+) -> None:
+    copy = refuse(order(story, kind))
+    story.begin_to_move()
+    is_refused_again(story, copy)
+    story.end_move("confirm")
+
+
+def test_an_abort_of_no_migration_aborts_no_later_one(story: Story, refuse: Refuse) -> None:
+    copy = refuse(order(story, AbortMigration))
+    migration_uuid = story.begin_to_hang()
+    is_not_accepted(copy)
+    story.abort_move(migration_uuid)
+
+
+def test_what_was_on_no_shelf_is_not_taken_off_it_later(story: Story, refuse: Refuse) -> None:
+    copy = refuse(order(story, UnshelveInstance))
+    story.shelve()
+    is_refused_again(story, copy)
+    story.unshelve()
+
+
+def test_a_port_that_was_not_attached_is_not_detached_later(story: Story, refuse: Refuse) -> None:
+    copy = refuse(order(story, DetachResource, suffix=PORT))
+    story.attach()
+    is_refused_again(story, copy)
+    story.detach()
+
+
+def test_an_evacuation_that_was_refused_while_the_host_was_up_is_refused_when_it_is_down(
+    story: Story, refuse: Refuse
+) -> None:
+    copy = refuse(order(story, EvacuateInstance))
+    host = story.room.show(story.uuid).host
+    role = next(role for role, name in story.room.hosts.items() if name == host)
+    story.room.force_down(role)
+    try:
+        is_refused_again(story, copy)
+    finally:
+        story.room.force_down(role, False)
+
+
+def test_a_refused_order_that_its_caller_repeats_is_carried_out(story: Story, refuse: Refuse) -> None:
+    story.begin_to_move()
+    message = order(story, MigrateInstance)
+    refuse(message)
+    story.end_move("confirm")
+    assert story.room.order(message).migration_uuid == story.room.order(message).migration_uuid
+    story.room.becomes(story.uuid, "moved")
+    story.end_move("confirm")
