@@ -153,7 +153,7 @@ class SuperConductor(_Conductor):
         housekeeping = Housekeeping(
             conf,
             acknowledgements,
-            pruner(database, context.requests.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
+            pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf)),
             service,
             [
                 ("deleted instances", deleted.sync_with_cells),
@@ -199,7 +199,7 @@ class CellConductor(_Conductor):
         steps = cell_parts.steps(context)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
-        prune = pruner(database, context.requests.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
+        prune = pruner(database, context.stored, context.revoked_claims, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(conf, acknowledgements, prune, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, context.hosts, loads, bus.client(REPORTS_TOPIC), service)

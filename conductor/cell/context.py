@@ -27,6 +27,7 @@ from moorage.db.database import Database
 from moorage.messages import DeleteInCell
 from moorage.messages.basis import NumberedOrder
 from moorage.model import Value
+from moorage.service.stored_requests import StoredRequests
 
 
 class CellContext:
@@ -65,7 +66,9 @@ class CellContext:
         self.agents: Final = CellAgents(conf, cell_uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
         self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
-        self.requests: Final = CellRequests(database, cell_requests, self.worker, cell_uuid)
+        self.stored: Final = StoredRequests(database, cell_requests)
+        #: The same, for the orders to this cell.
+        self.requests: Final = CellRequests(database, self.stored, cell_uuid, self.worker)
         #: The placement role as the steps send to it: stored answers are acknowledged once the step is recorded.
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
         #: The placement role as the endpoints send to it.

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import Table
 
 from conductor.cell.records import order_numbers
 from conductor.engine.order_requests import OrderRequests
@@ -15,7 +14,7 @@ from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages.basis import NumberedOrder
 from moorage.messages.wire import Mutation
-from moorage.service.stored_requests import StoredAnswer
+from moorage.service.stored_requests import StoredAnswer, StoredRequests
 
 R = TypeVar("R")
 
@@ -23,8 +22,8 @@ R = TypeVar("R")
 class CellRequests(OrderRequests):
     """Stored requests of one cell. Several cells may share one table: the ids there are derived for each cell."""
 
-    def __init__(self, database: Database, table: Table, worker: Worker, cell_uuid: str) -> None:
-        super().__init__(database, table, worker)
+    def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
+        super().__init__(database, requests, worker)
         self._cell_uuid = cell_uuid
 
     def _stored(self, message: Mutation[R]) -> Mutation[R]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection
 
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
@@ -13,7 +13,6 @@ from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Mutation
-from moorage.service.refusals import RefusedSendings
 from moorage.service.stored_requests import StoredAnswer, StoredRequests
 
 R = TypeVar("R")
@@ -49,15 +48,11 @@ class SharedOrder(NamedTuple):
 
 
 class OrderRequests:
-    """The stored requests of orders.
+    """The stored requests of orders."""
 
-    :param table: of one schema, for the requests and for the refused sendings of them.
-    """
-
-    def __init__(self, database: Database, table: Table, worker: Worker) -> None:
+    def __init__(self, database: Database, requests: StoredRequests, worker: Worker) -> None:
         self._database = database
-        self.stored: Final = StoredRequests(database, table)
-        self.refusals: Final = RefusedSendings(database, table, self.stored)
+        self._requests = requests
         self._worker = worker
         self._shared: SharedTransactions[SharedOrder, list[Operation]] = SharedTransactions(
             database.write, self._write, "orders"
@@ -77,7 +72,7 @@ class OrderRequests:
                 begun.clear()
                 return work(connection, begun)
 
-            return self.refusals.once(stored, transaction, answer)
+            return self._requests.once_or_refused(stored, transaction, answer)
 
         return self._taken_up(message, carry_out)
 
@@ -86,7 +81,7 @@ class OrderRequests:
 
         :raises MoorageError: the refusal.
         """
-        return self.refusals.refused(self._stored(message), refusal).result
+        return self._requests.refused(self._stored(message), refusal).result
 
     def once_together(self, message: Mutation[R], plan: OrderPlan) -> R:
         """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile."""
@@ -98,7 +93,7 @@ class OrderRequests:
                 answer: R = plan.answer
                 return answer
 
-            return self.stored.carried_out_once(stored, transaction)
+            return self._requests.carried_out_once(stored, transaction)
 
         return self._taken_up(message, carry_out)
 
@@ -147,7 +142,7 @@ class OrderRequests:
         return message
 
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
-        self.stored.insert(connection, [(order.stored, order.plan.answer) for order in orders])
+        self._requests.insert(connection, [(order.stored, order.plan.answer) for order in orders])
         kinds: dict[str, list[int]] = {}
         for place, order in enumerate(orders):
             kinds.setdefault(order.message.method, []).append(place)

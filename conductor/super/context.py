@@ -15,6 +15,7 @@ from conductor.super.cell_clients import Cells
 from conductor.super.scheduling import Scheduling
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
+from moorage.service.stored_requests import StoredRequests
 
 
 class SuperContext:
@@ -39,7 +40,9 @@ class SuperContext:
         self.operations: Final = operations
         self.cells: Final = cells
         self.worker: Final = Worker(operations, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
-        self.requests: Final = OrderRequests(database, conductor_requests, self.worker)
+        self.stored: Final = StoredRequests(database, conductor_requests)
+        #: The same, for orders that begin operations.
+        self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
         #: The schedulers as the steps send to them: stored answers are acknowledged once the step is recorded.
         self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements))

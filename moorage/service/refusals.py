@@ -1,8 +1,7 @@
-"""Refused orders: a refusal is stored for the sending that it answers, so that a late copy of it is refused as well."""
+"""Refused sendings: a refusal is stored for the sending that it answers, so that its copies are refused as well."""
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Table, bindparam, select
@@ -10,14 +9,10 @@ from sqlalchemy import Connection, Table, bindparam, select
 from moorage import context, errors, ids
 from moorage.bus.calling import plain_type
 from moorage.db.columns import now
-from moorage.db.database import Database
 from moorage.messages.wire import Mutation
-from moorage.service.stored_requests import StoredAnswer, StoredRequests
-
-R = TypeVar("R")
 
 #: Errors that refuse nothing: the caller repeats the request, or does not know what became of it.
-_UNDECIDED = (
+UNDECIDED = (
     errors.Unavailable,
     errors.TryAgain,
     errors.RequestIdReused,
@@ -41,8 +36,8 @@ class _Refusal(msgspec.Struct):
         return errors.InvalidState(reason=f"it was refused before ({self.code})") if kind is None else kind(**self.data)
 
 
-class _RefusedBefore(Exception):
-    """A copy of this sending, or a later one of its sender, has been refused."""
+class RefusedBefore(Exception):
+    """A copy of the sending under way has been refused, or a later sending of the same request has."""
 
     def __init__(self, refusal: errors.MoorageError) -> None:
         super().__init__()
@@ -50,9 +45,9 @@ class _RefusedBefore(Exception):
 
 
 class RefusedSendings:
-    """The refused sendings of the orders of one schema, in its table of stored requests.
+    """The refused sendings of the requests of one table of stored requests, and in it.
 
-    Whether an order is possible depends on the state of what it is about. A message may be delivered twice, so a copy
+    Whether a request is possible depends on the state of what it is about. A message may be delivered twice, so a copy
     can arrive when its first delivery has been refused, its caller has been told so, and the state allows it by then.
     Only a copy is refused for that reason: whoever repeats the request makes a new sending of it.
 
@@ -60,71 +55,27 @@ class RefusedSendings:
     be repeated, and a former release beside this one ignores it. It is pruned like an answer that nobody acknowledges.
     """
 
-    def __init__(self, database: Database, table: Table, requests: StoredRequests) -> None:
-        self._database = database
-        self._requests = requests
-        columns = table.c
-        of_key = columns.request_id == bindparam("key")
-        self._query = select(columns.result).where(of_key)
+    def __init__(self, table: Table) -> None:
+        of_key = table.c.request_id == bindparam("key")
+        self._query = select(table.c.result).where(of_key)
         self._insertion = table.insert().values(created_at=now())
         self._update = table.update().where(of_key).values(result=bindparam("refusal"), created_at=now())
-        self._deletion = table.delete().where(of_key)
 
-    def once(self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None) -> StoredAnswer[R]:
-        """Carry out an order as :meth:`StoredRequests.once` does, unless this sending of it has been refused.
+    def check(self, connection: Connection, message: Mutation[Any]) -> None:
+        """Refuse the sending that the thread works on, if it was refused before.
 
-        :raises MoorageError: ``work`` has raised it, now or when another copy of this sending arrived.
+        :raises RefusedBefore: it was.
         """
-
-        def unless_refused(connection: Connection) -> R:
-            # After the row of the request, for which a transaction that refuses a copy is waited for.
-            if (before := self._before(connection, message)) is not None:
-                raise _RefusedBefore(before)
-            return work(connection)
-
-        try:
-            return self._requests.once(message, unless_refused, answer)
-        except _RefusedBefore as before:
-            raise before.refusal from None
-        except errors.MoorageError as refusal:
-            return self.refused(message, refusal)
-
-    def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> StoredAnswer[R]:
-        """Store the refusal of an order and raise it, or return the answer if a copy has been carried out meanwhile.
-
-        :raises MoorageError: the refusal; without having stored it, if the order may still be carried out.
-        """
-        sending = context.current().sending
-        if isinstance(refusal, _UNDECIDED):
-            raise refusal
-        if sending is None:  # a former release has sent it
-            answered = self._database.read(lambda connection: self._requests.find(connection, message))
-            if answered is None:
-                raise refusal
-            return answered
-
-        def transaction(connection: Connection) -> None:
-            # The row of the request, which is deleted again, keeps copies waiting until the refusal is committed.
-            self._requests.begin(connection, message)
-            self._store(connection, message, sending, refusal)
-            connection.execute(self._deletion, {"key": message.request_id})
-
-        def carry_out() -> NoReturn:
-            self._database.write(transaction)
-            raise refusal
-
-        return self._requests.carried_out_once(message, carry_out)
-
-    def _before(self, connection: Connection, message: Mutation[Any]) -> errors.MoorageError | None:
-        """Return the error by which the sending under way was refused before, or None."""
         sending = context.current().sending
         stored = None if sending is None else self._read(connection, _key(message, sending))
-        # A later sending of the same request: its caller repeats it, and knows of the refusal.
-        return None if sending is None or stored is None or stored.number < sending.number else stored.error()
+        # If a later sending was refused, the caller knows of no other answer to this one either.
+        if sending is not None and stored is not None and stored.number >= sending.number:
+            raise RefusedBefore(stored.error())
 
-    def _store(
+    def store(
         self, connection: Connection, message: Mutation[Any], sending: context.Sending, refusal: errors.MoorageError
     ) -> None:
+        """Store a refusal, unless it is known already."""
         key, plain = _key(message, sending), plain_type(type(refusal))(**refusal.data)
         stored = self._read(connection, key)
         if stored is not None and stored.number >= sending.number:

@@ -6,18 +6,19 @@ Here too: how long they are retained.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from oslo_config import cfg
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
 
-from moorage import errors, ids
+from moorage import context, errors, ids
 from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
 from moorage.db.new_rows import NewRows
 from moorage.messages.wire import Mutation
+from moorage.service.refusals import UNDECIDED, RefusedBefore, RefusedSendings
 
 R = TypeVar("R")
 
@@ -93,7 +94,9 @@ class StoredRequests:
         # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every write has these.
         self._insertion = table.insert().values(created_at=now())
         self._rows = NewRows(table, created_at=0.0)
+        self._refusals = RefusedSendings(table)
         self._query = select(table.c.digest, table.c.result).where(table.c.request_id == bindparam("request"))
+        self._deletion = table.delete().where(table.c.request_id == bindparam("request"))
         self._answering = (
             table.update().where(table.c.request_id == bindparam("request")).values(result=bindparam("answer"))
         )
@@ -117,6 +120,52 @@ class StoredRequests:
             return result
 
         return self.carried_out_once(message, lambda: self._database.write(transaction))
+
+    def once_or_refused(
+        self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None
+    ) -> StoredAnswer[R]:
+        """Carry out a request as :meth:`once` does; if ``work`` refuses it, copies of this sending are refused alike.
+
+        :raises MoorageError: ``work`` has raised it, now or when another copy of this sending arrived.
+        """
+
+        def unless_refused(connection: Connection) -> R:
+            # After the row of the request, where a transaction that refuses a copy is waited for.
+            self._refusals.check(connection, message)
+            return work(connection)
+
+        try:
+            return self.once(message, unless_refused, answer)
+        except RefusedBefore as before:
+            raise before.refusal from None
+        except errors.MoorageError as refusal:
+            return self.refused(message, refusal)
+
+    def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> StoredAnswer[R]:
+        """Store the refusal of a request and raise it, or return the answer if a copy has been carried out meanwhile.
+
+        :raises MoorageError: the refusal; without having stored it, if the request may still be carried out.
+        """
+        sending = context.current().sending
+        if isinstance(refusal, UNDECIDED):
+            raise refusal
+        if sending is None:  # a former release has sent it, or it did not come over the bus
+            answered = self._database.read(lambda connection: self.find(connection, message))
+            if answered is None:
+                raise refusal
+            return answered
+
+        def transaction(connection: Connection) -> None:
+            # The row of the request, which is deleted again, keeps copies waiting until the refusal is committed.
+            self.begin(connection, message)
+            self._refusals.store(connection, message, sending, refusal)
+            connection.execute(self._deletion, {"request": message.request_id})
+
+        def carry_out() -> NoReturn:
+            self._database.write(transaction)
+            raise refusal
+
+        return self.carried_out_once(message, carry_out)
 
     def begin(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
         """Insert the row of a request, as the first statement of a transaction; a duplicate waits for its end.

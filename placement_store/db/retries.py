@@ -44,4 +44,4 @@ def run_once(requests: StoredRequests, message: Mutation[T], work: Callable[[Con
     :param work: the part of the transaction that carries the request out and returns the reply.
     :raises ClaimContention: as in :func:`retry_on_stale_read`.
     """
-    return retry_on_stale_read(lambda: requests.once(message, work).result)
+    return retry_on_stale_read(lambda: requests.once_or_refused(message, work).result)

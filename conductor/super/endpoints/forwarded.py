@@ -107,7 +107,7 @@ class ForwardedOrders(SuperPart):
         :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.
         :raises CellUnreachable: the cell does not answer; it is unknown whether it has the order.
         """
-        answer = self._super.database.read(lambda connection: self._super.requests.stored.find(connection, message))
+        answer = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         if answer is not None:
             return answer.result
         cell_uuid, passed = self._pass_on(message, uuid)
@@ -120,7 +120,7 @@ class ForwardedOrders(SuperPart):
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.
-        return self._super.requests.stored.once(message, lambda _connection: done).result
+        return self._super.stored.once(message, lambda _connection: done).result
 
     def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
         """Decide to forward an order; return its cell and its guards, the same ones for a repeated order."""
@@ -141,7 +141,7 @@ class ForwardedOrders(SuperPart):
             return ForwardGuards(order_number=number, migration_uuid=migration_uuid)
 
         try:
-            passed = self._super.requests.refusals.once(decision, work).result
+            passed = self._super.stored.once_or_refused(decision, work).result
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         return str(self._super.database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed

@@ -135,7 +135,7 @@ class SuperMoveOrders(SuperPart):
         :param check: refuses what is not possible now, and returns the transaction of the order.
         """
         # First, because the order on record may have changed the state that the check refuses.
-        answered = self._super.database.read(lambda connection: self._super.requests.stored.find(connection, message))
+        answered = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         if answered is not None:
             return answered.result
         try:

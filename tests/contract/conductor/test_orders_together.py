@@ -40,6 +40,7 @@ from moorage.db.database import Database
 from moorage.messages import BuildInCell, BuildInstances, InstanceBuild
 from moorage.messages.wire import Mutation
 from moorage.model import Selection
+from moorage.service.stored_requests import StoredRequests
 
 STORIES = ("new", "known", "repeated", "reused", "twice", "of several", "revoked")
 
@@ -72,7 +73,7 @@ class Super:
         self.database = database
         operations = Operations(database, conductor_operations, "me", {}, Backoff())
         self.worker = TakenUp(operations)
-        self.requests = OrderRequests(database, conductor_requests, self.worker)
+        self.requests = OrderRequests(database, StoredRequests(database, conductor_requests), self.worker)
         options = SimpleNamespace(max_attempts=3)
         parts = SimpleNamespace(operations=operations, requests=self.requests, options=options)
         self.endpoint = SuperOrders(cast(Any, parts))
@@ -97,7 +98,7 @@ class Cell:
         scope = {"cell_uuid": self.uuid}
         operations = Operations(database, cell_operations, "me", scope, Backoff())
         self.worker = TakenUp(operations)
-        self.requests = CellRequests(database, cell_requests, self.worker, self.uuid)
+        self.requests = CellRequests(database, StoredRequests(database, cell_requests), self.uuid, self.worker)
         self.revoked_claims = RevokedClaims(cell_disowned, scope)
         parts = SimpleNamespace(
             operations=operations,

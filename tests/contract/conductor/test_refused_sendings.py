@@ -15,7 +15,6 @@ from moorage.bus.calling import SENDINGS, outgoing, read_sending
 from moorage.context import Sending
 from moorage.db.database import Database
 from moorage.messages import Done, ShelveInstance
-from moorage.service.refusals import RefusedSendings
 from moorage.service.stored_requests import StoredRequests
 
 
@@ -25,7 +24,6 @@ class Room:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.stored = StoredRequests(database, conductor_requests)
-        self.refusals = RefusedSendings(database, conductor_requests, self.stored)
         self.message = ShelveInstance(request_id=ids.fresh(), instance_uuid=ids.fresh())
         #: Why the order is not possible; null where it is.
         self.obstacle: Exception | None = None
@@ -40,11 +38,11 @@ class Room:
             self.done += 1
             return Done()
 
-        return self.answer(sending, lambda: self.refusals.once(self.message, work).result)
+        return self.answer(sending, lambda: self.stored.once_or_refused(self.message, work).result)
 
     def refuse(self, sending: Sending | None, refusal: errors.MoorageError) -> object:
         """Refuse the order before its transaction."""
-        return self.answer(sending, lambda: self.refusals.refused(self.message, refusal).result)
+        return self.answer(sending, lambda: self.stored.refused(self.message, refusal).result)
 
     @staticmethod
     def answer(sending: Sending | None, ask: Callable[[], object]) -> object:
