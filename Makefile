@@ -19,7 +19,7 @@ help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
 	@echo "make grid     kill every process at every failpoint, and the servers under load (an hour)"
-	@echo "make drills   the long forms of what make test tries in short (an hour), then make simulation (an hour)"
+	@echo "make drills   the long forms of what make test tries in short (an hour), then make simulation"
 	@echo "make simulation   10,000 histories of a simulated cloud (three hours of a processor; HISTORIES=1000 for fewer)"
 	@echo "make breaks   promises broken on purpose, each against the tests that have to notice it"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"

@@ -26,6 +26,15 @@ COSTS_TIME = (
         tests=(_RECORDS + "test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it",),
     ),
     Break(
+        name="taken_over_with_the_same_token",
+        promise=10,
+        lost="A conductor that was thought dead records a step of what another one has taken over.",
+        module="conductor.engine.leases",
+        line="operation_of(row, row.lease_number + 1, resumed=True)",
+        broken="operation_of(row, row.lease_number, resumed=True)",
+        tests=(_RECORDS + "test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out",),
+    ),
+    Break(
         name="lost_commits_are_failures",
         promise=10,
         lost="A write whose COMMIT was carried out and not answered is reported as one that is still running.",
@@ -83,6 +92,20 @@ LATE_MESSAGES = (
         line="    if instance.order_number < number <= instance.refused_order_number:",
         broken="    if number < 0:",
         tests=(_LATE_ORDERS + "test_an_order_that_was_refused_is_not_carried_out_when_a_copy_of_it_comes_later",),
+    ),
+    Break(
+        name="refusals_leave_nothing",
+        promise=11,
+        lost="A copy of an order that was refused is carried out if its message comes when the order is possible.",
+        module="moorage.service.stored_requests",
+        line="            self._refusals.check(connection, message)",
+        broken="            _ = message",
+        tests=(
+            (
+                "tests/contract/conductor/test_refused_sendings.py::"
+                "test_a_copy_of_a_refused_sending_is_refused_alike_though_it_is_possible_by_now"
+            ),
+        ),
     ),
     Break(
         name="expired_calls_are_begun",
