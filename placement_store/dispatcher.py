@@ -1,13 +1,14 @@
 """Dispatch each message of topic `placement` to the function of the store that serves it, whichever way it has come."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.messages import Done, GetResourceProvider
 from moorage.messages.wire import Message, R
 from placement_store import cells
@@ -15,11 +16,13 @@ from placement_store.allocations import read as allocations
 from placement_store.candidates import listing
 from placement_store.claims import claim, delete, end_move, heal, put, swap
 from placement_store.claims import list as claim_list
-from placement_store.db.store import Served, Store, served_by
+from placement_store.db.store import Served, Store, Unstored, served_by
 from placement_store.providers import aggregates, create, inventories, names, read, report, traits, tree, usages
 from placement_store.reshapes import instructed_reshape, reshape
 from placement_store.server_groups import rows as server_groups
 from placement_store.upkeep import audit, pruning, reconciler_log, recount, services
+
+M = TypeVar("M", bound=Message[Any])
 
 #: The modules with functions that serve messages.
 MODULES = (
@@ -63,8 +66,28 @@ class Dispatcher(Store):
             answer = self.read(partial(self.run, message))
         else:
             answer = self._written(served, message)
-        if served.log is not None:
-            served.log(message, answer)
+        return self._logged(message, answer)
+
+    def call_many(self, calls: Sequence[BatchItem[M, R]], row: Callable[[M], str]) -> list[Callable[[], R] | None]:
+        """Serve messages that came together as :meth:`call` does each; their answers are not stored.
+
+        :param row: the key of the one row that a message writes.
+        :return: for a message that is to be served alone, the function that does so; null for the others.
+        """
+        requests: list[BatchItem[Unstored, R]] = [
+            BatchItem(Unstored(row(call.value), partial(self._answer, call.value)), call.context) for call in calls
+        ]
+        alone: list[Callable[[], R] | None] = []
+        for call, request, remaining in zip(calls, requests, self.unstored_many(requests), strict=True):
+            if remaining is None:
+                call.do(lambda message, request=request: self._logged(message, request.outcome()))  # type: ignore[misc]
+            alone.append(None if remaining is None else partial(self.call, call.value))
+        return alone
+
+    @staticmethod
+    def _logged(message: Message[R], answer: R) -> R:
+        if (log := _of(message).log) is not None:
+            log(message, answer)
         return answer
 
     def _written(self, served: Served, message: Any) -> Any:

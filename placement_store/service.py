@@ -1,13 +1,15 @@
 """Run the placement role: topic `placement`, reconciler and pruning, in a process of its own or in a scheduler's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from oslo_config import cfg
 
-from moorage.bus.bus import Bus
+from moorage.batches import BatchItem
+from moorage.bus.bus import Bus, serves_many
 from moorage.db.database import Database
 from moorage.db.schema_probe import SchemaProbe
+from moorage.messages import AcceptClaim, Done
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic
 from moorage.service.readiness import Check, Sampler
@@ -17,6 +19,18 @@ from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
+
+
+class Acceptances:
+    """Serve acceptances of claims that came in one message: hosts send them by the dozen."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    @serves_many(AcceptClaim)
+    def accept_many(self, calls: Sequence[BatchItem[AcceptClaim, Done]]) -> list[Callable[[], Done] | None]:
+        """Accept claims in one transaction, each with its own answer; see :meth:`.Dispatcher.call_many`."""
+        return self._dispatcher.call_many(calls, lambda message: message.consumer_uuid)
 
 
 class PlacementRole:
@@ -30,7 +44,9 @@ class PlacementRole:
         self, conf: cfg.ConfigOpts, name: str, bus: Bus, database: Database, names: ResourceClassNames
     ) -> None:
         self._database = database
-        self._server = bus.server("placement", name, [Dispatcher(database, names).handlers()], threads=conf.rpc.threads)
+        dispatcher = Dispatcher(database, names)
+        services = [dispatcher.handlers(), Acceptances(dispatcher)]
+        self._server = bus.server("placement", name, services, threads=conf.rpc.threads)
         self._reconciler = Reconciler(conf, bus, database, names)
         pruning = Pruning(database, Retention.of(conf))
         self._periodics = [

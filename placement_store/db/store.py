@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 from sqlalchemy import Connection
 
 from moorage import errors
+from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.db.shared_transactions import SharedTransactions
 from moorage.messages.wire import Message, Mutation
@@ -48,7 +49,7 @@ class Store:
         self.classes = ResourceClassNames(database) if classes is None else classes
         self.traits = TraitNames(database)
         self.requests = StoredRequests(database, requests)
-        self._unstored: SharedTransactions[_Unstored, Any] = SharedTransactions(database.write, _run_each, "writes")
+        self._unstored: SharedTransactions[Unstored, Any] = SharedTransactions(database.write, _run_each, "writes")
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read transaction and return its result."""
@@ -74,18 +75,25 @@ class Store:
 
         :param row: the key of the one row that it writes; it writes nothing where it raises an error.
         """
-        answer: T = self._unstored.do(_Unstored(row, work))
+        answer: T = self._unstored.do(Unstored(row, work))
         return answer
 
+    def unstored_many(self, requests: "Sequence[BatchItem[Unstored, T]]") -> list[Callable[[], T] | None]:
+        """Do as :meth:`unstored_together` for several requests; see :meth:`.SharedTransactions.do_many`."""
+        return self._unstored.do_many(requests)
 
-class _Unstored(NamedTuple):
-    """A request whose answer is not stored."""
+
+class Unstored(NamedTuple):
+    """A request whose answer is not stored.
+
+    :param row: the key of the one row that it writes.
+    """
 
     row: str
     work: Callable[[Connection], Any]
 
 
-def _run_each(connection: Connection, requests: Sequence[_Unstored]) -> list[Any]:
+def _run_each(connection: Connection, requests: Sequence[Unstored]) -> list[Any]:
     """Carry out requests in the order of their rows, so that no two transactions wait for each other."""
     outcomes: dict[int, Any] = {}
     for place, request in sorted(enumerate(requests), key=lambda each: each[1].row):
