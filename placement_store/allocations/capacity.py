@@ -8,11 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Dialect, func, select
 
 from moorage import errors
+from moorage.db.script import Outcome, Script
 from placement_store.allocations.consumers import Pair
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
@@ -51,7 +53,7 @@ class Demand:
         return None
 
 
-def take(connection: Connection, demands: Sequence[Demand], names: ResourceClassNames) -> None:
+def take(script: Script, demands: Sequence[Demand], names: ResourceClassNames) -> None:
     """Update `used` of each inventory by the net growth, or refuse the whole write.
 
     The providers' rows must be locked. Net growth must fit into the capacity; a demand that shrinks or stays equal is
@@ -61,8 +63,14 @@ def take(connection: Connection, demands: Sequence[Demand], names: ResourceClass
     """
     for start in range(0, len(demands), _TOGETHER):
         part = demands[start : start + _TOGETHER]
-        if connection.exec_driver_sql(_statement(part, connection.dialect)).rowcount != len(part):
-            _explain(connection, demands, part, names)
+        script.add(_statement(part, script.dialect), then=partial(_require_room, script, demands, part, names))
+
+
+def _require_room(
+    script: Script, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames, outcome: Outcome
+) -> None:
+    if outcome.rowcount != len(part):
+        _explain(script.connection, demands, part, names)
 
 
 class _Kind(NamedTuple):
