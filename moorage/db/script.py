@@ -16,7 +16,7 @@ _MOST_BYTES = 2**20
 
 
 class Outcome(NamedTuple):
-    """What a statement has done: the number of rows that it has matched, and those that it has returned."""
+    """Hold what a statement has done: the number of rows that it has matched, and those that it has returned."""
 
     rowcount: int
     rows: Sequence[Any]

@@ -74,7 +74,7 @@ def _require_room(
 
 
 class _Kind(NamedTuple):
-    """What demands on inventories of one class have in common, mostly all those of a batch of claims."""
+    """Hold what demands on inventories of one class have in common, mostly all those of a batch of claims."""
 
     class_id: int
     growth: int

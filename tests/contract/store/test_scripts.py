@@ -26,7 +26,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 class NotEnough(Exception):
-    """What a test says of an outcome."""
+    """Report that an outcome does not suffice."""
 
 
 def names(database: Database) -> list[str]:
