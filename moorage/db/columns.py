@@ -1,8 +1,9 @@
 """Column types and the database clock for MySQL, MariaDB and SQLite. Migrations use them: never change one."""
 
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, LargeBinary, Numeric, String
+from sqlalchemy import BigInteger, ColumnElement, Dialect, Integer, LargeBinary, Numeric, String
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -68,6 +69,12 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
     # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
     # a double it is one.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
+
+
+@lru_cache
+def clock(dialect: Dialect) -> str:
+    """Return the database's clock as the text of an SQL expression."""
+    return str(now().compile(dialect=dialect))
 
 
 def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:

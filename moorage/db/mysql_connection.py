@@ -6,6 +6,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection
+from pymysql.constants import CLIENT
 
 if TYPE_CHECKING:
     _Connection = Connection[Any]  # generic only in its type stubs
@@ -45,6 +46,12 @@ class MySQLConnection(_Connection):
     _read_timeout: float | None
     _write_timeout: float | None
     _sock: socket.socket
+
+    #: Several statements may be sent together; see :mod:`moorage.db.script`.
+    takes_scripts = True
+
+    def __init__(self, *args: Any, client_flag: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, client_flag=client_flag | CLIENT.MULTI_STATEMENTS, **kwargs)
 
     def connect(self, sock: Any = None) -> None:
         """Connect and authenticate, with the connect time-out also for a server that accepts and then is silent."""

@@ -4,14 +4,15 @@ SQLAlchemy prepares the parameters of each row by itself, which takes three time
 and PyMySQL sends many rows as one statement only if all their values are parameters, none of them the clock.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy import Connection, Dialect, Table, exc
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
-from moorage.db.columns import now
+from moorage.db.columns import clock
+from moorage.db.script import Script
 
 #: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
 _MOST_PARAMETERS = 30_000
@@ -41,16 +42,32 @@ class NewRows:
 
         :param same: the columns that are the same in all rows.
         """
+        for text, parameters in self._statements(connection.dialect, rows, same):
+            connection.exec_driver_sql(text, parameters)
+
+    def add_to(
+        self,
+        script: Script,
+        rows: Sequence[Mapping[str, Any]],
+        fault: Callable[[exc.DBAPIError], None] | None = None,
+        **same: Any,
+    ) -> None:
+        """Add the statement that :meth:`insert` would carry out to a script."""
+        for text, parameters in self._statements(script.dialect, rows, same):
+            script.add(text, parameters, fault=fault)
+
+    def _statements(
+        self, dialect: Dialect, rows: Sequence[Mapping[str, Any]], same: Mapping[str, Any]
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
         if not rows:
             return
         times = dict(self._after)
         given = [name for name in rows[0] if name not in times]
-        constant = {name: value for name, value in (self._defaults | same).items() if name not in rows[0]}
+        constant = {name: value for name, value in {**self._defaults, **same}.items() if name not in rows[0]}
         columns = (*given, *constant)
         for part in _parts(rows, _MOST_PARAMETERS // len(columns)):
             values = [value for row in part for value in (*[row[name] for name in given], *constant.values())]
-            statement = _statement(connection.dialect, self._table, columns, self._after, len(part))
-            connection.exec_driver_sql(statement, tuple(values))
+            yield _statement(dialect, self._table, columns, self._after, len(part)), tuple(values)
 
 
 def _parts(rows: Sequence[Mapping[str, Any]], most: int) -> Iterator[Sequence[Mapping[str, Any]]]:
@@ -78,8 +95,8 @@ def _statement(
     quoted = dialect.identifier_preparer
     names = ", ".join(quoted.format_column(table.c[name]) for name in (*columns, *dict(after)))
     mark = "?" if dialect.paramstyle == "qmark" else "%s"
-    clock = str(now().compile(dialect=dialect))
-    times = [f"{clock} + {seconds!r}" if seconds else clock for _, seconds in after]
+    time = clock(dialect)
+    times = [f"{time} + {seconds!r}" if seconds else time for _, seconds in after]
     values = f"({', '.join([mark] * len(columns) + times)})"
     head = f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES "  # noqa: S608 - of names in the schema alone
     return head + ",".join([values] * rows)

@@ -17,6 +17,7 @@ from moorage.db.columns import digest_type, document_type, name_type, now, reque
 from moorage.db.database import Database
 from moorage.db.faults import is_lock_wait
 from moorage.db.new_rows import NewRows
+from moorage.db.script import Script
 from moorage.messages.wire import Mutation
 from moorage.service.refusals import UNDECIDED, RefusedBefore, RefusedSendings
 
@@ -194,16 +195,20 @@ class StoredRequests:
                     return stored
         raise errors.RequestInProgress(request_id=message.request_id)
 
-    def once_together(self, answers: Sequence[tuple[Mutation[R], R]], work: Callable[[Connection], object]) -> None:
+    def once_together(self, answers: Sequence[tuple[Mutation[R], R]], work: Callable[[Script], object]) -> None:
         """Run the common work of several requests whose answers are known beforehand, and store these: all or nothing.
+
+        :param work: adds its statements to a script that begins with the requests' rows.
 
         :raises DuplicateRequest: one of the requests has been answered already.
         :raises RequestInProgress: one of them is still running elsewhere.
         """
 
         def transaction(connection: Connection) -> None:
-            self.insert(connection, answers)
-            work(connection)
+            script = Script(connection)
+            self._begin(script, answers)
+            work(script)
+            script.run()
 
         self._database.write(transaction)
 
@@ -213,14 +218,21 @@ class StoredRequests:
         :raises DuplicateRequest: one of the requests has been answered already.
         :raises RequestInProgress: one of them is still running elsewhere.
         """
+        script = Script(connection)
+        self._begin(script, answers)
+        script.run()
+
+    def _begin(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
         # In one order everywhere: each insert waits for a duplicate.
         in_order = sorted(answers, key=lambda each: each[0].request_id)
-        rows = [self._row(message, answer) for message, answer in in_order]
-        with _waiting_for(in_order[0][0]):
-            try:
-                self._rows.insert(connection, rows)
-            except exc.IntegrityError as fault:
+
+        def fail(fault: exc.DBAPIError) -> None:
+            if isinstance(fault, exc.IntegrityError):
                 raise DuplicateRequest from fault
+            with _waiting_for(in_order[0][0]):
+                raise fault
+
+        self._rows.add_to(script, [self._row(message, answer) for message, answer in in_order], fail)
 
     def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.

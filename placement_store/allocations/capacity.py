@@ -5,26 +5,28 @@ This guarded update is the only decision whether a write fits: all reads before 
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Update, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Dialect, func, select
 
 from moorage import errors
+from moorage.db.script import Outcome, Script
 from placement_store.allocations.consumers import Pair
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
-from placement_store.schema import allocations, inventories
+from placement_store.schema import allocations
 
 LOG = logging.getLogger(__name__)
 
-#: Numbers of pairs for which there is a statement; compiling one takes as long as running it twenty times. A statement
-#: tries each pair's condition on each row it touches, so its cost grows with the square, and there are no larger ones.
-_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+#: The most pairs of one statement. Each row that it touches may be tried against each of its kinds of demand, so in the
+#: worst case its cost grows with the square. Arbitrary.
+_TOGETHER = 192
 
 # Values that satisfy every unit rule, for a pair of which no amount is new.
 _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP = 2**31 - 1, 0, 0
@@ -51,7 +53,7 @@ class Demand:
         return None
 
 
-def take(connection: Connection, demands: Sequence[Demand], names: ResourceClassNames) -> None:
+def take(script: Script, demands: Sequence[Demand], names: ResourceClassNames) -> None:
     """Update `used` of each inventory by the net growth, or refuse the whole write.
 
     The providers' rows must be locked. Net growth must fit into the capacity; a demand that shrinks or stays equal is
@@ -59,59 +61,70 @@ def take(connection: Connection, demands: Sequence[Demand], names: ResourceClass
 
     :raises CapacityExceeded: naming every inventory that has refused; the transaction must then be rolled back.
     """
-    for start in range(0, len(demands), _SIZES[-1]):
-        part = demands[start : start + _SIZES[-1]]
-        size = next(size for size in _SIZES if size >= len(part))
-        # What is left over of the statement repeats the last pair, which changes neither its rows nor their number.
-        repeated = [*part, *[part[-1]] * (size - len(part))]
-        if connection.execute(_statement(size), _parameters(repeated)).rowcount != len(part):
-            _explain(connection, demands, part, names)
+    for start in range(0, len(demands), _TOGETHER):
+        part = demands[start : start + _TOGETHER]
+        script.add(_statement(part, script.dialect), then=partial(_require_room, script, demands, part, names))
 
 
-@lru_cache
-def _statement(pairs: int) -> Update:
-    """Return the guarded update of ``pairs`` inventories.
+def _require_room(
+    script: Script, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames, outcome: Outcome
+) -> None:
+    if outcome.rowcount != len(part):
+        _explain(script.connection, demands, part, names)
+
+
+class _Kind(NamedTuple):
+    """Hold what demands on inventories of one class have in common, mostly all those of a batch of claims."""
+
+    class_id: int
+    growth: int
+    smallest: int
+    largest: int
+    #: All new amounts are multiples of a step exactly if this, their greatest common divisor, is.
+    divisor: int
+
+    @classmethod
+    def of(cls, demand: Demand) -> "_Kind":
+        """Return the kind of a demand."""
+        if not demand.amounts:
+            return cls(demand.pair[1], demand.growth, _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP)
+        amounts = demand.amounts
+        return cls(demand.pair[1], demand.growth, min(amounts), max(amounts), math.gcd(*amounts))
+
+
+def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
+    """Return the guarded update of inventories.
 
     UPDATE inventories
-       SET used = used + CASE WHEN resource_provider_id = :p0 AND resource_class_id = :c0 THEN :n0 ... END
-     WHERE (resource_provider_id = :p0 AND resource_class_id = :c0
-            AND (:n0 <= 0 OR used + :n0 <= (total - reserved) * allocation_ratio)
-            AND :smallest0 >= min_unit AND :largest0 <= max_unit AND :step0 % step_size = 0)
+       SET used = used + CASE WHEN resource_class_id = 0 THEN 1 WHEN resource_class_id = 1 THEN 512 END
+     WHERE (resource_class_id = 0 AND resource_provider_id IN (7, 8, ...)
+            AND used + 1 <= (total - reserved) * allocation_ratio
+            AND 1 >= min_unit AND 1 <= max_unit AND 1 % step_size = 0)
         OR ...
+
+    As text, with the numbers in it: with six parameters for each pair SQLAlchemy and the driver took longer than
+    the database.
     """
-    table = inventories.c
-    here = [
-        and_(table.resource_provider_id == bindparam(f"p{i}"), table.resource_class_id == bindparam(f"c{i}"))
-        for i in range(pairs)
-    ]
-    growth = [bindparam(f"n{i}", type_=table.used.type) for i in range(pairs)]
-    allowed = [
-        and_(
-            or_(growth[i] <= 0, table.used + growth[i] <= (table.total - table.reserved) * table.allocation_ratio),
-            bindparam(f"smallest{i}", type_=table.used.type) >= table.min_unit,
-            bindparam(f"largest{i}", type_=table.used.type) <= table.max_unit,
-            bindparam(f"step{i}", type_=table.used.type) % table.step_size == 0,
+    providers_of: dict[_Kind, list[int]] = {}
+    for demand in demands:
+        providers_of.setdefault(_Kind.of(demand), []).append(demand.pair[0])
+    modulo = "%%" if dialect.paramstyle in {"format", "pyformat"} else "%"
+    growth: list[str] = []
+    touched: list[str] = []
+    # The kind with the most providers comes last of its class, and need not name them again: no other row is touched.
+    left = Counter(kind.class_id for kind in providers_of)
+    for kind, provider_ids in sorted(providers_of.items(), key=lambda each: len(each[1])):
+        here = f"resource_class_id = {kind.class_id} AND resource_provider_id IN ({', '.join(map(str, provider_ids))})"
+        fits = f"used + {kind.growth} <= (total - reserved) * allocation_ratio AND " if kind.growth > 0 else ""
+        touched.append(
+            f"({here} AND {fits}{kind.smallest} >= min_unit AND {kind.largest} <= max_unit"
+            f" AND {kind.divisor} {modulo} step_size = 0)"
         )
-        for i in range(pairs)
-    ]
-    by_pair = case(*((here[i], growth[i]) for i in range(pairs)))
-    return (
-        inventories.update()
-        .where(or_(*(and_(here[i], allowed[i]) for i in range(pairs))))
-        .values(used=table.used + by_pair)
-    )
-
-
-def _parameters(demands: Sequence[Demand]) -> dict[str, int]:
-    parameters: dict[str, int] = {}
-    for i, demand in enumerate(demands):
-        parameters[f"p{i}"], parameters[f"c{i}"] = demand.pair
-        parameters[f"n{i}"] = demand.growth
-        parameters[f"smallest{i}"] = min(demand.amounts, default=_ANY_SMALLEST)
-        parameters[f"largest{i}"] = max(demand.amounts, default=_ANY_LARGEST)
-        # All of them are multiples of a step exactly if their greatest common divisor is.
-        parameters[f"step{i}"] = math.gcd(*demand.amounts) if demand.amounts else _ANY_STEP
-    return parameters
+        left[kind.class_id] -= 1
+        these = here if left[kind.class_id] else f"resource_class_id = {kind.class_id}"
+        growth.append(f"WHEN {these} THEN {kind.growth}")
+    changed = f"used + CASE {' '.join(growth)} END"
+    return f"UPDATE inventories SET used = {changed} WHERE {' OR '.join(touched)}"  # noqa: S608 - of numbers alone
 
 
 # --- Refusals -------------------------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from sqlalchemy import Connection, bindparam, exc, select, tuple_
 
 from moorage import errors
 from moorage.db.columns import now
+from moorage.db.new_rows import NewRows
+from moorage.db.script import Outcome, Script
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
-from placement_store.schema import allocations, consumers, tombstones
+from placement_store.schema import allocations, consumers
 
 #: Provider id and resource class id.
 Pair = tuple[int, int]
@@ -162,30 +164,24 @@ def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None
         connection.execute(statement.values(generation=table.generation + 1, updated_at=now()))
 
 
-def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
-    """Insert consumers at generation 1; return their ids by uuid.
+def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
+    """Insert consumers at generation 1, after what the script has before; return their ids by uuid.
 
     :raises StaleRead: one of them exists already.
     :raises ConsumerDeleted: one of them has been deleted for good, and is not written over HTTP.
     """
     uuids = sorted(rows)
-    number: int | None = None
-    try:
-        # One statement takes rows that name the same columns.
-        for claimed, columns in sorted({(row.claimed, tuple(sorted(row.columns))) for row in rows.values()}):
-            new = [
-                {"uuid": uuid, "generation": 1, **rows[uuid].columns}
-                for uuid in uuids
-                if rows[uuid].claimed is claimed and rows[uuid].columns.keys() == set(columns)
-            ]
-            number = bulk.insert(
-                connection, consumers, new, stamps=["created_at", "updated_at", *["claimed_at"] * claimed]
-            )
-    except exc.IntegrityError as fault:
-        raise StaleRead from fault
-    if len(rows) == 1 and number is not None and not rows[uuids[0]].columns.get("known_over_rpc", True):
+    if len(rows) == 1 and not _is_known_over_rpc(rows[uuids[0]]):
         # Over HTTP a consumer may be created again, whether or not it has a tombstone.
-        return {uuids[0]: number}
+        return {uuids[0]: _create_over_http(script.connection, uuids[0], rows[uuids[0]])}
+    # One statement takes rows that name the same columns.
+    for claimed, columns in sorted({(row.claimed, tuple(sorted(row.columns))) for row in rows.values()}):
+        new = [
+            {"uuid": uuid, "generation": 1, **rows[uuid].columns}
+            for uuid in uuids
+            if rows[uuid].claimed is claimed and rows[uuid].columns.keys() == set(columns)
+        ]
+        _ROWS[claimed].add_to(script, new, _stale_if_present)
     # The consumer is written first, and its tombstone is then looked for with a lock. A concurrent delete for good does
     # the reverse: it writes the tombstone first and then looks for the consumer with a lock. Each waits for the other's
     # write, so one of the two sees the other, or the database ends one of them as a deadlock; both cannot succeed.
@@ -193,20 +189,47 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
     # SELECT ... FROM consumers c LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN (...)
     #   LOCK IN SHARE MODE
     ids: dict[str, int] = {}
-    for chunk in bulk.chunks(uuids):
-        for id_, uuid, tombstone in connection.execute(_CREATED, {"uuids": chunk}):
-            if tombstone is not None and rows[uuid].columns.get("known_over_rpc", True):
+
+    def note(found: Outcome) -> None:
+        for id_, uuid, tombstone in found.rows:
+            if tombstone is not None and _is_known_over_rpc(rows[uuid]):
                 raise errors.ConsumerDeleted(consumer_uuid=uuid)
             ids[uuid] = id_
+
+    is_sqlite = script.dialect.name == "sqlite"
+    for chunk in bulk.chunks(uuids):
+        marks = ", ".join(["?" if is_sqlite else "%s"] * len(chunk))
+        text = (
+            "SELECT c.id, c.uuid, t.consumer_uuid FROM consumers c"  # noqa: S608 - of marks alone
+            f" LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN ({marks})"
+        )
+        script.add(text if is_sqlite else f"{text} LOCK IN SHARE MODE", chunk, note)
+    script.run()
     return ids
 
 
-_CREATED = (
-    select(consumers.c.id, consumers.c.uuid, tombstones.c.consumer_uuid)
-    .select_from(consumers.outerjoin(tombstones, tombstones.c.consumer_uuid == consumers.c.uuid))
-    .where(consumers.c.uuid.in_(bindparam("uuids", expanding=True)))
-    .with_for_update(read=True)
-)
+#: By whether the time of a claim is set.
+_ROWS = {
+    False: NewRows(consumers, created_at=0.0, updated_at=0.0),
+    True: NewRows(consumers, created_at=0.0, updated_at=0.0, claimed_at=0.0),
+}
+
+
+def _is_known_over_rpc(row: NewConsumer) -> bool:
+    return bool(row.columns.get("known_over_rpc", True))
+
+
+def _create_over_http(connection: Connection, uuid: str, row: NewConsumer) -> int:
+    stamps = ["created_at", "updated_at", *["claimed_at"] * row.claimed]
+    try:
+        return int(bulk.insert(connection, consumers, [{"uuid": uuid, "generation": 1, **row.columns}], stamps) or 0)
+    except exc.IntegrityError as fault:
+        raise StaleRead from fault
+
+
+def _stale_if_present(fault: exc.DBAPIError) -> None:
+    if isinstance(fault, exc.IntegrityError):
+        raise StaleRead from fault
 
 
 def forget(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
+from moorage.db.script import Script, scripted
 from moorage.model import ProviderAmounts
 from placement_store.allocations import capacity, consumers, tombstones
 from placement_store.allocations.capacity import Demand
@@ -134,7 +135,7 @@ def _membership(uuid: str, columns: Mapping[str, Any]) -> Membership | None:
 
 
 def write(
-    connection: Connection,
+    connection: Connection | Script,
     changes: Sequence[ConsumerChange],
     names: ResourceClassNames,
     *,
@@ -143,6 +144,8 @@ def write(
     bumps_generations: bool = True,
 ) -> None:
     """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
+
+    In a script it is done once that is run; until then no error is raised.
 
     :param relied_on: the generations that providers must be at, by provider id.
     :param roots: the ids of the roots that providers were read with, by provider id; a provider with another root by
@@ -156,27 +159,35 @@ def write(
     """
     # Providers whose generations the caller compares are locked and bumped as well, even if nothing of them changes.
     touched = providers_touched(changes) | set(relied_on or ())
-    providers.bump_generations(connection, touched, by=int(bumps_generations), roots=roots)
-    if relied_on:
-        _compare_generations(connection, relied_on, bumped_by=int(bumps_generations))
+    with scripted(connection) as script:
+        providers.bump_generations(script, touched, by=int(bumps_generations), roots=roots)
+        if relied_on:
+            _compare_generations(script.connection, relied_on, bumped_by=int(bumps_generations))
+        _write(script, changes, names)
+        change_feed.record(script, provider_ids=touched)
+        # Last: a transaction that holds a group's row locks nothing more, so it waits for none that waits for that row.
+        _verify_groups(script, changes)
+
+
+def _write(script: Script, changes: Sequence[ConsumerChange], names: ResourceClassNames) -> None:
     # Existing consumers come before the inventories: only a successful compare-and-swap, with the providers locked,
     # proves that the amounts to be released are still allocated. New ones come after, so that a claim which does not
     # fit costs little.
-    ids = _update_consumers(connection, changes)
-    capacity.take(connection, _demands(changes), names)
-    ids |= _create_consumers(connection, changes)
-    _write_rows(connection, changes, ids)
-    change_feed.record(connection, provider_ids=touched)
-    # Last: a transaction that holds a group's row locks nothing more, so it waits for none that waits for that row.
-    _verify_groups(connection, changes)
+    ids = _update_consumers(script, changes)
+    capacity.take(script, _demands(changes), names)
+    ids |= _create_consumers(script, changes)
+    # A refusal is explained by the allocations as they were before.
+    script.run()
+    _write_rows(script, changes, ids)
 
 
-def _verify_groups(connection: Connection, changes: Sequence[ConsumerChange]) -> None:
+def _verify_groups(script: Script, changes: Sequence[ConsumerChange]) -> None:
     # A consumer of whose row nothing changes keeps its membership.
     others = [change for change in changes if not change.is_plain]
     before = [membership for change in others if (membership := change.membership_before) is not None]
     after = [membership for change in others if (membership := change.membership_after) is not None]
-    rules.verify(connection, before, after, {change.uuid for change in others})
+    if before or after:
+        rules.verify(script.connection, before, after, {change.uuid for change in others})
 
 
 def providers_touched(changes: Sequence[ConsumerChange]) -> set[int]:
@@ -211,10 +222,13 @@ def _demands(changes: Sequence[ConsumerChange]) -> list[Demand]:
     return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
 
 
-def _update_consumers(connection: Connection, changes: Sequence[ConsumerChange]) -> dict[str, int]:
+def _update_consumers(script: Script, changes: Sequence[ConsumerChange]) -> dict[str, int]:
     """Update, bury or delete the existing consumers in the order of their ids; return the ids by uuid."""
     present = [(change.before.id, change, change.before) for change in changes if change.before is not None]
     ids = {change.uuid: id_ for id_, change, _ in present}
+    if not present:
+        return ids
+    connection = script.connection
     if all(change.is_plain for _, change, _ in present):
         # In few statements: a reshape bumps very many consumers, and all claims of the tree wait for it.
         consumers.bump_generations(connection, [before for _, _, before in present])
@@ -233,18 +247,18 @@ def _update_consumers(connection: Connection, changes: Sequence[ConsumerChange])
     return ids
 
 
-def _create_consumers(connection: Connection, changes: Sequence[ConsumerChange]) -> dict[str, int]:
+def _create_consumers(script: Script, changes: Sequence[ConsumerChange]) -> dict[str, int]:
     """Create the missing consumers, or only write their tombstones; return the ids of the created ones by uuid."""
     new: dict[str, NewConsumer] = {}
     for change in sorted((change for change in changes if change.before is None), key=lambda change: change.uuid):
         if change.for_good:
-            tombstones.bury(connection, change.uuid, None)
+            tombstones.bury(script.connection, change.uuid, None)
         else:
             new[change.uuid] = NewConsumer(change.columns, change.claimed)
-    return consumers.create(connection, new) if new else {}
+    return consumers.create(script, new) if new else {}
 
 
-def _write_rows(connection: Connection, changes: Sequence[ConsumerChange], ids: Mapping[str, int]) -> None:
+def _write_rows(script: Script, changes: Sequence[ConsumerChange], ids: Mapping[str, int]) -> None:
     """Delete, update and insert the allocations that differ; touch no other row."""
     gone: list[int] = []
     changed: list[dict[str, int]] = []
@@ -267,10 +281,10 @@ def _write_rows(connection: Connection, changes: Sequence[ConsumerChange], ids: 
                     }
                 )
     for chunk in bulk.chunks(sorted(gone)):
-        connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
+        script.connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
     if changed:
-        connection.execute(_RESIZE, sorted(changed, key=lambda row: row["row_id"]))
-    bulk.insert(connection, allocations, new)
+        script.connection.execute(_RESIZE, sorted(changed, key=lambda row: row["row_id"]))
+    bulk.insert(script, allocations, new)
 
 
 _RESIZE = allocations.update().where(allocations.c.id == bindparam("row_id")).values(used=bindparam("amount"))

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 
 from moorage import errors, ids
 from moorage.db.columns import now
+from moorage.db.script import Script
 from moorage.messages import AcceptClaim, Claimed, Done, EndMove, SwapClaim
 from moorage.model import ServerGroup
 from placement_store.allocations import consumers, tombstones
@@ -59,7 +60,7 @@ class NewClaim:
 
 
 def claim(
-    connection: Connection,
+    connection: Connection | Script,
     claims: Sequence[NewClaim],
     names: ResourceClassNames,
     *,
@@ -67,6 +68,8 @@ def claim(
     known: Mapping[str, ProviderKey] | None = None,
 ) -> list[Claimed]:
     """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
+
+    A script is run to its end, with the claims after what it has before.
 
     The allocations of a consumer that exists are replaced, unless a host has accepted its claim.
 
@@ -86,26 +89,29 @@ def claim(
     """
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
+    script = connection if isinstance(connection, Script) else Script(connection)
+    named = any(new.group is not None for new in claims)
     # Before anything is locked: a group that does not exist yet is created here.
-    group_ids = bind_groups(connection, claims)
+    group_ids = bind_groups(script.connection, claims) if named else {}
     # Keys that are out of date are noticed when the providers are locked: an id is never used again.
-    keys = providers.keys_of(connection, _providers_named(claims)) if known is None else known
-    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique.
-    expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
-    found = consumers.holdings(connection, expected) if expected else {}
+    keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
+    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Nor is
+    # its tombstone, which is looked for when it is created.
+    expected = [new for new in claims if new.consumer_generation is not None]
+    found = consumers.holdings(script.connection, {new.consumer_uuid for new in expected}) if expected else {}
     # All these reads are without a lock: the compare-and-swap of the generations in the write proves that they still
     # hold, and only the write decides whether the amounts fit.
-    for new in claims:
-        _require_claimable(connection, new, found.get(new.consumer_uuid))
+    for new in expected:
+        _require_claimable(script.connection, new, found.get(new.consumer_uuid))
         if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
-            _require_unplaced(connection, new, holding, keys[new.root_provider_uuid].root_id)
+            _require_unplaced(script.connection, new, holding, keys[new.root_provider_uuid].root_id)
     staying = {uuid: Counter(holding.amounts) for uuid, holding in found.items()} if keep_held else {}
     changes = [
         ConsumerChange(
             uuid=new.consumer_uuid,
             before=found.get(new.consumer_uuid),
             after=staying.get(new.consumer_uuid, Counter())
-            + Counter(allocations.numbered(new.allocations, keys, names, connection)),
+            + Counter(allocations.numbered(new.allocations, keys, names, script.ahead)),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
             columns=placement_columns(new, keys[new.root_provider_uuid].root_id, group_ids),
             claimed=True,
@@ -115,9 +121,10 @@ def claim(
     ]
     # A stale read is not retried here: the decision that claims refreshes its view and plans again.
     try:
-        allocations.write(connection, changes, names, roots=dict(keys[uuid] for uuid in _providers_named(claims)))
+        allocations.write(script, changes, names, roots=dict(keys[uuid] for uuid in _providers_named(claims)))
+        script.run()
     except StaleRead as fault:
-        raise _explain_stale_read(connection, claims, known or {}) from fault
+        raise _explain_stale_read(script.connection, claims, known or {}) from fault
     return [new.claimed for new in claims]
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Insert, Select, Table, bindparam
 
 from moorage.db.columns import now
 from moorage.db.new_rows import NewRows
+from moorage.db.script import Script
 
 T = TypeVar("T")
 
@@ -42,12 +43,17 @@ def select_in(connection: Connection, query: Select[Any], column: Any, values: S
 
 
 def insert(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
+    connection: Connection | Script, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
 ) -> int | None:
     """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id of the row if it is only one.
 
+    In a script this is a statement of it, and no id is returned.
+
     See :class:`~moorage.db.new_rows.NewRows` for the values of several rows.
     """
+    if isinstance(connection, Script):
+        _new_rows(table, tuple(stamps)).add_to(connection, rows)
+        return None
     if len(rows) == 1:
         number: int | None = connection.execute(_insert(table, tuple(stamps)), dict(rows[0])).lastrowid
         return number

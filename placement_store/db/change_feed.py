@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Table, func, select
 
 from moorage.db.columns import CLOCK_SET_BACK, now
+from moorage.db.script import Script
 from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
@@ -21,7 +22,7 @@ SETTLED_AFTER = 0.25
 PRUNED_AT_ONCE = 10_000
 
 
-def record(connection: Connection, provider_ids: Collection[int] = (), host_ids: Collection[int] = ()) -> None:
+def record(connection: Connection | Script, provider_ids: Collection[int] = (), host_ids: Collection[int] = ()) -> None:
     """Record that these providers and hosts have changed; the last write of a transaction."""
     rows = [{"resource_provider_id": id_, "host_id": None} for id_ in sorted(provider_ids)]
     rows += [{"resource_provider_id": None, "host_id": id_} for id_ in sorted(host_ids)]

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, or_, select, tuple_
+from sqlalchemy import Connection, select
 
 from moorage import errors
-from moorage.db.columns import now
+from moorage.db.columns import clock
+from moorage.db.script import Outcome, Script, scripted
 from moorage.model import Inventory
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
@@ -171,7 +173,7 @@ def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
 
 
 def bump_generations(
-    connection: Connection, ids: Collection[int], *, by: int, roots: Mapping[int, int] | None = None
+    connection: Connection | Script, ids: Collection[int], *, by: int, roots: Mapping[int, int] | None = None
 ) -> None:
     """Lock providers in the order of their ids and raise their ``seq`` by one and their ``generation`` by ``by``.
 
@@ -183,30 +185,28 @@ def bump_generations(
     """
     # UPDATE resource_providers SET generation = generation + :by, seq = seq + 1, updated_at = :now
     #  WHERE id IN (...) [AND (id NOT IN (...) OR (id, root_provider_id) IN ((...), ...))]
-    for chunk in bulk.chunks(sorted(ids)):
-        parameters: dict[str, Any] = {"ids": chunk, "bumped_by": by}
-        if found := {id_: roots[id_] for id_ in chunk if id_ in roots} if roots else {}:
-            parameters |= {"found": list(found), "places": list(found.items())}
-        bumped = connection.execute(_BUMP_WHERE_FOUND if found else _BUMP, parameters).rowcount
-        if bumped != len(chunk):
-            raise StaleRead
+    with scripted(connection) as script:
+        for chunk in bulk.chunks(sorted(ids)):
+            found = [id_ for id_ in chunk if id_ in roots] if roots else []
+            text = (
+                f"UPDATE resource_providers SET generation = generation + {by:d}, seq = seq + 1,"  # noqa: S608
+                f" updated_at = {clock(script.dialect)} WHERE id IN ({_listed(chunk)})"
+            )
+            if roots and found:
+                pairs = ", ".join(f"({id_:d}, {roots[id_]:d})" for id_ in found)
+                # SQLite compares a pair with rows alone.
+                places = f"VALUES {pairs}" if script.dialect.name == "sqlite" else pairs
+                text += f" AND (id NOT IN ({_listed(found)}) OR (id, root_provider_id) IN ({places}))"
+            script.add(text, then=partial(_require_all, len(chunk)))
 
 
-_BUMP = (
-    resource_providers.update()
-    .where(resource_providers.c.id.in_(bindparam("ids", expanding=True)))
-    .values(
-        generation=resource_providers.c.generation + bindparam("bumped_by"),
-        seq=resource_providers.c.seq + 1,
-        updated_at=now(),
-    )
-)
-_BUMP_WHERE_FOUND = _BUMP.where(
-    or_(
-        resource_providers.c.id.not_in(bindparam("found", expanding=True)),
-        tuple_(resource_providers.c.id, resource_providers.c.root_provider_id).in_(bindparam("places", expanding=True)),
-    )
-)
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _require_all(count: int, outcome: Outcome) -> None:
+    if outcome.rowcount != count:
+        raise StaleRead
 
 
 def lock_at(connection: Connection, uuid: str, generation: int | None) -> int:

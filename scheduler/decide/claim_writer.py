@@ -113,7 +113,11 @@ class ClaimWriter:
         """
         metrics.CLAIM_TRIES.inc()
         with _noticing_refusals():
-            stored = self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+            stored = (
+                self.requests.carried_out_once(planned.message, partial(self._claim_alone, planned))
+                if planned.only_claims
+                else self.requests.once(planned.message, partial(self._claim, planned), planned.answer)
+            )
         if not stored.replayed:
             metrics.CLAIMS.inc(len(planned.claims))
         return WrittenClaims(stored.result, stored.replayed, object() if planned.only_claims else None)
@@ -134,13 +138,21 @@ class ClaimWriter:
         with _noticing_refusals():
             self.requests.once_together(
                 [(one.message, one.answer) for one in planned],
-                lambda connection: claims.claim(connection, made, self._names, known=keys),
+                lambda script: claims.claim(script, made, self._names, known=keys),
             )
         metrics.CLAIMS.inc(len(made))
         return object()
 
+    def _claim_alone(self, planned: PlannedRequest) -> Selections:
+        """Claim the hosts of a plan that consists of nothing but claims; the whole transaction."""
+        self.requests.once_together(
+            [(planned.message, planned.answer)],
+            lambda script: claims.claim(script, planned.claims, self._names, known=planned.keys),
+        )
+        return planned.answer
+
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
-        """Claim the hosts of a plan; part of the transaction that stores the answer."""
+        """Claim the hosts of another plan; part of the transaction that stores the answer."""
         message = planned.message
         if message.move is None:
             claims.claim(connection, planned.claims, self._names, keep_held=message.keep_held, known=planned.keys)

@@ -80,7 +80,8 @@ class Decision(ABC, Generic[T]):
         self.named = named
         self.received_at = environment.follower.now()
         # The policy in force now decides this request to its end, whatever is reloaded meanwhile.
-        self.planner, request_filters = environment.policy.for_request(environment.aggregates)
+        self.policy = environment.policy
+        self.planner, request_filters = self.policy.for_request(environment.aggregates)
         self.resolver = RequestResolver(request_filters, message, environment.check_groups)
         self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
 
@@ -137,15 +138,17 @@ class Decision(ABC, Generic[T]):
         context: RequestContext,
         aggregates_as_of: float,
         evaluations: Evaluations | None = None,
+        resolved: SelectDestinations | None = None,
     ) -> DestinationPlan | NoHost:
         """Plan the request on a view: filter, weigh and choose a host for each instance.
 
         :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
         :param evaluations: those of the requests that were planned on this very view before.
+        :param resolved: the request as it is resolved on this view, where that is known.
         :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
         """
         # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
-        request = self.resolver.resolve(view, aggregates_as_of)
+        request = resolved or self.resolver.resolve(view, aggregates_as_of)
         if isinstance(request, Refusal):
             return NoHost.by_request_filter(view, self.message.request_spec, *request)
         # Each instance with the claims planned before it in place.

@@ -174,7 +174,7 @@ class Planner:
             if planned is not None:
                 # The next instance sees this claim: the amounts, the instance and the member of the server group.
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
-        is_isolated = request.resource_request.group_policy == "isolate"
+        is_isolated = request.group_policy == "isolate"
         # There is no use in alternates of forced hosts.
         if not message.num_alternates or request.force_hosts or request.force_nodes:
             return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)

@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import context, errors, failpoints
 from moorage.batches import Batches, BatchItem
 from moorage.messages import SelectDestinations
+from moorage.model import RequestSpec
 from moorage.service.stored_requests import DuplicateRequest
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide import destinations, request_context
 from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequest, WrittenClaims
 from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
-from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import NoHost
 from scheduler.decide.request_context import RequestContext
+from scheduler.decide.request_filters import Refusal
 from scheduler.decide.selections import Selections
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -68,6 +71,32 @@ class _Planned:
     decision: ClaimingDecision
     request: PlannedRequest
     unnoted: UnnotedClaims
+
+
+class _Resolved:
+    """The wishes of a batch's requests as they are resolved on its view: those of equal requests are resolved once."""
+
+    def __init__(self, view: Snapshot, aggregates_as_of: float) -> None:
+        self._view = view
+        self._aggregates_as_of = aggregates_as_of
+        self._known: list[tuple[DecisionPolicy, RequestSpec, RequestSpec]] = []
+
+    def message(self, decision: ClaimingDecision) -> SelectDestinations | Refusal:
+        """Return the message of a request with its wishes checked and resolved.
+
+        :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
+        """
+        message, asked = decision.message, decision.message.request_spec
+        for policy, same, wishes in self._known:
+            if policy is decision.policy and same == asked:
+                return structs.replace(message, request_spec=wishes)
+        decision.planner.check(asked)
+        decision.check_on_view()
+        resolved = decision.resolver.resolve(self._view, self._aggregates_as_of)
+        # Where plug-ins that break are skipped, that is each request's own matter.
+        if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
+            self._known.append((decision.policy, asked, resolved.request_spec))
+        return resolved
 
 
 class _Refused(Exception):
@@ -175,10 +204,13 @@ class SharedDecisions:
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
         evaluations = Evaluations()
+        wishes = _Resolved(noted or view, oldest)
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
             with context.adopted(item.context), PLAN.timed():
-                found = None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations)
+                found = (
+                    None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations, wishes)
+                )
             if found is not None:
                 planned.append(found)
             if found is not None and noted is not None:
@@ -298,12 +330,14 @@ def _planned(
     read: RequestContext,
     oldest: float,
     evaluations: Evaluations,
+    wishes: _Resolved,
 ) -> _Planned | None:
     """Return the plan of a request; null, where it has none or its error is set."""
     try:
-        decision.planner.check(item.value.message.request_spec)
-        decision.check_on_view()
-        plan = decision.plan(view, read, oldest, evaluations)
+        resolved = wishes.message(decision)
+        if isinstance(resolved, Refusal):
+            return None
+        plan = decision.plan(view, read, oldest, evaluations, resolved)
     except (*NOT_PLANNED, errors.SearchBoundReached):
         return None
     except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request

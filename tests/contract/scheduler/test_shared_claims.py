@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from sqlalchemy import event, func, select
+from support.scheduler.builders import funnel
 from support.scheduler.builders import select as asked
 from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
@@ -20,8 +21,11 @@ from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.ids import derived
 from moorage.messages import DeleteResourceProvider, SelectDestinations
-from moorage.model import Selection, ServerGroup
+from moorage.model import RequestSpec, Selection, ServerGroup
+from moorage.plugin import Filter, Host
 from placement_store.schema import allocations, consumers, requests, resource_providers
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named
 
 rig = rig_on_each_store
 
@@ -359,3 +363,36 @@ def test_requests_of_one_message_get_the_answers_and_errors_that_they_would_get_
     assert holders == {*first.instance_uuids, *again.instance_uuids, *moving.instance_uuids}
     # One whose decision is to be explained is decided alone, and the first two are not.
     assert [decide is None for decide in (alone[0], alone[1], alone[4])] == [True, True, False]
+
+
+class Noting(Filter):
+    """A filter that notes the requests that it is to check, and lets every host pass."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.checked: list[int] = []
+
+    def check(self, request: RequestSpec) -> None:
+        self.checked.append(request.flavor.vcpus)
+        if request.flavor.vcpus == 5:
+            raise errors.InvalidRequest(path="$", reason="no host has five")
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+
+def test_requests_with_the_same_wishes_that_come_together_are_checked_once_and_others_by_themselves(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    filters = funnel()
+    noting = Noting()
+    scheduler = rig.scheduler(plugins=Funnel([*filters.filters, Named("noting", noting)], filters.weighers))
+    messages = [*named(3), *named(2, 3, vcpus=4), *named(2, 5, vcpus=5), *named(1, 7)]
+
+    calls = [BatchItem(message) for message in messages]
+    alone = scheduler.endpoint.select_many(calls)
+
+    assert noting.checked == [2, 4, 5, 5]
+    assert [decide is None for decide in alone] == [True] * 5 + [False] * 2 + [True]
+    held = {2: 4, 4: 2}
+    amounts = select(allocations.c.used).where(allocations.c.resource_class_id == 0)
+    assert Counter(rig.database.read(lambda connection: connection.scalars(amounts).all())) == held

@@ -240,6 +240,25 @@ def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
     assert store.is_sound()
 
 
+def test_amounts_that_differ_by_inventory_are_each_judged_and_added_to_their_own(store: Store) -> None:
+    report(store, *(described(number, VCPU=number + 1, MEMORY_MB=1024) for number in range(6)))
+    nodes = [ids.derived("node", number) for number in range(6)]
+    amounts = {
+        ids.fresh(): store.wanted({node: {"VCPU": 1 + number, "MEMORY_MB": 512 if number < 4 else 1024}})
+        for number, node in enumerate(nodes)
+    }
+    too_much = {**amounts, ids.fresh(): store.wanted({nodes[2]: {"VCPU": 1}, nodes[4]: {"MEMORY_MB": 1}})}
+
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.post(too_much)
+    assert sorted(refusals(caught)) == sorted([(nodes[2], "VCPU", 4, 3.0), (nodes[4], "MEMORY_MB", 1025, 1024.0)])
+    store.post(amounts)
+
+    for number, node in enumerate(nodes):
+        assert store.used(node) == {"VCPU": 1 + number, "MEMORY_MB": 512 if number < 4 else 1024}
+    assert store.is_sound()
+
+
 # --- Raw allocations: what a write touches ----------------------------------------------------------------------------
 
 

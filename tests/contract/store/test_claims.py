@@ -54,6 +54,19 @@ def test_fifty_consumers_are_claimed_in_one_transaction_or_not_at_all(store: Sto
     assert store.is_sound()
 
 
+@pytest.mark.parametrize("generation", [None, 2])
+def test_a_claim_that_is_refused_names_what_has_no_room_and_not_what_it_would_have_taken(
+    store: Store, generation: int | None
+) -> None:
+    host, uuid = store.provider(VCPU=4, MEMORY_MB=1024), ids.fresh()
+    if generation is not None:
+        store.put(uuid, {host: {"VCPU": 1}})
+        store.put(uuid, {}, 1)
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.claim(uuid, {host: {"VCPU": 3, "MEMORY_MB": 2048}}, consumer_generation=generation)
+    assert refusals(caught) == [(host, "MEMORY_MB", 2048, 1024.0)]
+
+
 def test_a_claim_on_a_stale_consumer_is_a_conflict(store: Store, host: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {host: {"VCPU": 1}})

@@ -1,0 +1,108 @@
+"""Test scripts: statements that are sent together have their own outcomes, and one that fails leaves nothing behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, exc, func, select
+
+from moorage import errors
+from moorage.db.database import Database
+from moorage.db.new_rows import NewRows
+from moorage.db.script import Outcome, Script
+
+THINGS = Table("things", MetaData(), Column("id", Integer, primary_key=True), Column("name", String(20), unique=True))
+ROWS = NewRows(THINGS)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/things.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    # One connection: what a script leaves unread would be the next one's answer.
+    database = Database(url, "test", pool_size=1)
+    database.write(THINGS.metadata.create_all)
+    yield database
+    database.close()
+
+
+class NotEnough(Exception):
+    """Report that an outcome does not suffice."""
+
+
+def names(database: Database) -> list[str]:
+    return list(database.read(lambda connection: connection.scalars(select(THINGS.c.name).order_by(THINGS.c.id))))
+
+
+def test_statements_of_a_script_are_carried_out_in_their_order_and_each_has_its_own_outcome(database: Database) -> None:
+    outcomes: list[Outcome] = []
+
+    def work(connection: Connection) -> int:
+        script = Script(connection)
+        ROWS.add_to(script, [{"name": "a;b"}, {"name": "50%s"}])
+        script.add("UPDATE things SET name = 'c' WHERE id > 0 AND name = 'a;b'", then=outcomes.append)
+        script.add("SELECT name FROM things ORDER BY id", then=outcomes.append)
+        assert outcomes == []
+        return int(script.connection.scalar(select(func.count()).select_from(THINGS)) or 0)
+
+    assert database.write(work) == 2
+    assert outcomes[0].rowcount == 1
+    assert [tuple(row) for row in outcomes[1].rows] == [("c",), ("50%s",)]
+    assert names(database) == ["c", "50%s"]
+
+
+def test_the_first_statement_that_fails_ends_a_script_of_which_nothing_is_kept(database: Database) -> None:
+    def translated(fault: exc.DBAPIError) -> None:
+        if isinstance(fault, exc.IntegrityError):
+            raise NotEnough from fault
+
+    def work(connection: Connection) -> None:
+        script = Script(connection)
+        ROWS.add_to(script, [{"name": "one"}])
+        ROWS.add_to(script, [{"name": "one"}], translated)
+        ROWS.add_to(script, [{"name": "two"}])
+        script.run()
+
+    with pytest.raises(NotEnough):
+        database.write(work)
+    assert names(database) == []
+    database.write(lambda connection: ROWS.insert(connection, [{"name": "one"}]))
+    assert names(database) == ["one"]
+
+
+@pytest.mark.parametrize("fails_later", [False, True])
+def test_an_outcome_that_does_not_suffice_is_judged_before_a_later_error_and_nothing_is_kept(
+    database: Database, fails_later: bool
+) -> None:
+    def judge(outcome: Outcome) -> None:
+        if not outcome.rowcount:
+            raise NotEnough
+
+    def work(connection: Connection) -> None:
+        script = Script(connection)
+        ROWS.add_to(script, [{"name": "one"}])
+        script.add("UPDATE things SET name = 'c' WHERE name = 'b'", then=judge)
+        script.add("SELECT name FROM things")
+        ROWS.add_to(script, [{"name": "one" if fails_later else "two"}])
+        script.add("SELECT name FROM things")
+        script.run()
+
+    with pytest.raises(NotEnough):
+        database.write(work)
+    assert names(database) == []
+
+
+def test_a_connection_that_is_lost_within_a_script_is_replaced(mariadb_url: str) -> None:
+    database = Database(mariadb_url, "test", pool_size=1)
+    database.write(THINGS.metadata.create_all)
+
+    def work(connection: Connection) -> None:
+        script = Script(connection)
+        ROWS.add_to(script, [{"name": "one"}])
+        script.add("KILL CONNECTION_ID()")
+        script.add("SELECT name FROM things")
+        script.run()
+
+    with pytest.raises(errors.StoreUnavailable):
+        database.write(work)
+    assert names(database) == []
+    database.close()
