@@ -1,6 +1,6 @@
 """Replace all allocations of one or several consumers, as `put_allocations` and the HTTP API do, without a claim."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from moorage import errors
+from moorage.db.shared_transactions import Alone
 from moorage.messages import ConsumerWritten, PostAllocations, PutAllocations
 from moorage.model import ConsumerAllocations
 from placement_store.allocations import consumers, tombstones
@@ -112,6 +113,47 @@ def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassN
     if not planned.changes:
         return
     allocations.write(connection, planned.changes, names, relied_on=planned.relied_on, roots=planned.roots)
+
+
+def write_each(
+    connection: Connection, sent: Sequence[tuple[str, Put]], names: ResourceClassNames
+) -> list[Exception | None]:
+    """Replace the allocations of several consumers in one transaction, each as if it had one of its own; for HTTP.
+
+    :return: for each null; the error of :func:`write` that reading alone has found, and nothing of this one is written;
+        or that it is to be written alone.
+    :raises MoorageError: one does not fit, or nothing is to be written.
+    :raises StaleRead: what was read has changed since; a new transaction may succeed.
+    """
+    first = dict(reversed(sent))
+    found = consumers.holdings(connection, first)
+    keys = providers.keys_found(connection, {uuid for _, one in sent for uuid in one.amounts})
+    outcomes: list[Exception | None] = []
+    changes: list[ConsumerChange] = []
+    growths: dict[Pair, int] = {}
+    for uuid, one in sent:
+        try:
+            _compare_generation(connection, uuid, one, found.get(uuid))
+            providers.require(one.amounts, keys)
+            change = _change(connection, uuid, one, found.get(uuid), keys, names)
+        except errors.MoorageError as refusal:
+            outcomes.append(refusal)
+            continue
+        # Only the sum of all has to fit. Where one takes of an inventory what another releases, it may have to be
+        # refused if it comes before the other, or if too much is used there even after it; where all take or all
+        # release, they fit one after another, in any order, exactly if their sum fits.
+        if first[uuid] is not one or any(growths.get(pair, 0) * growth < 0 for pair, growth in change.growths.items()):
+            outcomes.append(Alone())
+            continue
+        growths |= change.growths
+        outcomes.append(None)
+        if one.amounts or uuid in found:  # HTTP creates no consumer without allocations
+            changes.append(change)
+    if changes:
+        allocations.write(connection, changes, names, roots=dict(keys.values()))
+    elif refusals := [outcome for outcome in outcomes if outcome is not None]:
+        raise refusals[0]  # so that no empty transaction is committed
+    return outcomes
 
 
 def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> PutPlan:
