@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, null, select, union_all
 
 from moorage import errors
 from moorage.db.shared_transactions import Alone
@@ -20,6 +20,8 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
+from placement_store.schema import consumers as consumer_table
+from placement_store.schema import resource_providers
 
 
 class AnyGeneration(Enum):
@@ -126,8 +128,7 @@ def write_each(
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     first = dict(reversed(sent))
-    found = consumers.holdings(connection, first)
-    keys = providers.keys_found(connection, {uuid for _, one in sent for uuid in one.amounts})
+    keys, found = _read(connection, first)
     outcomes: list[Exception | None] = []
     changes: list[ConsumerChange] = []
     growths: dict[Pair, int] = {}
@@ -154,6 +155,33 @@ def write_each(
     elif refusals := [outcome for outcome in outcomes if outcome is not None]:
         raise refusals[0]  # so that no empty transaction is committed
     return outcomes
+
+
+def _read(connection: Connection, puts: Mapping[str, Put]) -> tuple[dict[str, ProviderKey], dict[str, Holding]]:
+    """Return the keys of the providers that puts name, and what their consumers hold, each by uuid if it exists."""
+    # Most consumers are new: whether they exist is read together with the providers, what they hold only if they do.
+    new = [uuid for uuid, one in puts.items() if one.generation is None]
+    named = {uuid for one in puts.values() for uuid in one.amounts}
+    keys: dict[str, ProviderKey] = {}
+    present = puts.keys() - new
+    for uuid, id_, root_id in connection.execute(_FOUND, {"providers": sorted(named), "consumers": sorted(new)}):
+        if root_id is None:
+            present.add(uuid)
+        else:
+            keys[uuid] = ProviderKey(id_, root_id)
+    return keys, consumers.holdings(connection, present) if present else {}
+
+
+# SELECT uuid, id, root_provider_id FROM resource_providers WHERE uuid IN (...)
+#  UNION ALL SELECT uuid, id, NULL FROM consumers WHERE uuid IN (...)
+_FOUND = union_all(
+    select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id).where(
+        resource_providers.c.uuid.in_(bindparam("providers", expanding=True))
+    ),
+    select(consumer_table.c.uuid, consumer_table.c.id, null()).where(
+        consumer_table.c.uuid.in_(bindparam("consumers", expanding=True))
+    ),
+)
 
 
 def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> PutPlan:
