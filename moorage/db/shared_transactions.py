@@ -20,7 +20,7 @@ _TOGETHER = 32
 _PATIENCE = 2.0
 
 
-class _Alone(Exception):
+class Alone(Exception):
     """A value is to be carried out by its own thread, at the same time as others."""
 
 
@@ -29,8 +29,8 @@ class SharedTransactions(Generic[T, R]):
 
     :param run: :meth:`~moorage.db.database.Database.read` or :meth:`~moorage.db.database.Database.write`.
     :param work: the transaction. It returns for each value its result, or the error that is this value's own: for that
-        one nothing is written. An error that it raises undoes everything; then each value is carried out alone. It
-        locks rows in one order, whatever the order of the values.
+        one nothing is written; :class:`Alone` is for one that cannot go with the others. An error that it raises undoes
+        everything; then each value is carried out alone. It locks rows in one order, whatever the order of the values.
     :param kind: what they are, as metrics name it.
     """
 
@@ -51,7 +51,7 @@ class SharedTransactions(Generic[T, R]):
         """
         try:
             return self._batches.do(value)
-        except _Alone:
+        except Alone:
             return self.alone(value)
 
     def do_many(self, items: Sequence[BatchItem[T, R]]) -> list[Callable[[], R] | None]:
@@ -66,7 +66,7 @@ class SharedTransactions(Generic[T, R]):
             alone.append(None)
             try:
                 item.succeed(done.outcome())
-            except _Alone:
+            except Alone:
                 alone[-1] = partial(self.alone, item.value)
             except Exception as fault:  # noqa: BLE001 - it is this item's outcome
                 item.fail(fault)
@@ -74,7 +74,7 @@ class SharedTransactions(Generic[T, R]):
 
     def _carry_out(self, batch: Sequence[BatchItem[T, R]]) -> None:
         # At the failpoints of a drill each request stands for itself.
-        outcomes = [_Alone()] * len(batch) if failpoints.are_observed() else self._outcomes(batch)
+        outcomes = [Alone()] * len(batch) if failpoints.are_observed() else self._outcomes(batch)
         for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 item.fail(outcome)
@@ -94,7 +94,7 @@ class SharedTransactions(Generic[T, R]):
             raise  # to each of them: alone they would wait for the database one after another
         except Exception as fault:  # noqa: BLE001 - alone each gets the error that is its own
             if len(batch) > 1 or isinstance(fault, errors.Overloaded | errors.DeadlineExceeded):
-                return [_Alone()] * len(batch)
+                return [Alone()] * len(batch)
             return [fault]
 
     def alone(self, value: T) -> R:

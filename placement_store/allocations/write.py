@@ -119,6 +119,12 @@ class ConsumerChange:
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
 
     @property
+    def growths(self) -> dict[Pair, int]:
+        """Return by how much each of these amounts grows; a negative number for one that shrinks."""
+        held = self.held
+        return {pair: self.after.get(pair, 0) - held.get(pair, 0) for pair in self.differing}
+
+    @property
     def measured(self) -> set[Pair]:
         """Return the pairs whose amount must fit: those that change, and the others where all are measured."""
         return self.differing | self.after.keys() if self.measures_all else self.differing

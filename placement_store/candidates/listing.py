@@ -76,18 +76,18 @@ def list_candidates(
     :raises SearchBoundReached: nothing was found, and at least one tree was not searched to its end.
     """
     check(request, path="$.request")
-    resolved = read(lambda connection: _resolved(connection, request))
+    resolved = read(lambda connection: _resolved(connection, request, names, in_order=rng is None))
     if resolved is None:
         return AllocationCandidates()
-    request, needs, pools, only, first = resolved
+    request, needs, pools, only, first, trees = resolved
     of_tree = search_one_of_each_tree if one_of_each_tree else search
     seed = None if rng is None else rng.getrandbits(32)
     find = partial(of_tree, request=request, seed=seed, folds=folds, compiled=SearchRequest(request))
     listing = _Listing(limit, find, budget or SearchBudget(), folds=folds)
-    for root_ids in _batches(read, only, first) if rng is None else _shuffled_batches(read, only, rng):
+    listing.add(trees)
+    batches = _batches(read, only, first) if rng is None else _shuffled_batches(read, only, rng)
+    while not listing.is_full and (root_ids := next(batches, None)):
         listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))
-        if listing.is_full:
-            break
     listing.add_postponed()
     return listing.answer()
 
@@ -100,18 +100,23 @@ class _Resolved(NamedTuple):
     pools: Pools
     #: The roots that alone can serve it; null where any may.
     only: Collection[int] | None
-    #: The first batch of roots, where any may.
+    #: The first batch of roots, where any may and they come in order, and those of their trees that meet the needs.
     first: Sequence[int]
+    trees: Collection[HostTree]
 
 
-def _resolved(connection: Connection, request: ResourceRequest) -> _Resolved | None:
-    """Read what the search needs, and where it begins; null if nothing can serve the request."""
+def _resolved(
+    connection: Connection, request: ResourceRequest, names: ResourceClassNames, *, in_order: bool
+) -> _Resolved | None:
+    """Read what the search needs, and the first trees; null if nothing can serve the request."""
     needs, pools = needs_of(connection, request), Pools.read(connection)
     placed = _in_trees(connection, request, pools)
     if placed is None or not needs.can_be_met:
         return None
     request, only = placed
-    return _Resolved(request, needs, pools, only, _next_roots(connection, 0, _FIRST_BATCH) if only is None else ())
+    first = _next_roots(connection, 0, _FIRST_BATCH) if only is None and in_order else ()
+    trees = _trees(connection, names=names, needs=needs, pools=pools, root_ids=first) if first else ()
+    return _Resolved(request, needs, pools, only, first, trees)
 
 
 class _Listing:
@@ -214,7 +219,7 @@ def _trees(
     needs: Needs,
     pools: Pools,
     root_ids: Sequence[int],
-    rng: Random | None,
+    rng: Random | None = None,
 ) -> Collection[HostTree]:
     batch = Batch.of(connection, pools, root_ids)
     passing = roots_that_meet(connection, needs, batch)
@@ -242,15 +247,15 @@ def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> 
 
 
 def _batches(read: Read, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield the ids of all roots in batches, or of ``only`` these, one by one."""
+    """Yield the ids of all roots after the first ones in batches, or of ``only`` these, one by one."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
     batch, size = first, _FIRST_BATCH
     while batch:
-        yield batch
         size = min(size * 2, _LARGEST_BATCH)
-        batch = read(partial(_next_roots, last=batch[-1], size=size))
+        if batch := read(partial(_next_roots, last=batch[-1], size=size)):
+            yield batch
 
 
 def _next_roots(connection: Connection, last: int, size: int) -> Sequence[int]:

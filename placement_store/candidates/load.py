@@ -13,7 +13,7 @@ from placement_store.candidates.tree import SHARES, CandidateProvider, HostTree,
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import traits
-from placement_store.providers.rows import inventories_of
+from placement_store.providers.rows import InventoryRow, inventories_of
 from placement_store.schema import aggregates, provider_aggregates, provider_traits, resource_providers
 from placement_store.schema import traits as trait_table
 
@@ -42,6 +42,12 @@ _AGGREGATES_BY_PROVIDER = bulk.Lookup(
 
 #: The aggregates of providers by the provider's id: their uuids by their ids.
 Aggregates = Mapping[int, Mapping[int, str]]
+#: The inventories of a provider by resource class id.
+Inventories = Mapping[int, InventoryRow]
+
+#: The most roots whose trees are read whole: a statement that filters them costs more than their inventories, most of
+#: which are needed where a few candidates are looked for. Arbitrary.
+_READ_WHOLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,8 @@ class Batch:
     helpers: Mapping[int, Collection[int]]
     #: Those of all these providers.
     aggregates_of: Aggregates
+    #: What all these providers have, by their ids; empty for a batch that is to be filtered before it is read.
+    inventories: Mapping[int, Inventories]
 
     @classmethod
     def of(cls, connection: Connection, pools: Pools, root_ids: Collection[int]) -> "Batch":
@@ -94,7 +102,12 @@ class Batch:
             for root_id, rows in providers.items()
         }
         helpers = {root_id: {*ids, *(pools.root_of[id_] for id_ in ids)} for root_id, ids in reached.items()}
-        return cls(providers, reached, helpers, {**pools.aggregates_of, **aggregates_of})
+        inventories: dict[int, Inventories] = {}
+        if len(root_ids) <= _READ_WHOLE:
+            ids = {row.id for rows in providers.values() for row in rows}.union(*helpers.values())
+            held = inventories_of(connection, ids)
+            inventories = {id_: held.get(id_, {}) for id_ in ids}
+        return cls(providers, reached, helpers, {**pools.aggregates_of, **aggregates_of}, inventories)
 
 
 def _providers_of(connection: Connection, root_ids: Collection[int]) -> tuple[dict[int, list[Any]], Aggregates]:
@@ -132,7 +145,7 @@ def trees_of(
     # The trees of pools may be of other batches.
     other_rows, other_aggregates = _providers_of(connection, wanted - batch.providers.keys())
     rows = {root_id: found for root_id, found in {**batch.providers, **other_rows}.items() if root_id in wanted}
-    found = _described(connection, names, rows, {**batch.aggregates_of, **other_aggregates})
+    found = _described(connection, names, rows, {**batch.aggregates_of, **other_aggregates}, batch.inventories)
     return {
         root_id: _host_tree(found[root_id], [found.get(pool_root, ()) for pool_root in pool_roots[root_id]])
         for root_id in root_ids
@@ -148,11 +161,16 @@ def _host_tree(providers: Sequence[CandidateProvider], other_trees: Iterable[Seq
 
 
 def _described(
-    connection: Connection, names: ResourceClassNames, rows: Mapping[int, Sequence[Any]], aggregates_of: Aggregates
+    connection: Connection,
+    names: ResourceClassNames,
+    rows: Mapping[int, Sequence[Any]],
+    aggregates_of: Aggregates,
+    known: Mapping[int, Inventories],
 ) -> dict[int, list[CandidateProvider]]:
     """Read what the providers of these trees have, by the root's id; return the trees, parents first."""
     uuids = {row.id: row.uuid for of_tree in rows.values() for row in of_tree}
-    held, traits_of = inventories_of(connection, uuids.keys()), traits.of(connection, uuids.keys())
+    held = {**known, **inventories_of(connection, uuids.keys() - known.keys())}
+    traits_of = traits.of(connection, uuids.keys())
     found: dict[int, list[CandidateProvider]] = {}
     for root_id, of_tree in rows.items():
         if root_id not in uuids:  # it has just been moved to another tree

@@ -4,7 +4,7 @@ A need is met by any one provider of a tree, or of those that share with it, so 
 have no candidate; one that does not meet them all has none for certain.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,12 +76,17 @@ def roots_that_meet(connection: Connection, needs: Needs, batch: Batch) -> list[
     ]
 
 
-def _met(connection: Connection, needs: Needs, batch: Batch, ids: Collection[int]) -> Iterator[tuple[int, object]]:
+def _met(connection: Connection, needs: Needs, batch: Batch, ids: Set[int]) -> Iterator[tuple[int, object]]:
     """Yield pairs of a provider and a need that it meets; a need for room is referred to by the id of its class."""
+    for id_, held in batch.inventories.items():
+        for class_id, amount in needs.room.items():
+            row = held.get(class_id)
+            if row is not None and row.max_unit >= amount and row.used + amount <= row.capacity:
+                yield id_, class_id
     amounts: dict[str, int] = {}
     for i, (class_id, amount) in enumerate(needs.room.items()):
         amounts |= {f"c{i}": class_id, f"n{i}": amount}
-    yield from _having_room(len(needs.room)).rows(connection, sorted(ids), **amounts)
+    yield from _having_room(len(needs.room)).rows(connection, sorted(ids - batch.inventories.keys()), **amounts)
     if numbers := frozenset[int]().union(*needs.traits):
         for id_, number in _HAVING_TRAITS.rows(connection, sorted(ids), numbers=sorted(numbers)):
             yield from ((id_, need) for need in needs.traits if number in need)

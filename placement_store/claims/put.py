@@ -1,13 +1,14 @@
 """Replace all allocations of one or several consumers, as `put_allocations` and the HTTP API do, without a claim."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, null, select, union_all
 
 from moorage import errors
+from moorage.db.shared_transactions import Alone
 from moorage.messages import ConsumerWritten, PostAllocations, PutAllocations
 from moorage.model import ConsumerAllocations
 from placement_store.allocations import consumers, tombstones
@@ -19,6 +20,8 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
+from placement_store.schema import consumers as consumer_table
+from placement_store.schema import resource_providers
 
 
 class AnyGeneration(Enum):
@@ -112,6 +115,73 @@ def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassN
     if not planned.changes:
         return
     allocations.write(connection, planned.changes, names, relied_on=planned.relied_on, roots=planned.roots)
+
+
+def write_each(
+    connection: Connection, sent: Sequence[tuple[str, Put]], names: ResourceClassNames
+) -> list[Exception | None]:
+    """Replace the allocations of several consumers in one transaction, each as if it had one of its own; for HTTP.
+
+    :return: for each null; the error of :func:`write` that reading alone has found, and nothing of this one is written;
+        or that it is to be written alone.
+    :raises MoorageError: one does not fit, or nothing is to be written.
+    :raises StaleRead: what was read has changed since; a new transaction may succeed.
+    """
+    first = dict(reversed(sent))
+    keys, found = _read(connection, first)
+    outcomes: list[Exception | None] = []
+    changes: list[ConsumerChange] = []
+    growths: dict[Pair, int] = {}
+    for uuid, one in sent:
+        try:
+            _compare_generation(connection, uuid, one, found.get(uuid))
+            providers.require(one.amounts, keys)
+            change = _change(connection, uuid, one, found.get(uuid), keys, names)
+        except errors.MoorageError as refusal:
+            outcomes.append(refusal)
+            continue
+        # Only the sum of all has to fit. Where one takes of an inventory what another releases, it may have to be
+        # refused if it comes before the other, or if too much is used there even after it; where all take or all
+        # release, they fit one after another, in any order, exactly if their sum fits.
+        if first[uuid] is not one or any(growths.get(pair, 0) * growth < 0 for pair, growth in change.growths.items()):
+            outcomes.append(Alone())
+            continue
+        growths |= change.growths
+        outcomes.append(None)
+        if one.amounts or uuid in found:  # HTTP creates no consumer without allocations
+            changes.append(change)
+    if changes:
+        allocations.write(connection, changes, names, roots=dict(keys.values()))
+    elif refusals := [outcome for outcome in outcomes if outcome is not None]:
+        raise refusals[0]  # so that no empty transaction is committed
+    return outcomes
+
+
+def _read(connection: Connection, puts: Mapping[str, Put]) -> tuple[dict[str, ProviderKey], dict[str, Holding]]:
+    """Return the keys of the providers that puts name, and what their consumers hold, each by uuid if it exists."""
+    # Most consumers are new: whether they exist is read together with the providers, what they hold only if they do.
+    new = [uuid for uuid, one in puts.items() if one.generation is None]
+    named = {uuid for one in puts.values() for uuid in one.amounts}
+    keys: dict[str, ProviderKey] = {}
+    present = puts.keys() - new
+    for uuid, id_, root_id in connection.execute(_FOUND, {"providers": sorted(named), "consumers": sorted(new)}):
+        if root_id is None:
+            present.add(uuid)
+        else:
+            keys[uuid] = ProviderKey(id_, root_id)
+    return keys, consumers.holdings(connection, present) if present else {}
+
+
+# SELECT uuid, id, root_provider_id FROM resource_providers WHERE uuid IN (...)
+#  UNION ALL SELECT uuid, id, NULL FROM consumers WHERE uuid IN (...)
+_FOUND = union_all(
+    select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id).where(
+        resource_providers.c.uuid.in_(bindparam("providers", expanding=True))
+    ),
+    select(consumer_table.c.uuid, consumer_table.c.id, null()).where(
+        consumer_table.c.uuid.in_(bindparam("consumers", expanding=True))
+    ),
+)
 
 
 def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> PutPlan:

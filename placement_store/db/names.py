@@ -79,9 +79,13 @@ class Names:
     def require(cls, connection: Connection, names: Collection[str], *, lock: bool = False) -> dict[str, int]:
         """Verify that names exist and return their ids; with ``lock``, none is deleted before the transaction ends.
 
+        Those with fixed ids are not looked for: none of them is ever deleted.
+
         :raises NotFound: one of them does not exist.
         """
-        found = {row.name: row.id for row in _existing(cls._table, lock).rows(connection, sorted(names))}
+        found = {name: cls._fixed_ids[name] for name in names if name in cls._fixed_ids}
+        others = sorted(set(names) - found.keys())
+        found |= {row.name: row.id for row in _existing(cls._table, lock).rows(connection, others)}
         for name in sorted(set(names) - found.keys()):
             raise cls._missing(name)
         return found

@@ -12,6 +12,7 @@ A function serves a message by its decorator alone, for the bus, for commands an
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -65,6 +66,17 @@ class Store:
         It has an id within the server, so that a write whose COMMIT was not answered can be told from somebody else's.
         """
         return retry_on_stale_read(lambda: self.requests.once_unnamed("http", work))
+
+    def unnamed_together(
+        self, work: Callable[[Connection, Sequence[T]], Sequence[Exception | None]], kind: str
+    ) -> Callable[[T], None]:
+        """Return a function that carries out a request as :meth:`once_unnamed` does, together with others of its kind.
+
+        :param work: see :class:`~moorage.db.shared_transactions.SharedTransactions`.
+        """
+        run = partial(self.requests.once_unnamed, "http")
+        shared: SharedTransactions[T, None] = SharedTransactions(run, work, kind)
+        return lambda value: retry_on_stale_read(lambda: shared.do(value))
 
     def unstored(self, work: Callable[[Connection], T]) -> T:
         """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless."""

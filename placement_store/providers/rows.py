@@ -120,9 +120,17 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
     """
     wanted = set(uuids)
     found = keys_found(connection, wanted)
-    for uuid in sorted(wanted - found.keys()):
-        raise errors.ProviderNotFound(name=uuid)
+    require(wanted, found)
     return found
+
+
+def require(uuids: Iterable[str], found: Collection[str]) -> None:
+    """Verify that the providers of these uuids are among those found.
+
+    :raises ProviderNotFound: one of them is not.
+    """
+    for uuid in sorted(set(uuids).difference(found)):
+        raise errors.ProviderNotFound(name=uuid)
 
 
 def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:

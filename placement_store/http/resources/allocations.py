@@ -1,7 +1,7 @@
 """``/allocations`` and ``/resource_providers/{uuid}/allocations``: the allocations of consumers, and of a provider."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,6 +13,7 @@ from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
+from placement_store.dispatcher import Dispatcher
 from placement_store.http.errors import ErrorAnswers
 from placement_store.http.operations import Call, DeclaredOperation, OperationResult, Resource
 from placement_store.http.phrases import Phrase, before
@@ -176,6 +177,12 @@ class AllocationsOfConsumerResource(Resource):
 
     path = "/allocations/{consumer_uuid}"
 
+    def __init__(self, store: Dispatcher, *others: Any) -> None:
+        super().__init__(store, *others)
+        self._write: Callable[[tuple[str, Put]], None] = store.unnamed_together(
+            lambda connection, sent: puts.write_each(connection, sent, store.classes), "allocations"
+        )
+
     def require_path(self, **path: str) -> None:
         """Check that the consumer is named by a uuid.
 
@@ -196,8 +203,7 @@ class AllocationsOfConsumerResource(Resource):
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
-        wanted = {uuid: put_of(call.body, call.version, self.settings)}
-        self.store.once_unnamed(lambda connection: puts.write(connection, wanted, self.store.classes))
+        self._write((uuid, put_of(call.body, call.version, self.settings)))
         return OperationResult(204)
 
     @DeclaredOperation("placement:allocations:delete")
