@@ -27,7 +27,7 @@ from scheduler.view.snapshot import Snapshot
 T = TypeVar("T")
 
 
-class Stage:
+class TimedStage:
     """A stage of a decision, or of a batch of decisions: how long it takes is counted, and a span of the trace."""
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Stage:
             yield
 
 
-FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = map(Stage, ("follow", "context", "plan", "catch_up", "claim"))
+FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = map(TimedStage, ("follow", "context", "plan", "catch_up", "claim"))
 
 #: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
 #: believes.
