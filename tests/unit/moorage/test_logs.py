@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import oslo_context.context
 import pytest
 
 from moorage import context, errors, logs
@@ -27,6 +28,12 @@ def root_logger() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     sys.excepthook = hook
+
+
+@pytest.fixture(autouse=True)
+def own_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide what Placement, which other tests run in this process, leaves in its thread: its id would be on each line."""
+    monkeypatch.setattr(oslo_context.context, "_request_store", threading.local())
 
 
 def start_log(directory: Path, service: str, **settings: object) -> Path:
