@@ -32,7 +32,7 @@ def root_logger() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide what Placement, which other tests run in this process, leaves in its thread: its id would be on each line."""
+    """Hide what a Placement that other tests run here has left in the thread: its id would be on each line."""
     monkeypatch.setattr(oslo_context.context, "_request_store", threading.local())
 
 
