@@ -33,10 +33,10 @@ demo: $(VENV)/.package
 test: $(VENV)/.test
 	.ci/install-servers
 ifeq ($(strip $(ARGS)),)
-	@# Whole clouds of processes last, three at once: beside more of them, what is timed would have to wait for a processor.
+	@# Whole clouds of processes last, two at once: beside more of them, what is timed would have to wait for a processor.
 	status=0; \
 	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
-	$(PYTEST) $$(( $(WORKERS) > 3 ? 3 : $(WORKERS) )) tests/external || status=$$?; \
+	$(PYTEST) $$(( $(WORKERS) > 2 ? 2 : $(WORKERS) )) tests/external || status=$$?; \
 	exit $$status
 else
 	$(PYTEST) $(WORKERS) $(ARGS)
