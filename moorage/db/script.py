@@ -15,7 +15,7 @@ from moorage.db import faults
 _MOST_BYTES = 2**20
 
 
-class Outcome(NamedTuple):
+class StatementOutcome(NamedTuple):
     """Hold what a statement has done: the number of rows that it has matched, and those that it has returned."""
 
     rowcount: int
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 class _Statement(NamedTuple):
     text: str
     parameters: tuple[Any, ...]
-    then: Callable[[Outcome], None] | None
+    then: Callable[[StatementOutcome], None] | None
     fault: Callable[[exc.DBAPIError], None] | None
 
 
@@ -61,7 +61,7 @@ class Script:
         self,
         text: str,
         parameters: Sequence[Any] = (),
-        then: Callable[[Outcome], None] | None = None,
+        then: Callable[[StatementOutcome], None] | None = None,
         fault: Callable[[exc.DBAPIError], None] | None = None,
     ) -> None:
         """Add a statement, with the driver's marks for its parameters.
@@ -91,10 +91,10 @@ class Script:
             except exc.DBAPIError as fault:
                 _fail(each, fault)
             if each.then:
-                each.then(Outcome(result.rowcount, rows))
+                each.then(StatementOutcome(result.rowcount, rows))
 
     def _run_together(self, statements: Sequence[_Statement]) -> None:
-        outcomes: list[Outcome] = []
+        outcomes: list[StatementOutcome] = []
         failed: exc.DBAPIError | None = None
         cursor = self._connection.connection.cursor()
         try:
@@ -103,9 +103,9 @@ class Script:
                 "; ".join(each.text for each in statements),
                 tuple(value for each in statements for value in each.parameters),
             )
-            outcomes.append(Outcome(cursor.rowcount, cursor.fetchall()))
+            outcomes.append(StatementOutcome(cursor.rowcount, cursor.fetchall()))
             while cursor.nextset():
-                outcomes.append(Outcome(cursor.rowcount, cursor.fetchall()))
+                outcomes.append(StatementOutcome(cursor.rowcount, cursor.fetchall()))
         except BaseException as fault:  # noqa: BLE001 - of the driver; SQLAlchemy translates it
             failed = self._translated(fault, statements[len(outcomes)], cursor)
             if faults.is_collision(failed) or faults.is_away(failed):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Dialect, func, select
 
 from moorage import errors
-from moorage.db.script import Outcome, Script
+from moorage.db.script import Script, StatementOutcome
 from placement_store.allocations.consumers import Pair
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
@@ -67,7 +67,11 @@ def take(script: Script, demands: Sequence[Demand], names: ResourceClassNames) -
 
 
 def _require_room(
-    script: Script, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames, outcome: Outcome
+    script: Script,
+    demands: Sequence[Demand],
+    part: Sequence[Demand],
+    names: ResourceClassNames,
+    outcome: StatementOutcome,
 ) -> None:
     if outcome.rowcount != len(part):
         _explain(script.connection, demands, part, names)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, exc, select, tuple_
 from moorage import errors
 from moorage.db.columns import now
 from moorage.db.new_rows import NewRows
-from moorage.db.script import Outcome, Script
+from moorage.db.script import Script, StatementOutcome
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
 from placement_store.schema import allocations, consumers
@@ -190,7 +190,7 @@ def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     #   LOCK IN SHARE MODE
     ids: dict[str, int] = {}
 
-    def note(found: Outcome) -> None:
+    def note(found: StatementOutcome) -> None:
         for id_, uuid, tombstone in found.rows:
             if tombstone is not None and _is_known_over_rpc(rows[uuid]):
                 raise errors.ConsumerDeleted(consumer_uuid=uuid)

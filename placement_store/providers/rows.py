@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from moorage import errors
 from moorage.db.columns import clock
-from moorage.db.script import Outcome, Script, scripted
+from moorage.db.script import Script, StatementOutcome, scripted
 from moorage.model import Inventory
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
@@ -212,7 +212,7 @@ def _listed(ids: Iterable[int]) -> str:
     return ", ".join(map(str, ids))
 
 
-def _require_all(count: int, outcome: Outcome) -> None:
+def _require_all(count: int, outcome: StatementOutcome) -> None:
     if outcome.rowcount != count:
         raise StaleRead
 

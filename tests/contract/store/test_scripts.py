@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, exc
 from moorage import errors
 from moorage.db.database import Database
 from moorage.db.new_rows import NewRows
-from moorage.db.script import Outcome, Script
+from moorage.db.script import Script, StatementOutcome
 
 THINGS = Table("things", MetaData(), Column("id", Integer, primary_key=True), Column("name", String(20), unique=True))
 ROWS = NewRows(THINGS)
@@ -34,7 +34,7 @@ def names(database: Database) -> list[str]:
 
 
 def test_statements_of_a_script_are_carried_out_in_their_order_and_each_has_its_own_outcome(database: Database) -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[StatementOutcome] = []
 
     def work(connection: Connection) -> int:
         script = Script(connection)
@@ -73,7 +73,7 @@ def test_the_first_statement_that_fails_ends_a_script_of_which_nothing_is_kept(d
 def test_an_outcome_that_does_not_suffice_is_judged_before_a_later_error_and_nothing_is_kept(
     database: Database, fails_later: bool
 ) -> None:
-    def judge(outcome: Outcome) -> None:
+    def judge(outcome: StatementOutcome) -> None:
         if not outcome.rowcount:
             raise NotEnough
 

@@ -1,15 +1,15 @@
 """A copy of an order that was refused arrives when the order is possible by then: it is refused like the first one."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.bus.late_messages import PatientCloud, Recorder, settle, snapshot
+from support.bus.late_messages import Recorder, settle, snapshot
 from support.bus.late_stories import Story
-from support.operations.cloud import Troubles, plan
-from support.operations.port_room import NICS, PORT, bandwidth
-from support.operations.room import LARGE, rooms_of
+from support.bus.patient_story import patient_cloud, recorder_of_calls, story_of_a_server  # noqa: F401 - fixtures
+from support.operations.port_room import PORT, bandwidth
+from support.operations.room import LARGE
 
 from moorage import errors, ids
 from moorage.bus import inproc
@@ -32,29 +32,6 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Mutation
 from moorage.model import Image
-
-
-@pytest.fixture(scope="module")
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture(scope="module")
-def cloud(recorder: Recorder) -> Iterator[PatientCloud]:
-    with (
-        PatientCloud(plan("combine", hosts=3, **NICS)) as cloud,
-        inproc.observed(cloud.conf, cloud.transport_url, recorder),
-    ):
-        yield cloud
-
-
-@pytest.fixture(scope="module")
-def story(cloud: PatientCloud) -> Story:
-    """Return a story whose server is there; each test leaves it active."""
-    [room] = rooms_of(cloud, Troubles())
-    story = Story(room, cloud)
-    story.build()
-    return story
 
 
 @pytest.fixture

@@ -1,0 +1,35 @@
+"""A story in a cloud whose every call is on record, as fixtures for the tests of a module."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from moorage.bus import inproc
+from support.bus.late_messages import PatientCloud, Recorder
+from support.bus.late_stories import Story
+from support.operations.cloud import Troubles, plan
+from support.operations.port_room import NICS
+from support.operations.room import rooms_of
+
+
+@pytest.fixture(name="recorder", scope="module")
+def recorder_of_calls() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(name="cloud", scope="module")
+def patient_cloud(recorder: Recorder) -> Iterator[PatientCloud]:
+    with (
+        PatientCloud(plan("combine", hosts=3, **NICS)) as cloud,
+        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+    ):
+        yield cloud
+
+
+@pytest.fixture(name="story", scope="module")
+def story_of_a_server(cloud: PatientCloud) -> Story:
+    """Return a story whose server is there; each test leaves it active."""
+    [room] = rooms_of(cloud, Troubles())
+    story = Story(room, cloud)
+    story.build()
+    return story
