@@ -52,14 +52,15 @@ class RefusedSendings:
     Only a copy is refused for that reason: whoever repeats the request makes a new sending of it.
 
     A stored refusal has its own key, by request and sender, so that the request itself remains without a row and may
-    be repeated, and a former release beside this one ignores it. It is pruned like an answer that nobody acknowledges.
+    be repeated, and a former release beside this one ignores it. It is acknowledged from the beginning, because nobody
+    will: so it is pruned once no copy of its message can come any more.
     """
 
     def __init__(self, table: Table) -> None:
         of_key = table.c.request_id == bindparam("key")
         self._query = select(table.c.result).where(of_key)
-        self._insertion = table.insert().values(created_at=now())
-        self._update = table.update().where(of_key).values(result=bindparam("refusal"), created_at=now())
+        self._insertion = table.insert().values(created_at=now(), acknowledged_at=now())
+        self._update = table.update().where(of_key).values(result=bindparam("refusal"), acknowledged_at=now())
 
     def check(self, connection: Connection, message: Mutation[Any]) -> None:
         """Refuse the sending that the thread works on, if it was refused before.

@@ -151,7 +151,7 @@ def write(
 ) -> None:
     """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
 
-    In a script it is done once that is run; until then no error is raised.
+    In a script the last statements are carried out, and their errors raised, once its maker runs it.
 
     :param relied_on: the generations that providers must be at, by provider id.
     :param roots: the ids of the roots that providers were read with, by provider id; a provider with another root by

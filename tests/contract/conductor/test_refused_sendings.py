@@ -176,14 +176,15 @@ def test_two_copies_at_once_get_the_same_answer_whichever_comes_first(room: Room
     assert answers <= {str(REFUSED), str(Done())}
 
 
-def test_a_refusal_is_pruned_like_an_answer_that_nobody_acknowledges(room: Room) -> None:
+def test_a_refusal_is_pruned_like_an_answer_that_is_acknowledged_at_once(room: Room) -> None:
     before, sending, room.obstacle = room.rows, SENDINGS.next(), NOT_NOW
     assert room.order(sending) == REFUSED
     assert room.rows == before + 1
-    room.stored.prune(acknowledged=0, unacknowledged=3600)
-    assert room.rows == before + 1
-    room.stored.prune(acknowledged=-1, unacknowledged=-1)
-    assert room.rows == 0
+    room.stored.prune(acknowledged=3600, unacknowledged=-1)
+    assert room.order(sending) == REFUSED
+    room.stored.prune(acknowledged=-1, unacknowledged=3600)
+    room.obstacle = None
+    assert room.order(sending) == Done()
 
 
 def test_a_refusal_that_a_later_release_has_stored_is_a_refusal(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
