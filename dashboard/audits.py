@@ -9,8 +9,8 @@ from typing import Any
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.cli.audit_collector import AuditCollector
-from moorage.cli.audit_command import Examination, examine
+from moorage.cli.audit.collector import AuditCollector
+from moorage.cli.audit.command import Examination, examine
 from moorage.cli.clients import Clients
 
 LOG = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from moorage.cli.audit import CONDUCTORS, CloudState, Finding
-from moorage.cli.audit import judge as judge_sight
+from moorage.cli.audit.findings import CONDUCTORS, CloudState, Finding
+from moorage.cli.audit.findings import judge as judge_sight
 from moorage.db.database import Database
 from moorage.ids import derived
 from moorage.model import Flavor, Instance

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.cli import audit
-from moorage.cli.audit import CloudState, Finding
-from moorage.cli.audit_collector import AuditCollector
+from moorage.cli.audit import findings
+from moorage.cli.audit.collector import AuditCollector
+from moorage.cli.audit.findings import CloudState, Finding
+from moorage.cli.audit.healing import Healer
 from moorage.cli.command import Configured, positive, shown
-from moorage.cli.healing import Healer
 from moorage.config.options import required
 
 LOG = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[floa
     :param settle: seconds between the two collections.
     """
     state = look()
-    found = audit.judge(state)
+    found = findings.judge(state)
     unseen = dict(state.unseen)
     if found:
         sleep(settle)
         state = look()
-        found = audit.settled(found, audit.judge(state))
+        found = findings.settled(found, findings.judge(state))
         unseen |= state.unseen
     return Examination(found, unseen, state)
 

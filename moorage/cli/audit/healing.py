@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors, ids
-from moorage.cli.audit import CONDUCTORS, RESIDUE, CloudState, Finding
-from moorage.cli.audit_collector import owning
+from moorage.cli.audit.collector import owning
+from moorage.cli.audit.findings import CONDUCTORS, RESIDUE, CloudState, Finding
 from moorage.cli.clients import Clients
 from moorage.messages import (
     GetAllocations,

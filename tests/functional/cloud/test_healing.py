@@ -18,8 +18,8 @@ from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
 from harness.commands import FLAVOR
 from moorage import errors, failpoints, ids
+from moorage.cli.audit.healing import Healer
 from moorage.cli.clients import Clients
-from moorage.cli.healing import Healer
 from moorage.db.database import Database
 from moorage.messages import (
     AcceptClaim,

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, select
 from harness.cloud import CloudSpec, wait_until
 from harness.commands import FLAVOR
 from moorage import ids
-from moorage.cli.audit_collector import AuditCollector
-from moorage.cli.audit_command import Examination, examine, heal
+from moorage.cli.audit.collector import AuditCollector
+from moorage.cli.audit.command import Examination, examine, heal
+from moorage.cli.audit.healing import Healer
 from moorage.cli.clients import Clients
-from moorage.cli.healing import Healer
 from moorage.messages import (
     AttachResource,
     BuildInstances,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import errors, ids
-from moorage.cli import audit
-from moorage.cli.audit_collector import AuditCollector
-from moorage.cli.audit_command import examine
+from moorage.cli.audit import findings
+from moorage.cli.audit.collector import AuditCollector
+from moorage.cli.audit.command import examine
 from moorage.cli.clients import Clients
 from moorage.messages import (
     AuditStore,
@@ -174,7 +174,9 @@ def _amounts(flavor: Flavor, instance: Instance) -> Resources:
     return dict(amounts)
 
 
-def drifts(cloud: TroublesomeCloud) -> list[audit.Finding]:
+def drifts(cloud: TroublesomeCloud) -> list[findings.Finding]:
     """Return what the store says against itself."""
     store = cloud.client("placement").call(AuditStore())
-    return [one for one in audit.judge(audit.CloudState(store=store)) if one.kind in ("over-committed", "drifted")]
+    return [
+        one for one in findings.judge(findings.CloudState(store=store)) if one.kind in ("over-committed", "drifted")
+    ]

@@ -5,8 +5,8 @@ import threading
 from dashboard.audits import Audits
 from harness.cloud import wait_until
 from moorage import errors
-from moorage.cli.audit import CloudState, Finding
-from moorage.cli.audit_command import Examination
+from moorage.cli.audit.command import Examination
+from moorage.cli.audit.findings import CloudState, Finding
 
 FOUND = Examination([Finding("leaked", "c1", "no such instance")], {"the view of s2": "no answer"}, CloudState())
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from moorage.cli.audit import CloudState, Finding, judge, settled, unanswered, unexplained_residues
-from moorage.cli.audit_command import examine
+from moorage.cli.audit.command import examine
+from moorage.cli.audit.findings import CloudState, Finding, judge, settled, unanswered, unexplained_residues
 from moorage.ids import derived
 from moorage.model import (
     Attempt,

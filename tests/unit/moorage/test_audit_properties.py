@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from moorage.cli.audit import CloudState, judge
+from moorage.cli.audit.findings import CloudState, judge
 from moorage.ids import derived
 from moorage.model import Flavor, Instance, InstanceHolds, ProviderAmounts, RecordedHold
 from moorage.model.inspection import Holder, StoreAudit

@@ -5,8 +5,8 @@ from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidt
 from support.operations.room import Room
 
 from moorage import errors, ids
-from moorage.cli.audit_collector import AuditCollector
-from moorage.cli.audit_command import examine
+from moorage.cli.audit.collector import AuditCollector
+from moorage.cli.audit.command import examine
 from moorage.cli.clients import Clients
 from moorage.messages import (
     BuildInstances,
