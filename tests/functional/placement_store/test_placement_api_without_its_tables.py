@@ -57,6 +57,14 @@ def server(tmp_path: Path) -> Iterator[Api]:
         yield api
 
 
+def _is_alive(worker: psutil.Process) -> bool:
+    """Tell whether a worker runs: one that was listed may be gone, or wait for its parent, when it is asked."""
+    try:
+        return bool(worker.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _kill_the_workers(log: Path) -> set[int]:
     """Kill all workers of the server with this log; return the numbers of those that have taken their place."""
     main = psutil.Process(int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1]))  # type: ignore[index]
@@ -65,7 +73,7 @@ def _kill_the_workers(log: Path) -> set[int]:
         os.kill(pid, signal.SIGKILL)
 
     def others() -> set[int]:
-        return {worker.pid for worker in main.children() if worker.status() != psutil.STATUS_ZOMBIE} - killed
+        return {worker.pid for worker in main.children() if _is_alive(worker)} - killed
 
     wait_until(lambda: len(others()) == len(killed) == 2, "other workers have taken their place", 60.0)
     return others()
