@@ -5,6 +5,7 @@ With DRILLS=long in the environment only: it takes more than five minutes, and s
 
 import gc
 import logging
+import math
 import os
 import threading
 import time
@@ -43,19 +44,21 @@ def cloud(galera: GaleraCluster, rabbitmq_cluster: RabbitMQCluster) -> Iterator[
         gc.collect()
 
 
-def trouble(cluster: GaleraCluster | RabbitMQCluster, ended: threading.Event) -> None:
-    """Kill one node after the other and bring each back, then cut one off for a while."""
+def trouble(cluster: GaleraCluster | RabbitMQCluster, ended: threading.Event) -> float:
+    """Kill one node after the other and bring each back, then cut one off for a while; return when this began."""
     for number in range(KILLS):
         if ended.wait(BETWEEN):
-            return
+            return math.inf
         cluster.kill(number % 3)
         ended.wait(AWAY)
         cluster.start_node(number % 3)
-    if not ended.wait(BETWEEN):
-        node = cluster.nodes[KILLS % 3]
-        node.set_cut_off(True)
-        ended.wait(CUT)
-        node.set_cut_off(False)
+    if ended.wait(BETWEEN):
+        return math.inf
+    began, node = time.monotonic(), cluster.nodes[KILLS % 3]
+    node.set_cut_off(True)
+    ended.wait(CUT)
+    node.set_cut_off(False)
+    return began
 
 
 def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_die_and_are_cut_off(
@@ -65,10 +68,11 @@ def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_die_and
     record_property: Callable[[str, object], None],
 ) -> None:
     clients, faults = BusyClients(cloud, CLIENTS), list[BaseException]()
+    cuts: dict[str, str] = {}
 
     def run(cluster: GaleraCluster | RabbitMQCluster) -> None:
         try:
-            trouble(cluster, clients.ended)
+            cuts[type(cluster).__name__] = f"{trouble(cluster, clients.ended) - clients.started:.1f} s"
         except BaseException as fault:  # noqa: BLE001 - shown by the test's own thread
             faults.append(fault)
 
@@ -84,7 +88,7 @@ def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_die_and
         seconds = time.monotonic() - began
     for thread in troubles:
         thread.join()
-    record_property("measured", f"{seconds:.0f} s, {KILLS} kills and a cut of each cluster: {clients}")
+    record_property("measured", f"{seconds:.0f} s, {KILLS} kills, and a cut of each cluster at {cuts}: {clients}")
 
     assert not clients.faults, clients.faults
     assert not faults, faults

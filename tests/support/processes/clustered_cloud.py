@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from moorage import ids
 from moorage.messages import BuildInstances, LiveMigrateInstance
 from moorage.model import Instance, RequestSpec
-from support.processes.fault_servers import Server, delete, flavor
+from support.processes.fault_servers import Server, flavor
 from support.processes.faulty_cloud import FaultyCloud
 
 #: A node that dies is missed after five seconds by its peers, and until then no write is committed: nothing may take
@@ -54,6 +54,13 @@ class ClusteredCloud(FaultyCloud):
         super().__init__(transport_url, database_connection, PATIENT)
 
 
+class Duration(NamedTuple):
+    """How long an order took, and when it was given, in seconds; of several the longest is the greatest."""
+
+    seconds: float
+    since_start: float
+
+
 @dataclass
 class BusyClients:
     """Clients that build some instances, move a part of them, delete all, and begin again; each order is timed."""
@@ -65,11 +72,12 @@ class BusyClients:
     moved: int = 3
     #: Seconds after which an order counts as stuck.
     patience: float = 120.0
-    #: By kind of order, in seconds.
-    durations: dict[str, list[float]] = field(default_factory=lambda: {"build": [], "move": [], "delete": []})
+    #: By kind of order.
+    durations: dict[str, list[Duration]] = field(default_factory=lambda: {"build": [], "move": [], "delete": []})
     ends: Counter[str] = field(default_factory=Counter)
     faults: list[BaseException] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
+    started: float = field(default_factory=time.monotonic)
 
     @contextmanager
     def busy(self) -> Iterator["BusyClients"]:
@@ -87,13 +95,14 @@ class BusyClients:
     @property
     def slowest(self) -> float:
         """The seconds of the slowest order of all."""
-        return max(max(durations, default=0.0) for durations in self.durations.values())
+        return max(duration.seconds for durations in self.durations.values() for duration in durations)
 
     def __str__(self) -> str:
         parts = [
-            f"{len(seconds)} {kind}s, p50 {sorted(seconds)[len(seconds) // 2]:.1f} s, slowest {max(seconds):.1f} s"
-            for kind, seconds in self.durations.items()
-            if seconds
+            f"{len(taken)} {kind}s, p50 {sorted(taken)[len(taken) // 2].seconds:.1f} s, "
+            f"slowest {max(taken).seconds:.1f} s, given at {max(taken).since_start:.1f} s"
+            for kind, taken in self.durations.items()
+            if taken
         ]
         return f"{'; '.join(parts)}; {dict(self.ends)}"
 
@@ -104,9 +113,7 @@ class BusyClients:
                 self._build(servers)
                 for server in servers[: self.moved]:
                     self._move(server)
-                with self._timed("delete"):
-                    delete(servers)
-                self.ends["deleted"] += len(servers)
+                self._delete(servers)
         except BaseException as fault:  # noqa: BLE001 - shown by the test's own thread
             self.faults.append(fault)
 
@@ -121,21 +128,32 @@ class BusyClients:
         built = []
         for server in servers:
             built.append(server.built())
-            self.durations["build"].append(time.monotonic() - began)
+            self._took("build", began)
             self.ends[f"build: {built[-1].state}"] += 1
         self._require_one_guest_each(built)
 
     def _move(self, server: Server) -> None:
         if server.show().state != "active":
             return
-        with self._timed("move"):
-            order = LiveMigrateInstance(request_id=server.request_id("move"), instance_uuid=server.uuid)
-            migration = server.comes_to(server.order(order).migration_uuid, {"confirmed", "failed"})
-            assert migration.reason or migration.state == "confirmed", migration
-            instance = server.becomes("active", "error")
+        began = time.monotonic()
+        order = LiveMigrateInstance(request_id=server.request_id("move"), instance_uuid=server.uuid)
+        migration = server.comes_to(server.order(order).migration_uuid, {"confirmed", "failed"})
+        assert migration.reason or migration.state == "confirmed", migration
+        instance = server.becomes("active", "error")
+        self._took("move", began)
         self.ends[f"move: {migration.state}"] += 1
         if migration.state == "confirmed":
             assert instance.host == migration.destination_host, (instance, migration)
+
+    def _delete(self, servers: Sequence[Server]) -> None:
+        began = []
+        for server in servers:
+            began.append(time.monotonic())
+            server.order_delete()
+        for server, since in zip(servers, began, strict=True):
+            server.becomes("deleted")
+            self._took("delete", since)
+        self.ends["deleted"] += len(servers)
 
     def _require_one_guest_each(self, instances: Sequence[Instance]) -> None:
         found: dict[str, list[str]] = {}
@@ -146,8 +164,5 @@ class BusyClients:
                 hosts = found.get(instance.uuid, [])
                 assert hosts.count(str(instance.host)) == 1, (hosts, instance)
 
-    @contextmanager
-    def _timed(self, kind: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.durations[kind].append(time.monotonic() - began)
+    def _took(self, kind: str, began: float) -> None:
+        self.durations[kind].append(Duration(time.monotonic() - began, began - self.started))
