@@ -193,6 +193,11 @@ class CrashPoint:
         self.cloud.restart(self.service, self.life)
 
 
+def crash() -> None:
+    """End the step that is about to begin, as the death of its process would; it is repeated."""
+    raise Crash
+
+
 def lose() -> None:
     """Lose the message that is about to be sent or has arrived."""
     raise failpoints.Dropped("lost")

@@ -41,7 +41,7 @@ from support.operations.basis import (
     Row,
     Stand,
 )
-from support.operations.cloud import CrashPoint, Troubles, lose
+from support.operations.cloud import CrashPoint, Troubles, crash, lose
 from support.operations.deletes import ON_BOTH_SIDES, ON_IT, SILENT, TAKE_AWAY
 from support.operations.port_room import PORT, WIDTH, Ports, bandwidth
 from support.operations.resources import ALL_FULL, DELETED, FENCED, NO_ROOM, ONE_FULL, TAKEN
@@ -139,9 +139,9 @@ class Play:
             # So that there is a destination and an alternate, as for a move.
             room.fill("source")
         if self.row.trouble == "its move is being confirmed":
-            room.misbehave("silent", self.uuid, "source")
+            # It gets no further, however long it takes until what is ordered next has ended it.
+            self.troubles.arm(self.request_id, "step.confirm.destroy.begin", crash, times=10_000)
             self._give("confirm")
-            self.room.cloud.faults.forget(self.uuid)
 
     def _give(self, operation: str, host: str | None = None, drop_extras: bool = False) -> None:
         """Order something."""
