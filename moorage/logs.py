@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from oslo_config import cfg
-from oslo_log import _options, log, versionutils
+from oslo_log import _options, formatters, log, versionutils
 
 from moorage import context
 
@@ -25,6 +26,16 @@ _DEFAULTS: Mapping[str, Any] = {
         *("alembic=WARN", "amqp=ERROR"),
     ],
 }
+#: The options that the library's formatter reads.
+_FORMATS = (
+    "instance_format",
+    "instance_uuid_format",
+    "logging_context_format_string",
+    "logging_debug_format_suffix",
+    "logging_default_format_string",
+    "logging_exception_prefix",
+    "logging_user_identity_format",
+)
 #: The fields that a line has of the context; lines in JSON have them in `extra`.
 _FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
@@ -100,6 +111,9 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
     for handler in root.handlers:
         handler.addFilter(_ContextFilter(service_name(conf) or service))
         if handler.formatter:
+            if isinstance(handler.formatter, formatters.ContextFormatter):
+                # Read once: the library reads them for each line.
+                handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in _FORMATS})
             handler.setFormatter(_SaidOnce(handler.formatter))
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -43,6 +43,8 @@ _ANSWER_SECONDS = 5.0
 #: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
 #: a call waits for its answer by default.
 _STUCK_SECONDS = 45.0
+#: The most clients that are kept for their next use. Arbitrary.
+_MOST_CLIENTS = 1000
 
 # --- The serving side -----------------------------------------------------------------------------------------------
 
@@ -214,6 +216,9 @@ class Bus:
         prepare()
         self._conf = conf
         self._url = options.required(conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
+        self._call_timeout: float = conf.rpc.call_timeout
+        # One is asked for at each order to an agent; they have no state.
+        self._clients = lru_cache(_MOST_CLIENTS)(partial(Client, self))
         self._transport = self.new_transport()
         self._has_replied = False
         self._lock = threading.Lock()
@@ -226,7 +231,7 @@ class Bus:
 
     def client(self, topic: str, server: str | None = None, timeout: float | None = None) -> Client:
         """Return a client of ``topic``, or of one ``server`` of it; ``timeout`` holds for calls that name none."""
-        return Client(self, topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
+        return self._clients(topic, server, self._call_timeout if timeout is None else timeout)
 
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
         """Return a server, not yet started, for all that ``services`` serve; see :func:`.handlers.handlers`."""

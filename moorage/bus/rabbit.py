@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import cachetools
@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 #: Of a call that may travel together with others.
 BATCHED: Final = oslo_messaging.TransportOptions()
 
+#: With this begin the keys of a message's context, on the wire.
+_CONTEXT = "_context_"
 #: The longest single wait for a message, in seconds. A process that was stopped detects it by a longer wait.
 _LONGEST_POLL = 0.5
 #: Seconds by which a wait or pause is longer than intended where the process was stopped or busy. Arbitrary.
@@ -158,13 +160,20 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         if calls is None:
             super().__call__(message)
         elif self._is_taken(message):
-            for call in calls:
-                amqpdriver.AMQPListener.__call__(self, call)
+            self.incoming += map(self._of_batch, calls)
         received = self.incoming[known:]
         for incoming in received:
             incoming.taken, incoming.is_batched = taken, calls is not None
         if calls is not None and received:
             self.incoming[known:] = [RabbitBatch(received, received[0].unique_id)]
+
+    def _of_batch(self, call: Mapping[str, Any]) -> RabbitMessage:
+        """Return a call of a batch as the library does a single one; a batch that came twice was recognized before."""
+        ctxt = {name.removeprefix(_CONTEXT): value for name, value in call.items() if name.startswith(_CONTEXT)}
+        message = {name: value for name, value in call.items() if not name.startswith("_")}
+        msg_id, reply_q = call.get("_msg_id"), call.get("_reply_q")
+        caches = self._obsolete_reply_queues, self._message_operations_handler
+        return RabbitMessage(self, ctxt, message, None, msg_id, reply_q, call.get("_timeout"), *caches)
 
     def _is_taken(self, batch: Any) -> bool:
         """Acknowledge a batch as the library does a single call; return whether its calls are to be carried out."""
