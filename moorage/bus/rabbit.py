@@ -155,38 +155,37 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
     def __call__(self, message: Any) -> None:
         """Add one message that was read from the socket, or all messages of a batch."""
         taken = self._earliest()
-        known = len(self.incoming)
+        if not self._is_taken(message):
+            return
         calls = calls_of(message)
-        if calls is None:
-            super().__call__(message)
-        elif self._is_taken(message):
-            self.incoming += map(self._of_batch, calls)
-        received = self.incoming[known:]
+        received = [self._incoming(call) for call in ([message] if calls is None else calls)]
         for incoming in received:
             incoming.taken, incoming.is_batched = taken, calls is not None
-        if calls is not None and received:
-            self.incoming[known:] = [RabbitBatch(received, received[0].unique_id)]
+        if calls is None:
+            self.incoming += received
+        elif received:
+            self.incoming.append(RabbitBatch(received, received[0].unique_id))
 
-    def _of_batch(self, call: Mapping[str, Any]) -> RabbitMessage:
-        """Return a call of a batch as the library does a single one; a batch that came twice was recognized before."""
+    def _is_taken(self, message: Any) -> bool:
+        """Acknowledge a message or batch as the library does; return whether it is to be carried out."""
+        try:
+            message.acknowledge()
+            self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(message))
+        except rpc_common.DuplicateMessageError:
+            LOG.warning("A message that came twice is ignored")
+            return False
+        except Exception as fault:  # noqa: BLE001 - of several libraries
+            LOG.warning("A message is discarded, because it could not be acknowledged: %s", fault)
+            return False
+        return True
+
+    def _incoming(self, call: Mapping[str, Any]) -> RabbitMessage:
+        """Return a call as the library makes it of a message, without its three copies of the context."""
         ctxt = {name.removeprefix(_CONTEXT): value for name, value in call.items() if name.startswith(_CONTEXT)}
         message = {name: value for name, value in call.items() if not name.startswith("_")}
         msg_id, reply_q = call.get("_msg_id"), call.get("_reply_q")
         caches = self._obsolete_reply_queues, self._message_operations_handler
-        return RabbitMessage(self, ctxt, message, None, msg_id, reply_q, call.get("_timeout"), *caches)
-
-    def _is_taken(self, batch: Any) -> bool:
-        """Acknowledge a batch as the library does a single call; return whether its calls are to be carried out."""
-        try:
-            batch.acknowledge()
-            self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(batch))
-        except rpc_common.DuplicateMessageError:
-            LOG.warning("A batch of calls that came twice is ignored")
-            return False
-        except Exception as fault:  # noqa: BLE001 - of several libraries
-            LOG.warning("A batch of calls is discarded, because it could not be acknowledged: %s", fault)
-            return False
-        return True
+        return RabbitMessage(self, ctxt, message, msg_id, msg_id, reply_q, call.get("_timeout"), *caches)
 
     def _earliest(self) -> float:
         """Return the earliest time at which a message just read may have reached the socket."""
