@@ -41,7 +41,7 @@ _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc
 def _encoded(message: object) -> bytes | str:
     try:
         return msgspec.json.encode(message)
-    except (TypeError, ValueError):  # a lone surrogate, for instance
+    except (TypeError, ValueError, OverflowError):  # a lone surrogate or a large number, for instance
         text: str = kombu_json.dumps(message)  # type: ignore[no-untyped-call]
         return text
 

@@ -1,0 +1,56 @@
+"""The JSON of messages on RabbitMQ: msgspec's, and the AMQP library's for what msgspec does not take."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import serialization
+
+import moorage.bus.rabbit_connection  # noqa: F401 - for what it registers
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+def _sent(message: object) -> tuple[str, str, object]:
+    kind, encoding, payload = serialization.dumps(message, serializer="json")  # type: ignore[no-untyped-call]
+    return str(kind), str(encoding), payload
+
+
+def _received(message: object) -> object:
+    kind, encoding, payload = _sent(message)
+    return serialization.loads(payload, kind, encoding)  # type: ignore[no-untyped-call]
+
+
+@given(_VALUES)
+def test_a_message_arrives_as_it_was_sent(message: object) -> None:
+    assert _received({"args": message}) == {"args": message}
+
+
+def test_an_object_that_looks_like_a_value_of_the_library_s_own_arrives_as_it_is() -> None:
+    hints = {"__type__": "uuid", "__value__": {"hex": "no uuid"}}
+    assert _received({"args": hints}) == {"args": hints}
+
+
+def test_a_text_that_is_no_unicode_arrives_as_it_was_sent() -> None:
+    assert _received({"reason": "\udcff"}) == {"reason": "\udcff"}
+
+
+def test_a_number_that_json_does_not_have_is_taken_from_a_former_release() -> None:
+    text = json.dumps({"seconds": math.nan, "left": math.inf})
+    received = serialization.loads(text, "application/json", "utf-8")  # type: ignore[no-untyped-call]
+    assert math.isnan(received["seconds"])
+    assert received["left"] == math.inf
+
+
+def test_messages_have_the_content_type_and_the_encoding_that_former_releases_send() -> None:
+    assert _sent({})[:2] == ("application/json", "utf-8")
+
+
+def test_a_message_that_is_no_json_is_refused() -> None:
+    with pytest.raises(Exception, match="Expecting"):
+        serialization.loads("{", "application/json", "utf-8")  # type: ignore[no-untyped-call]
