@@ -221,7 +221,9 @@ def plan(policy: str, hosts: int, report_interval: float = 0.2, **fake_driver: A
             },
             "compute": {"report_interval": report_interval, "stop_timeout": 0.1, "workers": 32},
             # What has failed on a host for one server is not held against it when the next one comes.
-            "scheduler": {"enabled_weighers": "ram,cpu,disk"},
+            # Of the view that a decision goes by, nothing may be missing that was done before: where it places a server
+            # depends on it, and other servers have decisions meanwhile.
+            "scheduler": {"enabled_weighers": "ram,cpu,disk", "view_max_age": 0.0},
             "fake_driver": fake_driver,
         },
     )
