@@ -216,7 +216,6 @@ class Bus:
         prepare()
         self._conf = conf
         self._url = options.required(conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
-        self._call_timeout: float = conf.rpc.call_timeout
         # One is asked for at each order to an agent; they have no state.
         self._clients = lru_cache(_MOST_CLIENTS)(partial(Client, self))
         self._transport = self.new_transport()
@@ -231,7 +230,7 @@ class Bus:
 
     def client(self, topic: str, server: str | None = None, timeout: float | None = None) -> Client:
         """Return a client of ``topic``, or of one ``server`` of it; ``timeout`` holds for calls that name none."""
-        return self._clients(topic, server, self._call_timeout if timeout is None else timeout)
+        return self._clients(topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
 
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
         """Return a server, not yet started, for all that ``services`` serve; see :func:`.handlers.handlers`."""
