@@ -38,14 +38,6 @@ _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _encoded(message: object) -> bytes | str:
-    try:
-        return msgspec.json.encode(message)
-    except (TypeError, ValueError, OverflowError):  # a lone surrogate or a large number, for instance
-        text: str = kombu_json.dumps(message)  # type: ignore[no-untyped-call]
-        return text
-
-
 def _decoded(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
@@ -53,9 +45,10 @@ def _decoded(text: str) -> Any:
         return kombu_json.loads(text)  # type: ignore[no-untyped-call]
 
 
-# kombu has a function of Python called for each object in a message.
+# To decode, kombu has a function of Python called for each object in a message. It encodes as before: msgspec would
+# make null of a number that JSON does not have.
 serialization.register(  # type: ignore[no-untyped-call]
-    "json", _encoded, _decoded, content_type="application/json", content_encoding="utf-8"
+    "json", kombu_json.dumps, _decoded, content_type="application/json", content_encoding="utf-8"
 )
 
 
