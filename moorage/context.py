@@ -90,6 +90,11 @@ def adopted(other: Context) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def adopt(other: Context) -> None:
+    """Replace the current context by another thread's for good: for a :class:`contextvars.Context` of its own."""
+    _CURRENT.set(other)
+
+
 def seconds_left() -> float | None:
     """Return the seconds until the caller's deadline, negative once it has passed; None without a deadline."""
     deadline = current().deadline

@@ -5,12 +5,13 @@ caller repeats the message with the same request id. A server that starts while 
 :class:`~moorage.errors.BusUnavailable`; a running one reconnects without end.
 """
 
+import contextvars
 import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
@@ -21,13 +22,15 @@ from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
-from moorage import errors, failpoints, logs
-from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_type, reason
+from moorage import context, errors, failpoints, logs
+from moorage.batches import BatchItem
+from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_type, reason
 from moorage.bus.calling import mask_url as mask_url
 from moorage.bus.handlers import Endpoint, many_handlers
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
 from moorage.bus.handlers import serves_many as serves_many
+from moorage.bus.message_batches import LibraryCall
 from moorage.bus.rabbit import BATCHED, RabbitDriver
 from moorage.bus.rabbit_connection import NotSentInTime
 from moorage.bus.rpc_server import ThreadedServer
@@ -143,6 +146,19 @@ class BusServer:
 # --- The calling side -----------------------------------------------------------------------------------------------
 
 
+class _BegunCall(NamedTuple):
+    """One of several calls of a thread."""
+
+    item: BatchItem[Message[Any], Any]
+    own: contextvars.Context
+    exchange: Exchange[Any]
+
+    def end(self, sent: BatchItem[LibraryCall, Any]) -> BatchItem[Message[Any], Any]:
+        """Give the call its outcome."""
+        self.item.do(lambda _message: self.own.run(ended_exchange, self.exchange, sent.outcome))
+        return self.item
+
+
 class Client(Caller):
     """Sends messages to one topic, or to one server of it."""
 
@@ -158,6 +174,52 @@ class Client(Caller):
         options = BATCHED if message.may_be_batched else None
         prepared = self._client.prepare(timeout=seconds, version=message.lowest_version(), transport_options=options)
         return prepared.call(outgoing(message, seconds), message.method, **encode(message))
+
+    @property
+    def takes_many(self) -> bool:
+        """True if the messages of :meth:`call_many` travel together."""
+        # At the failpoints of a drill each call stands for itself.
+        return self._bus.rabbit is not None and not failpoints.are_armed()
+
+    def call_many(self, items: Sequence[BatchItem[Message[Any], Any]]) -> Iterator[list[BatchItem[Message[Any], Any]]]:
+        """Send messages that may be batched, as :meth:`call` does each of them, and give each its answer or its error.
+
+        Within one process they are sent one after another.
+
+        :return: yields those that have an outcome, together those that get it at the same time: one that takes long
+            holds back none of the others.
+        """
+        if (rabbit := self._bus.rabbit) is None:
+            for item in items:
+                item.do(self.call)
+                yield [item]
+            return
+        begun: dict[BatchItem[LibraryCall, Any], _BegunCall] = {}
+        for item in items:
+            # Begun and ended in a context of its own: several calls are under way in this thread.
+            own = contextvars.copy_context()
+            own.run(context.adopt, item.context)
+            exchange = self.exchange(item.value)
+            try:
+                begun[own.run(self._begin, item.value, exchange)] = _BegunCall(item, own, exchange)
+            except Exception as fault:  # noqa: BLE001 - it is this call's outcome
+                item.fail(fault)
+        if failed := [item for item in items if item.is_done]:
+            yield failed
+        try:
+            for portion in rabbit.send_many(self._client.target, list(begun), self._client.retry):
+                yield [begun[sent].end(sent) for sent in portion]
+        except Exception as fault:  # noqa: BLE001 - it is the outcome of what was not sent
+            unsent = [sent for sent in begun if not sent.is_done]
+            for sent in unsent:
+                sent.fail(fault)
+            yield [begun[sent].end(sent) for sent in unsent]
+
+    @staticmethod
+    def _begin(message: Message[Any], exchange: Exchange[Any]) -> BatchItem[LibraryCall, Any]:
+        seconds = next(exchange)
+        content = {"method": message.method, "args": encode(message), "version": message.lowest_version()}
+        return BatchItem(LibraryCall(outgoing(message, seconds), content, seconds))
 
     def reach(self) -> None:
         """Check the broker before the first call: the library would wait for it without end."""
@@ -266,6 +328,12 @@ class Bus:
             return oslo_messaging.get_rpc_transport(self._conf, url=self._url, allowed_remote_exmods=_EXPECTED_REMOTELY)
         except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as fault:
             raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault
+
+    @property
+    def rabbit(self) -> RabbitDriver | None:
+        """The driver of a bus over RabbitMQ; None for the one within this process."""
+        driver = self._transport._driver  # noqa: SLF001 - there is no other way to it
+        return driver if isinstance(driver, RabbitDriver) else None
 
     def library_client(self, target: oslo_messaging.Target) -> oslo_messaging.RPCClient:
         """Return the library's client for a target; it repeats a failed sending a bounded number of times."""

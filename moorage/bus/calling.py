@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -32,6 +33,9 @@ HOUSEKEEPING = "moorage.bus"
 _LONGEST_REASON = 300
 #: A uuid and a number of 18 digits. Others are of no client of ours.
 _LONGEST_SENDING = 55
+
+#: The course of one call; see :meth:`Caller.exchange`.
+Exchange = Generator[float, Any, R]
 
 
 class Wake(Message[None], frozen=True, kw_only=True):
@@ -62,6 +66,15 @@ class Caller(abc.ABC):
         :raises DeadlineExceeded: the server took the message too late, or the current context's deadline has passed.
         :raises MoorageError: the server raised this error.
         """
+        exchange = self.exchange(message, timeout)
+        seconds = next(exchange)
+        return ended_exchange(exchange, lambda: self.ask(message, seconds))
+
+    def exchange(self, message: Message[R], timeout: float | None = None) -> "Exchange[R]":
+        """Return a generator that does all of a call but the sending: it yields when the message is to be sent.
+
+        It yields the seconds for it, and is sent the encoded answer (:func:`ended_exchange`); it returns the answer.
+        """
         seconds = self.seconds(timeout)
         with (
             tracing.span(f"{message.topic} {message.method}", kind="client", about=message),
@@ -73,7 +86,7 @@ class Caller(abc.ABC):
             # The check of the broker and a failpoint may have taken time: a message that is too late is not sent.
             context.check_deadline(f"before {message.method} was sent")
             try:
-                data = self.ask(message, seconds)
+                data = yield seconds
             except self.too_new:
                 # A server of a former release has refused the message; it does not support the guards.
                 if (unguarded := message.unguarded()) == message:
@@ -129,6 +142,24 @@ class Caller(abc.ABC):
         return errors.InvalidRequest(
             path="$", reason=f"{message.method} is not served on {self._address} at version {version}"
         )
+
+
+def ended_exchange(exchange: Exchange[R], asked: Callable[[], Any]) -> R:
+    """End a call whose message has been sent, and return its answer.
+
+    :param asked: returns the encoded answer, or raises the error of the sending or of the server.
+    """
+    try:
+        try:
+            data = asked()
+        except BaseException as fault:  # noqa: BLE001 - it is raised again there, or another in its place
+            exchange.throw(fault)
+        else:
+            exchange.send(data)
+    except StopIteration as end:
+        reply: R = end.value
+        return reply
+    raise AssertionError("a call is sent once")
 
 
 class _Sendings:

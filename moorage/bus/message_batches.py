@@ -1,8 +1,9 @@
 """Message batches on RabbitMQ: the calls of one process to one topic travel together, and so do their answers.
 
 While a batch of calls is under way, the calls that are made meanwhile wait, and travel in the next one; a call that is
-made while nothing is under way is sent at once. Nagle's algorithm does the same for small segments (RFC 896). Answers
-that are to be sent to one process while another answer is being sent to it travel in the next message.
+made while nothing is under way is sent at once. Nagle's algorithm does the same for small segments (RFC 896). Calls
+that one thread makes at once travel together from the first. Answers that are to be sent to one process while another
+answer is being sent to it travel in the next message (:mod:`moorage.bus.answer_batches`).
 
 A batch of one is the library's own single message. On the wire a batch of several calls is itself a call, of the method
 `batch`, which a server of a former release refuses before anything is begun; its calls are then sent one by one. Only
@@ -10,26 +11,29 @@ calls that came in a batch are answered in batches, so that a client of a former
 """
 
 import logging
+import queue
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cachetools
 import msgspec
 
 from moorage import context, metrics
-from moorage.batches import Batches, BatchItem
-from moorage.bus.rabbit_connection import Connection, NotSentInTime, time_to_live
+from moorage.batches import BatchItem
+from moorage.bus.rabbit_connection import NotSentInTime, time_to_live
 
 # isort: split
 import oslo_messaging
-from oslo_messaging._drivers import amqp, amqpdriver
+from oslo_messaging._drivers import amqp
 from oslo_messaging._drivers import common as rpc_common
+
+if TYPE_CHECKING:
+    from moorage.bus.answer_batches import ReplyWaiter
 
 LOG = logging.getLogger(__name__)
 
@@ -37,37 +41,29 @@ LOG = logging.getLogger(__name__)
 _NAMESPACE = "moorage.bus"
 _METHOD = "batch"
 _VERSION = "1.1"
-_ANSWERS = "moorage_answers"
 
 #: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
-_MOST = 32
+MOST = 32
 #: So many calls that wait are worth a message of their own, whatever is under way. Arbitrary.
 _FULL = 16
 #: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
 _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
 #: The most bytes of a batch of several messages. Arbitrary: a small part of what RabbitMQ takes.
-_MAX_BYTES = 2**20
+MAX_BYTES = 2**20
 #: Seconds for which calls are sent one by one to a topic after a server of it has refused a batch. Arbitrary.
 _REFUSED_SECONDS = 60.0
-#: The longest single wait for an answer, in seconds. The library begins with 1 ms after each answer and doubles that.
-_POLL_SECONDS = 0.5
-#: Calls that wait for answers before the library warns of a leak; by its default it does so at ten. Arbitrary.
-_MANY_CALLS = 1000
 #: What a thread receives instead of an answer: that it is to send the waiting calls; that its batch was refused.
 _YOUR_TURN = object()
-_REFUSED = object()
+REFUSED = object()
 
 Body = dict[str, Any]
 #: Opens a connection to send over, with a number of retries.
 Connect = Callable[[int | None], rpc_common.ConnectionContext]
 
 
-def _size(body: Body) -> int:
+def size_of(body: Body) -> int:
     """Return the bytes of a message."""
     return len(msgspec.json.encode(body))
-
-
-# --- Calls ----------------------------------------------------------------------------------------------------------
 
 
 class CallQueue(NamedTuple):
@@ -78,20 +74,48 @@ class CallQueue(NamedTuple):
     retry: int | None
 
 
+class LibraryCall(NamedTuple):
+    """A call as the library gives it to its driver; the time-out is in seconds."""
+
+    ctxt: dict[str, Any]
+    message: dict[str, Any]
+    timeout: float
+
+    def body(self, reply_queue: str) -> Body:
+        """Return it as it is sent, under an id of its own."""
+        body = {**self.message, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}
+        amqp.pack_context(body, self.ctxt)
+        return body
+
+
 @dataclass(eq=False, slots=True)
-class _OutgoingCall:
-    """A call of one thread."""
+class OutgoingCall:
+    """A call of one thread.
+
+    :param received: takes what is received for it, beside this call; the calls that a thread makes at once share it.
+    """
 
     body: Body
     timeout: float
-    #: The thread's context: its deadline shows how much of the time-out is over.
+    #: The context of who calls: its deadline shows how much of the time-out is over.
     of_thread: context.Context = field(default_factory=context.current)
+    received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]" = field(default_factory=queue.SimpleQueue)
     batch: "_CallBatch | None" = None
+    #: When nobody waits for its answer any more, by the monotonic clock.
+    ends: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        deadline = self.of_thread.deadline
+        self.ends = min(time.monotonic() + self.timeout, float("inf") if deadline is None else deadline)
 
     @property
     def msg_id(self) -> str:
         """The id by which its thread receives the answer."""
         return str(self.body["_msg_id"])
+
+    def put(self, received: Any) -> None:
+        """Take what is received for it, as the library's queues do."""
+        self.received.put((self, received))
 
     def seconds_in_queue(self) -> float:
         """Return how long it may spend in the broker's queue; 0 if it is too late to be sent."""
@@ -106,7 +130,7 @@ class _OutgoingCall:
 class _CallBatch:
     """Calls that travel in one message; the first one expires first."""
 
-    calls: Sequence[_OutgoingCall]
+    calls: Sequence[OutgoingCall]
     sent: float
     msg_id: str = field(default_factory=lambda: f"batch-{uuid.uuid4().hex}")
     is_answered: bool = False
@@ -147,10 +171,10 @@ class _Outbox:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[_OutgoingCall] = []
+        self._waiting: list[OutgoingCall] = []
         self._under_way: list[_CallBatch] = []
         #: The waiting call whose thread is to send the next batch, from when it was told until it does so.
-        self._turn_of: _OutgoingCall | None = None
+        self._turn_of: OutgoingCall | None = None
         #: The seconds after which the first answer to a batch usually comes: a moving average.
         self._usual_seconds = 0.0
 
@@ -159,10 +183,10 @@ class _Outbox:
         """The seconds that a call waits for a batch that is under way."""
         return min(max(2 * self._usual_seconds, _LEAST_PATIENCE), _MOST_PATIENCE)
 
-    def add(self, call: _OutgoingCall) -> _CallBatch | None:
-        """Add a call; return the batch that its thread is to send now, or None if it is to wait."""
+    def add(self, *calls: OutgoingCall) -> _CallBatch | None:
+        """Add calls of one thread; return the batch that it is to send now, or None if they are to wait."""
         with self._lock:
-            self._waiting.append(call)
+            self._waiting += calls
             is_first = self._turn_of is None and not self._are_any_under_way()
             return self._take() if is_first or len(self._waiting) >= _FULL else None
 
@@ -171,7 +195,7 @@ class _Outbox:
         with self._lock:
             return self._take()
 
-    def remove(self, call: _OutgoingCall, is_answered: bool) -> _OutgoingCall | None:
+    def remove(self, call: OutgoingCall, is_answered: bool) -> OutgoingCall | None:
         """Remove a call that is over; return the call whose thread is to be told to send the next batch, if any."""
         with self._lock:
             if call in self._waiting:
@@ -214,12 +238,12 @@ class _Outbox:
                 if (seconds := call.seconds_in_queue())
             ),
         )
-        taken: list[_OutgoingCall] = []
+        taken: list[OutgoingCall] = []
         size = 0
-        for seconds, position in timed[:_MOST]:
+        for seconds, position in timed[:MOST]:
             call = self._waiting[position]
-            size += _size(call.body)
-            if taken and (seconds > 2 * timed[0][0] or size > _MAX_BYTES):
+            size += size_of(call.body)
+            if taken and (seconds > 2 * timed[0][0] or size > MAX_BYTES):
                 break
             taken.append(call)
         if not taken:
@@ -244,58 +268,90 @@ class CallSender:
         self._batches: weakref.WeakValueDictionary[str, _CallBatch] = weakref.WeakValueDictionary()
         self._refused: cachetools.TTLCache[CallQueue, bool] = cachetools.TTLCache(10_000, _REFUSED_SECONDS)
 
-    def may_send_to(self, queue: CallQueue) -> bool:
+    def may_send_to(self, target: CallQueue) -> bool:
         """Return False if a server there has refused a batch a short time ago."""
         with self._lock:
-            return queue not in self._refused
+            return target not in self._refused
 
-    def was_refused(self, queue: CallQueue, result: object) -> bool:
-        """Return whether the result of a call is that its batch was refused; note that for the queue."""
-        if result is not _REFUSED:
-            return False
-        LOG.info("A server of %s is of a former release: calls are sent to it one by one", queue.topic)
-        with self._lock:
-            self._refused[queue] = True
-        return True
+    def call(
+        self,
+        target: CallQueue,
+        items: Sequence[BatchItem[LibraryCall, Any]],
+        waiter: "ReplyWaiter",
+        reply_queue: str,
+    ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
+        """Send calls, alone or together with others, and give each its result or its error.
 
-    def call(self, queue: CallQueue, body: Body, timeout: float, waiter: "ReplyWaiter", reply_queue: str) -> Any:
-        """Send a call, alone or together with others, and return its result; see :meth:`was_refused`.
+        ``MessagingTimeout`` is the error of one that has no answer in time.
 
-        :raises MessagingTimeout: no answer in time.
+        :return: yields the calls that are over, together those that are at the same time. One that has no outcome then
+            was refused by a server of a former release, and is to be sent by itself.
         """
-        call = _OutgoingCall({**body, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}, timeout)
+        received: queue.SimpleQueue[tuple[OutgoingCall, Any]] = queue.SimpleQueue()
+        calls = {
+            OutgoingCall(item.value.body(reply_queue), item.value.timeout, item.context, received): item
+            for item in items
+        }
         with self._lock:
-            outbox = self._outboxes.setdefault(queue, _Outbox())
-        waiter.listen(call.msg_id)
-        is_answered = False
+            outbox = self._outboxes.setdefault(target, _Outbox())
+        for call in calls:
+            waiter.listen_for(call)
         try:
-            self._send(queue, outbox.add(call), waiter)
-            while (received := self._receive(call, outbox, waiter)) is _YOUR_TURN:
-                self._send(queue, outbox.take(), waiter)
-            if isinstance(received, Exception):
-                raise received
-            is_answered = True
-            result, _is_last = waiter._process_reply(received)  # noqa: SLF001 - the base class's own
-            if isinstance(result, Exception):
-                raise result
-            return result
+            self._send(target, outbox.add(*calls))
+            while calls:
+                ended = []
+                for call, answer in self._received(received, calls, outbox):
+                    if answer is _YOUR_TURN:
+                        self._send(target, outbox.take())
+                    elif (item := calls.pop(call, None)) is not None:
+                        self._end(call, outbox, waiter, is_answered=not isinstance(answer, Exception))
+                        if answer is REFUSED:
+                            self._note_refusal(target)
+                        else:
+                            waiter.give(item, answer)
+                        ended.append(item)
+                if ended:
+                    yield ended
         finally:
-            waiter.unlisten(call.msg_id)
-            if (following := outbox.remove(call, is_answered)) is not None:
-                waiter.waiters.put(following.msg_id, _YOUR_TURN)
+            for call in calls:
+                self._end(call, outbox, waiter, is_answered=False)
 
-    def _receive(self, call: _OutgoingCall, outbox: _Outbox, waiter: "ReplyWaiter") -> Any:
-        """Return the answer of a call, the error of its sending, or that its thread is to send what waits."""
-        left = context.seconds_left()
-        seconds = max(call.timeout if left is None else left, 0.0)
-        if call.batch is None and outbox.patience < seconds:
-            with suppress(oslo_messaging.MessagingTimeout):
-                return waiter.waiters.get(call.msg_id, outbox.patience)
+    @staticmethod
+    def _received(
+        received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]", calls: Collection[OutgoingCall], outbox: _Outbox
+    ) -> list[tuple[OutgoingCall, Any]]:
+        """Return what has come for calls: answers, errors of their sending, or that this thread is to send what waits.
+
+        It waits until something has come.
+        """
+        seconds = max(min(call.ends for call in calls) - time.monotonic(), 0.0)
+        waits = any(call.batch is None for call in calls) and outbox.patience < seconds
+        try:
+            found = [received.get(timeout=outbox.patience if waits else seconds)]
+        except queue.Empty:
+            if not waits:
+                return [(call, oslo_messaging.MessagingTimeout()) for call in calls if call.ends <= time.monotonic()]
             # Sent meanwhile by another thread, or else what is under way takes longer than usual.
-            return _YOUR_TURN if call.batch is None else self._receive(call, outbox, waiter)
-        return waiter.waiters.get(call.msg_id, seconds)
+            return [(call, _YOUR_TURN) for call in calls if call.batch is None][:1]
+        while True:
+            try:
+                found.append(received.get_nowait())
+            except queue.Empty:
+                return found
 
-    def _send(self, queue: CallQueue, batch: _CallBatch | None, waiter: "ReplyWaiter") -> None:
+    @staticmethod
+    def _end(call: OutgoingCall, outbox: _Outbox, waiter: "ReplyWaiter", *, is_answered: bool) -> None:
+        waiter.unlisten(call.msg_id)
+        if (following := outbox.remove(call, is_answered)) is not None:
+            following.put(_YOUR_TURN)
+
+    def _note_refusal(self, target: CallQueue) -> None:
+        with self._lock:
+            if target not in self._refused:
+                LOG.info("A server of %s is of a former release: calls are sent to it one by one", target.topic)
+            self._refused[target] = True
+
+    def _send(self, target: CallQueue, batch: _CallBatch | None) -> None:
         """Send a batch; if that fails, the error is the answer to each of its calls."""
         if batch is None:
             return
@@ -305,96 +361,19 @@ class CallSender:
         metrics.BATCH_SIZE.labels("calls").observe(len(batch.calls))
         try:
             # The connection reads from the context how much of the first one's time is over.
-            with context.adopted(first.of_thread), self._connect(queue.retry) as connection:
+            with context.adopted(first.of_thread), self._connect(target.retry) as connection:
                 connection.topic_send(
-                    exchange_name=queue.exchange,
-                    topic=queue.topic,
+                    exchange_name=target.exchange,
+                    topic=target.topic,
                     msg=batch.message(),
                     timeout=first.timeout,
-                    retry=queue.retry,
+                    retry=target.retry,
                 )
         except Exception as fault:  # noqa: BLE001 - it is raised in the thread of each call
             for call in batch.calls:
-                waiter.waiters.put(call.msg_id, fault)
+                call.put(fault)
 
     def calls_of_batch(self, msg_id: str) -> Sequence[str]:
         """Return the ids of the calls of a batch that is under way; empty if this is no batch's id."""
         batch = self._batches.get(msg_id)
         return () if batch is None else [call.msg_id for call in batch.calls]
-
-
-# --- Answers --------------------------------------------------------------------------------------------------------
-
-
-class AnswerSender:
-    """Send the answers to calls that came in batches; those to one process travel in batches as well."""
-
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._lock = threading.Lock()
-        # In time there are as many reply queues as there have been callers.
-        self._batches: weakref.WeakValueDictionary[str, Batches[Body, None]] = weakref.WeakValueDictionary()
-
-    def send(self, reply_queue: str, answers: Sequence[Body]) -> None:
-        """Send answers, together with others where these wait, and return once the broker has them.
-
-        :raises MessageUndeliverable: there is no such queue.
-        """
-        with self._lock:
-            batches = self._batches.get(reply_queue)
-            if batches is None:
-                batches = Batches(lambda batch: self._send_batch(reply_queue, batch), _MOST, "answers")
-                self._batches[reply_queue] = batches
-        items: list[BatchItem[Body, None]] = [BatchItem(answer) for answer in answers]
-        batches.do_all(items)
-        for item in items:
-            item.outcome()
-
-    def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
-        portion: list[BatchItem[Body, None]] = []
-        size = 0
-        for item in batch:
-            size += _size(item.value)
-            if portion and size > _MAX_BYTES:
-                self._send_portion(reply_queue, portion)
-                portion, size = [], _size(item.value)
-            portion.append(item)
-        self._send_portion(reply_queue, portion)
-
-    def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
-        answers = [item.value for item in portion]
-        with self._connect(None) as connection:
-            body = rpc_common.serialize_msg(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
-            connection.direct_send(reply_queue, body)
-        for item in portion:
-            item.succeed(None)
-
-
-class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
-    """The library's thread that receives a process's answers, with batches of them and refused batches of calls."""
-
-    def __init__(self, reply_queue: str, connection: Connection, modules: Sequence[str], calls: CallSender) -> None:
-        self._calls = calls  # first: the library's construction starts the thread
-        super().__init__(reply_queue, connection, modules)
-        self.waiters._wrn_threshold = _MANY_CALLS  # noqa: SLF001 - there is no option
-
-    def poll(self) -> None:
-        """Receive answers until the stop."""
-        while not self._thread_exit_event.is_set():
-            try:
-                self.conn.consume(timeout=_POLL_SECONDS)
-            except rpc_common.Timeout:
-                continue
-            except Exception:
-                LOG.exception("An answer could not be received")
-
-    def __call__(self, message: Any) -> None:
-        """Give the answers in a message to the threads that wait for them."""
-        message.acknowledge()
-        for answer in message.pop(_ANSWERS, [message]):
-            msg_id = answer.pop("_msg_id", None)
-            refused = self._calls.calls_of_batch(msg_id)
-            if not refused:
-                self.waiters.put(msg_id, answer)
-            for each in refused:
-                self.waiters.put(each, {"result": _REFUSED, "failure": None, "ending": True})

@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import cachetools
@@ -17,8 +17,10 @@ import oslo_messaging
 from oslo_messaging._drivers import amqp, amqpdriver, base, impl_rabbit, pool
 from oslo_messaging._drivers import common as rpc_common
 
+from moorage.batches import BatchItem
+from moorage.bus.answer_batches import AnswerSender, ReplyWaiter
 from moorage.bus.handlers import Answer
-from moorage.bus.message_batches import AnswerSender, CallQueue, CallSender, ReplyWaiter, calls_of
+from moorage.bus.message_batches import CallQueue, CallSender, LibraryCall, calls_of
 from moorage.bus.rabbit_connection import Connection
 
 LOG = logging.getLogger(__name__)
@@ -225,16 +227,34 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         transport_options: oslo_messaging.TransportOptions | None = None,
     ) -> Any:
         """Send a message, and wait for its answer if there is to be one."""
+        if transport_options is BATCHED and timeout is not None:
+            alone: BatchItem[LibraryCall, Any] = BatchItem(LibraryCall(ctxt, message, timeout))
+            for _over in self.send_many(target, [alone], retry):
+                pass
+            return alone.outcome()
+        return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
+
+    def send_many(
+        self, target: oslo_messaging.Target, calls: Sequence[BatchItem[LibraryCall, Any]], retry: int | None
+    ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
+        """Send calls that may travel together, and give each its answer or its error.
+
+        :return: yields those that have an outcome, together those that get it at the same time.
+        """
         topic = target.topic if target.server is None else f"{target.topic}.{target.server}"
         queue = CallQueue(self._get_exchange(target), topic, retry)
-        if transport_options is BATCHED and timeout is not None and self._calls.may_send_to(queue):
-            body = dict(message)
-            amqp.pack_context(body, ctxt)
+        portions: Iterable[Sequence[BatchItem[LibraryCall, Any]]] = [calls]
+        if self._calls.may_send_to(queue):
             reply_queue = self._get_reply_q()
-            result = self._calls.call(queue, body, timeout, self._waiter, reply_queue)
-            if not self._calls.was_refused(queue, result):
-                return result
-        return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
+            portions = self._calls.call(queue, calls, self._waiter, reply_queue)
+        send = super().send
+        for portion in portions:
+            if over := [call for call in portion if call.is_done]:
+                yield over
+            for call in portion:
+                if not call.is_done:
+                    call.do(lambda each: send(target, each.ctxt, each.message, True, each.timeout, retry=retry))
+                    yield [call]
 
     def listen(
         self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None

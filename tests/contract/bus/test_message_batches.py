@@ -291,6 +291,113 @@ def test_an_error_of_the_handler_of_lists_is_the_error_of_each_call_of_that_list
     assert all(is_right(number, made[number].result()) for number in made if number not in listed)
 
 
+# --- Calls that one thread makes at once ------------------------------------------------------------------------------
+
+
+def made(hall: Hall, items: Sequence[BatchItem[Listed, str]]) -> Iterator[list[tuple[int, object]]]:
+    """Make calls together; yield the numbers with their answers or errors as they come."""
+    for portion in hall.client.call_many(items):
+        found: list[tuple[int, object]] = []
+        for item in portion:
+            assert item.is_done
+            try:
+                found.append((item.value.number, item.outcome()))
+            except errors.MoorageError as fault:
+                found.append((item.value.number, fault))
+        yield found
+
+
+def items_of(numbers: range, deadline: float | None = None) -> list[BatchItem[Listed, str]]:
+    return [
+        BatchItem(
+            Listed(request_id=request_id(number), number=number),
+            context.Context(request_id=request_id(number), deadline=deadline),
+        )
+        for number in numbers
+    ]
+
+
+def test_calls_that_one_thread_makes_at_once_have_each_its_own_answer_or_error_and_context(hall: Hall) -> None:
+    hall.counters.may_go_on.set()
+    for beginning in range(0, 3 * TOGETHER, TOGETHER):
+        numbers = range(beginning, beginning + TOGETHER)
+        answers = dict(pair for portion in made(hall, items_of(numbers)) for pair in portion)
+        assert sorted(answers) == list(numbers)
+        assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
+    assert hall.counters.done == dict.fromkeys(range(3 * TOGETHER), 1)
+    assert {number: seen[0] for number, seen in hall.counters.contexts.items()} == {
+        number: request_id(number) for number in hall.counters.done
+    }
+
+
+def test_the_first_calls_that_one_thread_makes_at_once_travel_in_one_message(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(rabbit, "calls_of", counting)
+    on_rabbit.counters.may_go_on.set()
+    for portion in made(on_rabbit, items_of(range(TOGETHER))):
+        assert all(is_right(number, answer) for number, answer in portion)
+    assert counting.sizes == [TOGETHER]
+
+
+def test_a_call_that_takes_long_holds_back_none_of_those_that_are_made_at_once(on_rabbit: Hall) -> None:
+    answers = made(on_rabbit, items_of(range(1, 10)))
+    first = [number for number, _answer in next(answers)]
+    assert first == [1, 2, 3, 4, 6, 7, 8, 9]
+    on_rabbit.counters.may_go_on.set()
+    assert [number for portion in answers for number, _answer in portion] == [5]
+
+
+def test_calls_that_are_made_at_once_too_late_are_refused_and_are_never_carried_out(hall: Hall) -> None:
+    late = items_of(range(1, 4), deadline=time.monotonic() - 1)
+    answers = dict(pair for portion in made(hall, [*late, *items_of(range(4, 5))]) for pair in portion)
+    assert [type(answers[number]) for number in (1, 2, 3)] == [errors.DeadlineExceeded] * 3
+    assert is_right(4, answers[4])
+    assert hall.counters.done == {4: 1}
+
+
+def test_calls_that_are_made_at_once_and_not_answered_end_each_at_its_own_time(on_rabbit: Hall) -> None:
+    began = time.monotonic()
+    later, soon = (BatchItem(Slow(), context.Context(deadline=began + seconds)) for seconds in (1.5, 0.5))
+    ended = []
+    for portion in on_rabbit.client.call_many([later, soon]):
+        ended += [(item, time.monotonic() - began) for item in portion]
+    assert [item for item, _seconds in ended] == [soon, later]
+    for item, _seconds in ended:
+        with pytest.raises(errors.NoReply):
+            item.outcome()
+    assert 0.4 < ended[0][1] < 1.4 < ended[1][1] < 5
+
+
+def test_a_server_of_a_former_release_gets_calls_that_are_made_at_once_one_by_one(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_rabbit.counters.may_go_on.set()
+    monkeypatch.setattr(rabbit, "calls_of", mock.Mock(return_value=None))
+    for beginning in (0, TOGETHER):
+        numbers = range(beginning, beginning + TOGETHER)
+        answers = dict(pair for portion in made(on_rabbit, items_of(numbers)) for pair in portion)
+        assert sorted(answers) == list(numbers)
+        assert [number for number, answer in answers.items() if not is_right(number, answer)] == []
+    assert on_rabbit.counters.done == dict.fromkeys(range(2 * TOGETHER), 1)
+
+
+def test_calls_that_are_made_at_once_while_the_broker_is_away_all_say_so(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_arguments: object, **_named: object) -> None:
+        raise ConnectionRefusedError("it is away")
+
+    on_rabbit.counters.may_go_on.set()
+    assert is_right(1, on_rabbit.call(1))
+    driver = on_rabbit.buses[1].rabbit
+    assert driver is not None
+    monkeypatch.setattr(driver._calls, "_connect", away)
+    answers = dict(pair for portion in made(on_rabbit, items_of(range(2, 6))) for pair in portion)
+    assert [type(answers[number]) for number in range(2, 6)] == [errors.BusUnavailable] * 4
+
+
 # --- On the wire ------------------------------------------------------------------------------------------------------
 
 
@@ -370,7 +477,7 @@ def test_a_malformed_batch_harms_nobody(on_rabbit: Hall, calls: object) -> None:
 def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
     calls = [
-        message_batches._OutgoingCall({"_msg_id": ids.fresh(), "args": {}}, timeout)
+        message_batches.OutgoingCall({"_msg_id": ids.fresh(), "args": {}}, timeout)
         for timeout in (30, 1, 1.5, 40, 20, 600, 1.9)
     ]
     first = outbox.add(calls[0])
@@ -390,7 +497,7 @@ def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: py
 
 def test_large_calls_travel_alone() -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
-    calls = [message_batches._OutgoingCall({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
+    calls = [message_batches.OutgoingCall({"_msg_id": ids.fresh(), "text": "x" * 600_000}, 30) for _ in range(4)]
     for call in calls:
         outbox.add(call)
     assert [len(batch.calls) for batch in iter(outbox.take, None) if batch] == [1, 1, 1]
@@ -401,7 +508,7 @@ def test_calls_wait_for_a_batch_as_long_as_answers_usually_take_whatever_a_few_h
     outbox = message_batches._Outbox(clock=lambda: now[0])
 
     def answered_after(seconds: float) -> None:
-        call = message_batches._OutgoingCall({"_msg_id": ids.fresh()}, 300)
+        call = message_batches.OutgoingCall({"_msg_id": ids.fresh()}, 300)
         assert outbox.add(call) is not None
         now[0] += seconds
         assert outbox.remove(call, is_answered=True) is None
@@ -420,7 +527,7 @@ def test_calls_wait_for_a_batch_as_long_as_answers_usually_take_whatever_a_few_h
 
 def test_the_thread_that_has_waited_longest_sends_what_waits_once_an_answer_is_there_and_no_turn_is_lost() -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
-    first, second, third, fourth = (message_batches._OutgoingCall({"_msg_id": ids.fresh()}, 30) for _ in range(4))
+    first, second, third, fourth = (message_batches.OutgoingCall({"_msg_id": ids.fresh()}, 30) for _ in range(4))
     sent = outbox.add(first)
     assert sent is not None
     assert [outbox.add(call) for call in (second, third)] == [None, None]

@@ -1,0 +1,114 @@
+"""Batches of answers on RabbitMQ: what is answered to calls of one process travels together, where the calls did.
+
+Answers that are to be sent to a process while another answer is being sent to it travel in the next message
+(:mod:`moorage.bus.message_batches`).
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from moorage.batches import Batches, BatchItem
+from moorage.bus.message_batches import MAX_BYTES, MOST, REFUSED, Body, CallSender, Connect, OutgoingCall, size_of
+from moorage.bus.rabbit_connection import Connection
+
+# isort: split
+from oslo_messaging._drivers import amqpdriver
+from oslo_messaging._drivers import common as rpc_common
+
+LOG = logging.getLogger(__name__)
+
+#: The key of the answers in a message with several of them, on the wire.
+_ANSWERS = "moorage_answers"
+#: The longest single wait for an answer, in seconds. The library begins with 1 ms after each answer and doubles that.
+_POLL_SECONDS = 0.5
+#: Calls that wait for answers before the library warns of a leak; by its default it does so at ten. Arbitrary.
+_MANY_CALLS = 1000
+
+
+class AnswerSender:
+    """Send the answers to calls that came in batches; those to one process travel in batches as well."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        # In time there are as many reply queues as there have been callers.
+        self._batches: weakref.WeakValueDictionary[str, Batches[Body, None]] = weakref.WeakValueDictionary()
+
+    def send(self, reply_queue: str, answers: Sequence[Body]) -> None:
+        """Send answers, together with others where these wait, and return once the broker has them.
+
+        :raises MessageUndeliverable: there is no such queue.
+        """
+        with self._lock:
+            batches = self._batches.get(reply_queue)
+            if batches is None:
+                batches = Batches(lambda batch: self._send_batch(reply_queue, batch), MOST, "answers")
+                self._batches[reply_queue] = batches
+        items: list[BatchItem[Body, None]] = [BatchItem(answer) for answer in answers]
+        batches.do_all(items)
+        for item in items:
+            item.outcome()
+
+    def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
+        portion: list[BatchItem[Body, None]] = []
+        size = 0
+        for item in batch:
+            size += size_of(item.value)
+            if portion and size > MAX_BYTES:
+                self._send_portion(reply_queue, portion)
+                portion, size = [], size_of(item.value)
+            portion.append(item)
+        self._send_portion(reply_queue, portion)
+
+    def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
+        answers = [item.value for item in portion]
+        with self._connect(None) as connection:
+            body = rpc_common.serialize_msg(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
+            connection.direct_send(reply_queue, body)
+        for item in portion:
+            item.succeed(None)
+
+
+class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
+    """The library's thread that receives a process's answers, with batches of them and refused batches of calls."""
+
+    def __init__(self, reply_queue: str, connection: Connection, modules: Sequence[str], calls: CallSender) -> None:
+        self._calls = calls  # first: the library's construction starts the thread
+        super().__init__(reply_queue, connection, modules)
+        self.waiters._wrn_threshold = _MANY_CALLS  # noqa: SLF001 - there is no option
+
+    def listen_for(self, call: OutgoingCall) -> None:
+        """Give a call what is received for it, until :meth:`unlisten`."""
+        self.waiters._queues[call.msg_id] = call  # noqa: SLF001 - in place of a queue of its own
+
+    def give(self, item: BatchItem[Any, Any], received: Any) -> None:
+        """Give a call its result, or the error that was received or raised in its place."""
+        result = received if isinstance(received, Exception) else self._process_reply(received)[0]
+        if isinstance(result, Exception):
+            item.fail(result)
+        else:
+            item.succeed(result)
+
+    def poll(self) -> None:
+        """Receive answers until the stop."""
+        while not self._thread_exit_event.is_set():
+            try:
+                self.conn.consume(timeout=_POLL_SECONDS)
+            except rpc_common.Timeout:
+                continue
+            except Exception:
+                LOG.exception("An answer could not be received")
+
+    def __call__(self, message: Any) -> None:
+        """Give the answers in a message to the threads that wait for them."""
+        message.acknowledge()
+        for answer in message.pop(_ANSWERS, [message]):
+            msg_id = answer.pop("_msg_id", None)
+            refused = self._calls.calls_of_batch(msg_id)
+            if not refused:
+                self.waiters.put(msg_id, answer)
+            for each in refused:
+                self.waiters.put(each, REFUSED)
