@@ -8,6 +8,7 @@ from oslo_config import cfg
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
+from conductor.engine.step_calls import Call, Calling, made_here
 from conductor.engine.steps import UNDECIDED, Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
@@ -98,9 +99,14 @@ class CellAgents:
 
         :raises MoorageError: the agent has raised it, or has not answered.
         """
+        return made_here(self.calling(agent, message))
+
+    def calling(self, agent: str, message: Message[R]) -> Calling[R]:
+        """Leave the sending of an order to the worker, and return its answer; raises as :meth:`call`."""
         client = self._bus.client(self._topic, server=agent)
         try:
             with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):
-                return client.call(message)
+                answer: R = yield Call(client, message)
+                return answer
         except CircuitOpen as silent:
             raise errors.AgentUnreachable(agent=agent, reason=str(silent)) from silent

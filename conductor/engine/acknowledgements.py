@@ -5,8 +5,10 @@ They need not keep an acknowledged answer for the case that the request is repea
 
 import threading
 import time
+from contextvars import ContextVar
 from typing import TypeVar
 
+from conductor.engine.step_calls import Call, Calling, made_here
 from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
@@ -20,33 +22,35 @@ _MOST = 100_000
 #: service that stops waits for the round under way.
 _PATIENCE = 3.0
 
+#: The ids of the requests of a step that have been answered.
+_ANSWERED: ContextVar[list[str]] = ContextVar("answered")
+
 
 class Acknowledgements:
     """Requests that were answered, and requests whose answers have been recorded since.
 
-    A step runs in one thread, from its first call to the transaction that records it. If this process dies, its
+    A step runs in one context, from its first call to the transaction that records it. If this process dies, its
     acknowledgements are lost: the answers are kept longer, without other consequences.
     """
 
     def __init__(self, placement: Client) -> None:
         self._placement = placement
-        self._thread = threading.local()
         self._lock = threading.Lock()
         self._recorded: list[str] = []
 
     def answered(self, request_id: str) -> None:
-        """Note that a request of this thread's step has been answered."""
-        self._here().append(request_id)
+        """Note that a request of the step of this context has been answered."""
+        _ANSWERED.get([]).append(request_id)
 
     def begin(self) -> None:
-        """Begin a step in this thread."""
-        self._here().clear()
+        """Begin a step in this context."""
+        _ANSWERED.set([])
 
     def recorded(self) -> None:
-        """Note that the answers to this thread's step are on record."""
+        """Note that the answers to the step of this context are on record."""
         with self._lock:
-            self._recorded += self._here()[: max(0, _MOST - len(self._recorded))]
-        self._here().clear()
+            self._recorded += _ANSWERED.get([])[: max(0, _MOST - len(self._recorded))]
+        _ANSWERED.set([])
 
     def send(self) -> None:
         """Send the acknowledgements; those that are not taken are sent again the next time.
@@ -63,12 +67,6 @@ class Acknowledgements:
             with self._lock:
                 del self._recorded[: len(part)]
 
-    def _here(self) -> list[str]:
-        if not hasattr(self._thread, "answered"):
-            self._thread.answered = []
-        answered: list[str] = self._thread.answered
-        return answered
-
 
 class AcknowledgingClient:
     """A client for steps, of a topic that stores its answers until they are acknowledged."""
@@ -79,7 +77,11 @@ class AcknowledgingClient:
 
     def call(self, message: Message[R]) -> R:
         """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`."""
-        answer = self._client.call(message)
+        return made_here(self.calling(message))
+
+    def calling(self, message: Message[R]) -> Calling[R]:
+        """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
+        answer: R = yield Call(self._client, message)
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer

@@ -1,8 +1,9 @@
 """Bulkheads and circuit breakers: a destination that does not answer must not use up the threads of the others.
 
 A destination is a cell (of the super conductor) or an agent (of a cell conductor). The steps that wait for one
-destination hold a limited share of the worker's threads; further steps are postponed and hold none. When a call to a
-destination times out, its circuit breaker opens: no step waits for it until it has answered a probe.
+destination hold a limited share of the worker's threads; further steps are postponed and hold none. Steps whose calls
+one thread makes together hold that one. When a call to a destination times out, its circuit breaker opens: no step
+waits for it until it has answered a probe.
 """
 
 import contextvars
@@ -65,11 +66,15 @@ class Postponed(Exception):
 
 
 class StepScope:
-    """One step in a worker's thread, the place that is kept for it, and the destinations that it has called."""
+    """One step in a worker's thread, the place that is kept for it, and the destinations that it has called.
 
-    def __init__(self, tries: int, place: KeptPlace | None) -> None:
+    :param group: the same for steps whose calls one thread makes together.
+    """
+
+    def __init__(self, tries: int, place: KeptPlace | None, group: object) -> None:
         self.tries = tries
         self.place = place
+        self.group = group
         self.entered: set[str] = set()
 
 
@@ -77,12 +82,13 @@ _STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step",
 
 
 @contextmanager
-def step(tries: int, place: KeptPlace | None = None) -> Iterator[None]:
-    """Mark the calls of this thread as calls of one step, which can be postponed.
+def step(tries: int, place: KeptPlace | None = None, group: object = None) -> Iterator[None]:
+    """Mark the calls of this context as calls of one step, which can be postponed.
 
     :param place: the place that is kept for the step; given back if the step ends without its call.
+    :param group: the same for steps whose calls one thread makes together; null for a step by itself.
     """
-    scope = StepScope(tries, place)
+    scope = StepScope(tries, place, object() if group is None else group)
     token = _STEP.set(scope)
     try:
         yield
@@ -92,14 +98,24 @@ def step(tries: int, place: KeptPlace | None = None) -> Iterator[None]:
             scope.place.give_back()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallUnderWay:
+    """A call of a step, or of a thread that does none."""
+
+    #: By the monotonic clock.
+    begun: float
+    #: That of :class:`StepScope`; the calls of a group hold one thread.
+    group: object
+
+
 @dataclass(slots=True)
 class _Bulkhead:
     """The calls to one destination, and the state of its circuit breaker."""
 
     name: str
     probe: Callable[[], None]
-    #: The times at which the calls under way began, by the monotonic clock.
-    begun: list[float] = field(default_factory=list)
+    #: The calls under way.
+    begun: list["_CallUnderWay"] = field(default_factory=list)
     #: The places kept for steps that were woken and have not made their calls yet.
     kept: int = 0
     answered_at: float = float("-inf")
@@ -118,7 +134,7 @@ class _Bulkhead:
 
     def overdue(self, now: float, patience: float) -> bool:
         """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
-        return bool(self.begun) and max(min(self.begun), self.answered_at) + patience < now
+        return bool(self.begun) and max(min(call.begun for call in self.begun), self.answered_at) + patience < now
 
     def gives_kept_place(self, scope: StepScope | None) -> bool:
         """Return whether a place is kept here for a step, which has none any more then: its call uses it."""
@@ -128,9 +144,10 @@ class _Bulkhead:
         scope.place = None
         return True
 
-    def has_room(self, share: int) -> bool:
-        """Return whether another call may be made now."""
-        return len(self.begun) + self.kept < share
+    def has_room(self, share: int, group: object = None) -> bool:
+        """Return whether another call may be made now, by a thread of its own or by that of a group of steps."""
+        groups = {call.group for call in self.begun}
+        return group in groups or len(groups) + self.kept < share
 
     def due(self, share: int, give_back: Callable[[KeptPlace], None]) -> list[Callable[[], None]]:
         """Remove the steps that may go on now from the queues, and return their callbacks, each with its place."""
@@ -150,7 +167,7 @@ class Bulkheads:
     """The bulkheads of one conductor, by destination.
 
     :param kind: the noun for a destination, for the log.
-    :param share: the number of calls to one destination that may be under way at a time.
+    :param share: the number of threads that may wait for one destination at a time.
     :param backoff: the seconds between two probes of a destination whose breaker is open.
     :param opens_on: the errors that open the breaker.
     :param patience: seconds after which a call under way counts as unanswered, for calls outside of steps when the
@@ -200,11 +217,12 @@ class Bulkheads:
         :raises CircuitOpen: the destination has not answered for a while.
         :raises Postponed: its share is used up; raised only within a step.
         """
-        begun = time.monotonic()
+        scope = _STEP.get()
+        call = _CallUnderWay(time.monotonic(), object() if scope is None else scope.group)
         with self._changed:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
-            self._check_admission(key, bulkhead, begun)
-            bulkhead.begun.append(begun)
+            self._check_admission(key, bulkhead, call.begun)
+            bulkhead.begun.append(call)
         raised: BaseException | None = None
         try:
             yield
@@ -212,7 +230,7 @@ class Bulkheads:
             raised = fault
             raise
         finally:
-            self._over(bulkhead, begun, raised)
+            self._over(bulkhead, call, raised)
 
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
@@ -236,7 +254,7 @@ class Bulkheads:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
             raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
-        if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share):
+        if bulkhead.gives_kept_place(scope) or bulkhead.has_room(self._share, scope and scope.group):
             pass
         elif scope is None:
             if bulkhead.overdue(now, self._patience):
@@ -254,9 +272,10 @@ class Bulkheads:
         # There may be room by now.
         self.wake()
 
-    def _over(self, bulkhead: _Bulkhead, begun: float, raised: BaseException | None) -> None:
+    def _over(self, bulkhead: _Bulkhead, call: _CallUnderWay, raised: BaseException | None) -> None:
+        begun = call.begun
         with self._changed:
-            bulkhead.begun.remove(begun)
+            bulkhead.begun.remove(call)
             if isinstance(raised, self._opens_on):
                 # A destination that has answered another call since this one began is alive.
                 if begun > bulkhead.answered_at and bulkhead.open_since is None:

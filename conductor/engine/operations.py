@@ -26,6 +26,7 @@ from conductor.engine.steps import (
     Wait,
 )
 from moorage import context
+from moorage.batches import BatchItem
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.db.new_rows import NewRows
@@ -68,7 +69,7 @@ class Operations(Leases):
         times = {"due_at": 0.0, "created_at": 0.0, "updated_at": 0.0}
         self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
         self._change, self._ending = self._change_statement(), self._ending_statement()
-        self._outcomes: SharedTransactions[_Done, Operation | None] = SharedTransactions(
+        self._outcomes: SharedTransactions[StepDone, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
 
@@ -128,7 +129,17 @@ class Operations(Leases):
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
-        return self._outcomes.do(_Done(operation, commit, context.current(), note))
+        return self.commit(StepDone(operation, commit, context.current(), note))
+
+    def commit(self, step: "StepDone") -> Operation | None:
+        """Commit the outcome of a step as :meth:`advance` does."""
+        return self._outcomes.do(step)
+
+    def advance_many(
+        self, steps: Sequence[BatchItem["StepDone", Operation | None]]
+    ) -> list[Callable[[], Operation | None] | None]:
+        """Commit the outcomes of steps as :meth:`advance` does; see :meth:`.SharedTransactions.do_many`."""
+        return self._outcomes.do_many(steps)
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
         """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
@@ -216,7 +227,7 @@ class Operations(Leases):
         one = select(table.c.uuid).where(*self._mine, table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
 
-    def _commit(self, connection: Connection, steps: Sequence["_Done"]) -> list[Operation | Exception | None]:
+    def _commit(self, connection: Connection, steps: Sequence["StepDone"]) -> list[Operation | Exception | None]:
         """Commit the outcomes of steps, all or none; in the order of their subjects, whose records they lock."""
         in_order = sorted(steps, key=lambda done: done.operation.subject)
         outcomes = _recorded(connection, in_order)
@@ -327,7 +338,7 @@ class Operations(Leases):
         }
 
 
-class _Done(NamedTuple):
+class StepDone(NamedTuple):
     """A step that is done, and whose outcome is to be committed in the context of its thread."""
 
     operation: Operation
@@ -336,7 +347,7 @@ class _Done(NamedTuple):
     note: Callable[[Outcome], None]
 
 
-def _recorded(connection: Connection, steps: Sequence[_Done]) -> dict[str, Outcome]:
+def _recorded(connection: Connection, steps: Sequence[StepDone]) -> dict[str, Outcome]:
     """Write the results of steps, and return the outcome of each operation by its uuid."""
     outcomes: dict[str, Outcome] = {}
     shared: dict[Callable[..., Sequence[Outcome]], list[tuple[str, object]]] = {}

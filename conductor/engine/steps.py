@@ -1,8 +1,9 @@
 """The types of a step of an operation: its input, its outcomes, and the operation kinds and states.
 
-A step is a function of its operation. Any conductor may repeat it, with the same request ids each time: they are
-derived from the operation's uuid (:func:`moorage.ids.derived`). Its results are recorded together with the next step,
-in one transaction that is rolled back if another one has changed the operation meanwhile.
+A step is a function of its operation, or a generator that leaves its calls to the worker (:mod:`.step_calls`). Any
+conductor may repeat it, with the same request ids each time: they are derived from the operation's uuid
+(:func:`moorage.ids.derived`). Its results are recorded together with the next step, in one transaction that is rolled
+back if another one has changed the operation meanwhile.
 """
 
 import inspect
@@ -15,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from sqlalchemy import Connection
 
+from conductor.engine.step_calls import Calling
 from moorage import errors, ids
 from moorage.model import Value
 
@@ -151,7 +153,7 @@ class Ended:
 Outcome = Next | Wait | Retry | Ended
 #: The result of a step: a function that is called in the transaction which records the outcome. It writes the results.
 CommitStep = Callable[[Connection], Outcome]
-Step = Callable[[Operation], CommitStep]
+Step = Callable[[Operation], CommitStep | Calling[CommitStep]]
 V = TypeVar("V")
 #: The function of each step, by kind of operation and name.
 Steps = Mapping[tuple[str, str], Step]
@@ -183,7 +185,7 @@ def ended(reason: str) -> CommitStep:
 
 _STEP = "_moorage_step"
 
-M = TypeVar("M", bound=Callable[[Any, Operation], CommitStep])
+M = TypeVar("M", bound=Callable[[Any, Operation], CommitStep | Calling[CommitStep]])
 
 
 def step(kinds: str | tuple[str, ...], name: str) -> Callable[[M], M]:

@@ -5,16 +5,16 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
 from conductor.engine.operations import Operations
-from conductor.engine.step_counts import counted
-from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
+from conductor.engine.step_runs import StepRun, StepRuns
+from conductor.engine.steps import Operation, Steps
 from moorage import context, errors, failpoints
 from moorage.occupancy import ThreadOccupancy
 from moorage.service import liveness
@@ -33,6 +33,8 @@ _RENEWED_AT_ONCE = 1000
 _STUCK_SECONDS = 180.0
 #: Seconds for which a postponed step keeps what is carried to it. Arbitrary: under load it waits for less than one.
 _CARRIED_SECONDS = 5.0
+#: The most steps that one thread does together. Arbitrary: half of what one message carries.
+_TOGETHER = 16
 
 
 class Worker:
@@ -56,12 +58,14 @@ class Worker:
         self._acknowledgements = acknowledgements
         self._bulkheads = bulkheads
         self._operations = operations
-        self._steps: Steps = {}
+        self._runs = StepRuns(operations, {}, acknowledgements)
         self._service = service
         self._changed = threading.Condition()
         # A heap by due time (monotonic clock), then by order of arrival. An operation for which a place is kept at the
         # destination of its step is due at once: until it goes on, nobody uses the place.
         self._queue: list[tuple[float, int, Operation, KeptPlace | None]] = []
+        # Steps under way that any thread may go on with, those of one entry together.
+        self._under_way: deque[Sequence[StepRun]] = deque()
         self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
         self._in_hand: Counter[str] = Counter()
@@ -80,7 +84,7 @@ class Worker:
 
         :param steps: the function for each kind and step. A step that raises an error is retried after a back-off.
         """
-        self._steps = steps
+        self._runs = StepRuns(self._operations, steps, self._acknowledgements)
         self._operations.restrict_to(steps.keys())
         for kind, step in steps:
             failpoints.declare("step", kind, step)
@@ -125,6 +129,7 @@ class Worker:
                 if operation is not None:
                     self._in_hand[operation.uuid] += 1
                     self._put(operation)
+            self._changed.notify()
 
     def sweep(self) -> None:
         """Take the due operations whose lease nobody has."""
@@ -149,52 +154,90 @@ class Worker:
     def _put(self, operation: Operation, place: KeptPlace | None = None) -> None:
         due = time.monotonic() + operation.delay if place is None else float("-inf")
         heapq.heappush(self._queue, (due, next(self._arrivals), operation, place))
-        self._changed.notify()
 
     def _run(self) -> None:
         with context.bound(service=self._service):
-            while (following := self._next()) is not None:
-                operation, place = following
+            while (runs := self._next()) is not None:
                 try:
-                    with context.bound(request_id=operation.request_id):
-                        self._drive(operation, place)
+                    while runs:
+                        runs = self._go_on(runs)
                 finally:
                     with self._changed:
                         self._occupancy.free()
                 # A step that was told why it waits has recorded that: the next one can be told.
                 self._bulkheads.wake()
 
-    def _next(self) -> tuple[Operation, KeptPlace | None] | None:
+    def _next(self) -> Sequence[StepRun] | None:
+        """Wait for steps to go on with, or for steps that are due, and begin them; null when stopped."""
         with self._changed:
-            while not self._ended:
+            # What is under way is ended, though the worker is stopped.
+            while not self._under_way:
                 wait = self._queue[0][0] - time.monotonic() if self._queue else None
+                if self._ended:
+                    return None
                 if wait is not None and wait <= 0:
+                    due = self._take_due()
                     self._occupancy.take()
-                    return heapq.heappop(self._queue)[2:]
+                    break
                 self._changed.wait(wait)
-        return None
+            else:
+                self._occupancy.take()
+                return self._under_way.popleft()
+        return self._runs.begin(due)
 
-    def _drive(self, operation: Operation, place: KeptPlace | None) -> None:
-        following: Operation | None = operation
-        while following is not None:
-            current = following
+    def _take_due(self) -> list[tuple[Operation, KeptPlace | None]]:
+        """Take the first operation from the queue, and those after it whose steps may be done together with its own."""
+        due = [heapq.heappop(self._queue)[2:]]
+        now = time.monotonic()
+        while self._queue and len(due) < _TOGETHER:
+            at, _arrival, operation, _place = self._queue[0]
+            if at > now or not self._runs.may_go_together(due[0][0], operation):
+                break
+            due.append(heapq.heappop(self._queue)[2:])
+        # Whatever was queued at once, one thread was woken for it.
+        if self._queue:
+            self._changed.notify()
+        return due
+
+    def _go_on(self, runs: Sequence[StepRun]) -> list[StepRun]:
+        """Go on with steps, then with what follows; return those with which this thread is to go on."""
+        needing: list[StepRun] = []
+        following: list[Operation] = []
+        for run in runs:
             try:
-                with failpoints.within("step", current.kind, current.step), bulkheads.step(current.tries, place):
-                    following = self._step(current)
-                place = None
+                if run.go_on():
+                    needing.append(run)
+                elif run.following is None:
+                    self._let_go(run.operation)
+                else:
+                    following.append(run.following)
             except Postponed as postponed:
                 # The thread is free; the operation stays held, and is queued again when there is room.
-                postponed.register(partial(self._resume, current))
-                return
-            # Go on in this thread, unless the next step must wait; a stopping worker begins no further step.
-            if following is not None and (following.delay > 0 or self._ended):
-                break
+                postponed.register(partial(self._resume, run.operation))
+        here = [] if needing else self._keep_first(following)
         with self._changed:
-            if following is not None:
-                self._put(following)
-                return
+            for operation in following:
+                if operation not in here:
+                    self._put(operation)
+            self._changed.notify()
+        return self._runs.find(needing, self._leave) if needing else self._runs.begin([(each, None) for each in here])
+
+    def _keep_first(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return the operations whose next steps this thread does at once: the first, and those that may go with it."""
+        # A stopping worker begins no further step.
+        ready = [operation for operation in operations if not operation.delay and not self._ended]
+        return ready[:1] + [other for other in ready[1:] if self._runs.may_go_together(ready[0], other)]
+
+    def _let_go(self, operation: Operation) -> None:
+        with self._changed:
             self._in_hand[operation.uuid] -= 1
             self._in_hand += Counter()  # drops the keys that have become 0
+
+    def _leave(self, runs: Sequence[StepRun]) -> None:
+        """Leave steps under way to another thread."""
+        with self._changed:
+            self._under_way.append(runs)
+            self._changed.notify()
 
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
         # Postponed before it has sent anything. What is carried stays what it was where nobody else has changed the
@@ -203,56 +246,4 @@ class Worker:
         carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:
             self._put(replace(operation, delay=0.0, carried=carried), place)
-
-    def _step(self, operation: Operation) -> Operation | None:
-        """Do one step and record its outcome; return the operation with its next step, or null."""
-        try:
-            if (operation.kind, operation.step) not in self._steps:
-                # A message has redirected the operation at a step that a newer release has recorded.
-                LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
-                self._operations.release(operation)
-                return None
-            # The process may have been paused for longer than its lease: make sure that the operation is still ours.
-            current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
-            return None if current is None else self._run_and_commit(current)
-        except Superseded:
-            LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
-            return None
-        except Postponed:
-            raise
-        except errors.MoorageError as fault:
-            LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
-        except Exception:  # the thread must survive any error of one operation
-            LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
-        # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is recorded or
-        # found superseded.
-        return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
-
-    def _run_and_commit(self, operation: Operation) -> Operation | None:
-        failpoints.reached("begin")
-        if self._acknowledgements is not None:
-            self._acknowledgements.begin()
-        with counted(operation) as count:
-            commit = self._run_step(operation)
-            failpoints.reached("done")
-            following = self._operations.advance(operation, commit, count.note)
-        # A step that is retried sends the same requests again: their answers must be kept.
-        if self._acknowledgements is not None and (following is None or not following.tries):
-            self._acknowledgements.recorded()
-        return following
-
-    def _run_step(self, operation: Operation) -> CommitStep:
-        try:
-            return self._steps[operation.kind, operation.step](operation)
-        except Superseded:
-            # Another one has just changed the operation too, or is about to: recording this detects it.
-            reason = "what it is about has changed meanwhile"
-        except Postponed:
-            raise
-        except errors.MoorageError as fault:
-            reason = str(fault)
-            LOG.warning("Step %s of %s is to be repeated: %s", operation.step, operation.subject, reason)
-        except Exception as fault:
-            reason = f"an unexpected fault ({type(fault).__name__}), see the log"
-            LOG.exception("Step %s of %s has failed and is to be repeated", operation.step, operation.subject)
-        return lambda _connection: Retry(reason)
+            self._changed.notify()

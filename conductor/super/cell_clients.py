@@ -10,6 +10,7 @@ from typing import TypeVar
 from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
+from conductor.engine.step_calls import Call, Calling, made_here
 from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Bus
@@ -103,11 +104,16 @@ class Cells:
         :raises CellNotFound: there is no such cell.
         :raises MoorageError: the error that the cell's conductor has raised.
         """
+        return made_here(self.calling(uuid, message, timeout))
+
+    def calling(self, uuid: str, message: Message[R], timeout: float | None = None) -> Calling[R]:
+        """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
         cell = self.cell(uuid)
         client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
         try:
             with self.bulkheads.admit(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
-                return client.call(message)
+                answer: R = yield Call(client, message)
+                return answer
         except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 

@@ -7,6 +7,7 @@ of the request, so that a repeated request is the same request and claims once a
 from collections.abc import Mapping, Sequence
 
 from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.step_calls import Calling
 from conductor.engine.steps import Backoff, Operation
 from moorage import errors
 from moorage.messages import SelectDestinations
@@ -25,7 +26,7 @@ class Scheduling:
     def __init__(self, scheduler: AcknowledgingClient) -> None:
         self._scheduler = scheduler
 
-    def select(
+    def selecting(
         self,
         operation: Operation,
         number: int,
@@ -36,8 +37,10 @@ class Scheduling:
         generations: Mapping[str, Generation],
         keep_held: bool,
         move: Move | None = None,
-    ) -> Sequence[Sequence[Selection]]:
-        """Return for each instance its selections, in the order of preference; the first is claimed.
+    ) -> Calling[Sequence[Sequence[Selection]]]:
+        """Leave a request to the worker; return for each instance its selections.
+
+        They are in the order of preference, and the first is claimed.
 
         :param number: tells this request apart from the others of the operation.
         :param generations: the consumer generations that the claims name, by instance.
@@ -47,7 +50,7 @@ class Scheduling:
         :raises NoValidHost: no host fits.
         :raises MoorageError: any other refusal; one of :data:`UNDECIDED` proves nothing.
         """
-        return self._scheduler.call(
+        return self._scheduler.calling(
             SelectDestinations(
                 request_id=operation.derived("select", number),
                 request_spec=spec,

@@ -17,6 +17,7 @@ from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance
 from conductor.cell.steps.fall_back import STORE_UNDECIDED
+from conductor.engine.step_calls import Calling
 from conductor.engine.steps import (
     BUILD,
     MOVE,
@@ -119,7 +120,7 @@ class CellBuilds(CellPart):
     """The steps that builds, moves and unshelvings share. They call neither a scheduler nor the super conductor."""
 
     @step((BUILD, MOVE, UNSHELVE), "start")
-    def start(self, operation: Operation) -> CommitStep:
+    def start(self, operation: Operation) -> Calling[CommitStep]:
         """Order the host's agent to start the attempt, then wait for the host's report until the build timeout."""
         payload = operation.read(StartStep)
         order = operation.carried_as(StartOrder) or self._cell.database.read(partial(self._order, operation, payload))
@@ -130,7 +131,7 @@ class CellBuilds(CellPart):
                 # A host that is returning compares its guests with the records; one that started now would look lost.
                 if order.is_returning:
                     raise errors.InvalidState(reason=IS_RETURNING)
-                self._cell.agents.call(order.agent, message)
+                yield from self._cell.agents.calling(order.agent, message)
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:

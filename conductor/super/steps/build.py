@@ -10,7 +10,6 @@ A request for several instances is all or nothing, and is sent until it is answe
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import field, structs
@@ -18,6 +17,7 @@ from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
 from conductor.engine.bulkheads import Postponed
+from conductor.engine.step_calls import Calling, made_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
@@ -107,7 +107,7 @@ class SuperBuilds(SuperPart):
     # --- select -------------------------------------------------------------------------------------------------------
 
     @step(BUILD, "select")
-    def select(self, operation: Operation) -> CommitStep:
+    def select(self, operation: Operation) -> Calling[CommitStep]:
         """Ask the scheduler for a claimed host for each instance."""
         payload = operation.read(SelectStep)
         spec = operation.carried_as(RequestSpec) or self._super.database.read(
@@ -116,7 +116,7 @@ class SuperBuilds(SuperPart):
         alternates = self._super.options.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
         # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
-            answer = self._super.scheduling.select(
+            answer = yield from self._super.scheduling.selecting(
                 operation,
                 payload.number,
                 on_node(spec, payload.node),
@@ -271,7 +271,7 @@ class SuperBuilds(SuperPart):
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
     @step(BUILD, "hand_over")
-    def hand_over(self, operation: Operation) -> CommitStep:
+    def hand_over(self, operation: Operation) -> Calling[CommitStep]:
         """Send each cell its instances, until it answers.
 
         There is no time-out: a cell that does not answer may have the instances, and may have built them. Their record
@@ -280,8 +280,12 @@ class SuperBuilds(SuperPart):
         builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
         )
-        # Concurrently: a cell that does not answer must not delay the instances of the others.
-        faults = concurrently(partial(self._give, operation), builds)
+        if len(builds) == 1:
+            [(cell_uuid, of_cell)] = builds.items()
+            faults = yield from self._giving(operation, cell_uuid, of_cell)
+        else:
+            # Concurrently: a cell that does not answer must not delay the instances of the others.
+            faults = concurrently(lambda uuid, of_cell: made_here(self._giving(operation, uuid, of_cell)), builds)
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
@@ -291,13 +295,13 @@ class SuperBuilds(SuperPart):
             )
         return lambda connection: self._handed_over(connection, operation, builds, faults)
 
-    def _give(
+    def _giving(
         self, operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]
-    ) -> dict[str, errors.MoorageError | Postponed]:
+    ) -> Calling[dict[str, errors.MoorageError | Postponed]]:
         """Send one cell its instances; return the error by cell uuid if it has not taken them."""
         message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
         try:
-            self._super.cells.call(cell_uuid, message)
+            yield from self._super.cells.calling(cell_uuid, message)
         except Postponed as fault:
             return {cell_uuid: fault}  # as usual as under load
         except errors.MoorageError as fault:

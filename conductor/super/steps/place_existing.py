@@ -24,6 +24,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
+from conductor.engine.step_calls import made_here
 from conductor.engine.steps import KIND_OF_CLASS, CommitStep, Next, Operation, Outcome, Retry, step
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
@@ -169,15 +170,17 @@ class PlaceExisting(SuperPart, ABC):
 
     def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
         uuid = operation.subject
-        [selections] = self._super.scheduling.select(
-            operation,
-            request.number,
-            payload.request_spec,
-            (uuid,),
-            payload.num_alternates,
-            generations={} if request.generation is None else {uuid: request.generation},
-            keep_held=request.keep_held,
-            move=payload.move,
+        [selections] = made_here(
+            self._super.scheduling.selecting(
+                operation,
+                request.number,
+                payload.request_spec,
+                (uuid,),
+                payload.num_alternates,
+                generations={} if request.generation is None else {uuid: request.generation},
+                keep_held=request.keep_held,
+                move=payload.move,
+            )
         )
         claimed = selections[0]
         # A repeated answer, whose claim was released since.

@@ -170,8 +170,8 @@ STAYS_ALONE = (
         promise=12,
         lost="One cell that does not answer takes all workers of a conductor.",
         module="conductor.engine.bulkheads",
-        line="        return len(self.begun) + self.kept < share",
-        broken="        return len(self.begun) + self.kept < share + 1_000_000",
+        line="        return group in groups or len(groups) + self.kept < share",
+        broken="        return group in groups or len(groups) + self.kept < share + 1_000_000",
         tests=(
             "tests/unit/conductor/test_bulkheads.py::test_a_step_beyond_the_share_is_postponed_until_a_call_is_over",
         ),

@@ -241,3 +241,22 @@ def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_no
     with pytest.raises(CircuitOpen, match="1 calls wait"), hanging.admit("a", "a", probe):
         raise AssertionError("the call is made")
     time_out(call)
+
+
+def test_steps_whose_calls_one_thread_makes_together_hold_one_place_of_the_share(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    made = built(share=1)
+    together = object()
+    with (
+        bulkheads.step(0, group=together),
+        made.admit("a", "a", probe),
+        bulkheads.step(0, group=together),
+        made.admit("a", "a", probe),
+    ):
+        with bulkheads.step(0), pytest.raises(Postponed), made.admit("a", "a", probe):
+            pass
+        with bulkheads.step(0, group=object()), pytest.raises(Postponed), made.admit("a", "a", probe):
+            pass
+    with bulkheads.step(0), made.admit("a", "a", probe):
+        pass

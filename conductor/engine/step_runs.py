@@ -1,0 +1,216 @@
+"""Run the steps of operations, those that are due at the same time together: in one message, and one transaction.
+
+Each step has a context of its own and is gone on with by one thread after another. It stops where it needs a call or
+the transaction that records its outcome, and goes on with what came of that.
+"""
+
+import contextvars
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conductor.engine import bulkheads
+from conductor.engine.acknowledgements import Acknowledgements
+from conductor.engine.bulkheads import KeptPlace, Postponed
+from conductor.engine.operations import Operations, StepDone
+from conductor.engine.step_calls import Call, Calling, leaves_calls
+from conductor.engine.step_counts import counted
+from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
+from moorage import context, errors, failpoints
+from moorage.batches import BatchItem
+
+LOG = logging.getLogger(__name__)
+
+#: What a step needs: an answer, its outcome on record, or (as a function) either of these found by itself.
+Need = Call[Any] | StepDone | Callable[[], Any]
+#: The course of one step: yields what it needs, and returns the operation with its next step, or null.
+Course = Generator[Need, Any, Operation | None]
+
+
+class StepRun:
+    """One step that is being done."""
+
+    def __init__(self, operation: Operation, course: Course, operations: Operations) -> None:
+        self.operation = operation
+        self._course = course
+        self._operations = operations
+        self._in_own_context = contextvars.copy_context().run
+        self._need: Need | None = None
+        #: What it needs, with the outcome once that was found together with those of others.
+        self.item: BatchItem[Any, Any] = BatchItem(None)
+        #: The operation with its next step; null if there is none, and until the step is over.
+        self.following: Operation | None = None
+
+    def go_on(self) -> bool:
+        """Go on with the step until it needs something; return False if it is over.
+
+        :raises Postponed: it must wait for room in its bulkhead.
+        """
+        return self._in_own_context(self._go_on)
+
+    @property
+    def client(self) -> Any:
+        """The client of the call that it needs, if that may travel with others; else null."""
+        need = self._need
+        together = isinstance(need, Call) and need.message.may_be_batched and need.client.takes_many
+        return need.client if together else None  # type: ignore[union-attr]
+
+    @property
+    def is_done(self) -> bool:
+        """True if all that it needs is that its outcome is recorded."""
+        return isinstance(self._need, StepDone)
+
+    def need_alone(self, find: Callable[[], Any]) -> None:
+        """Set the function that finds what it needs by itself; the thread that goes on calls it."""
+        self._need = find
+
+    def _go_on(self) -> bool:
+        try:
+            self._need = next(self._course) if self._need is None else self._answered(self._need)
+        except StopIteration as end:
+            self.following = end.value
+            return False
+        self.item = BatchItem(self._need.message if isinstance(self._need, Call) else self._need)
+        return True
+
+    def _answered(self, need: Need) -> Need:
+        """Give the step what it needs, and return what it needs next."""
+        try:
+            found = self.item.outcome() if self.item.is_done else self._find(need)
+        except BaseException as fault:  # noqa: BLE001 - it is raised where the step has stopped
+            return self._course.throw(fault)
+        return self._course.send(found)
+
+    def _find(self, need: Need) -> Any:
+        """Find in this thread what the step needs."""
+        if isinstance(need, Call):
+            return need.make()
+        return self._operations.commit(need) if isinstance(need, StepDone) else need()
+
+
+class StepRuns:
+    """Begins steps, and finds what several of them need at once.
+
+    :param steps: the function for each kind and step.
+    """
+
+    def __init__(self, operations: Operations, steps: Steps, acknowledgements: Acknowledgements | None) -> None:
+        self._operations = operations
+        self._steps = steps
+        self._acknowledgements = acknowledgements
+
+    def begin(self, operations: Sequence[tuple[Operation, KeptPlace | None]]) -> list[StepRun]:
+        """Begin steps that one thread does together, each with the place that is kept for it, if any."""
+        group = object()
+        return [StepRun(each, self._course(each, place, group), self._operations) for each, place in operations]
+
+    def may_go_together(self, one: Operation, other: Operation) -> bool:
+        """Return whether one thread may do the next steps of both."""
+        key = (one.kind, one.step)
+        # At the failpoints of a drill each step stands for itself.
+        if key != (other.kind, other.step) or key not in self._steps or failpoints.are_armed():
+            return False
+        return leaves_calls(self._steps[key])
+
+    def find(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
+        """Find what steps need, for all at once where that is possible; return those with which this thread goes on.
+
+        :param leave: leaves steps to other threads, those of one call to one thread.
+        """
+        alike: dict[object, list[StepRun]] = {}
+        for run in runs:
+            alike.setdefault(run.client or (StepDone if run.is_done else run), []).append(run)
+        here, *others = alike.values()
+        for each in others:
+            leave(each)
+        if len(here) == 1:
+            return here  # it finds it by itself
+        return self._record(here, leave) if here[0].is_done else self._call(here, leave)
+
+    @staticmethod
+    def _call(runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
+        """Make the calls of steps by one client."""
+        of = {run.item: run for run in runs}
+        left = len(of)
+        answered: list[StepRun] = []
+        for portion in runs[0].client.call_many(list(of)):
+            answered = [of[item] for item in portion]
+            left -= len(answered)
+            if left:
+                # What takes longer does not hold them back.
+                leave(answered)
+        return answered
+
+    def _record(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
+        """Record the outcomes of steps."""
+        alone = self._operations.advance_many([run.item for run in runs])
+        recorded = []
+        for run, record in zip(runs, alone, strict=True):
+            if record is None:
+                recorded.append(run)
+            else:
+                run.need_alone(record)
+                leave([run])
+        return recorded
+
+    # --- The course of a step -----------------------------------------------------------------------------------------
+
+    def _course(self, operation: Operation, place: KeptPlace | None, group: object) -> Course:
+        """Do one step and record its outcome; return the operation with its next step, or null."""
+        with (
+            context.bound(request_id=operation.request_id),
+            failpoints.within("step", operation.kind, operation.step),
+            bulkheads.step(operation.tries, place, group),
+        ):
+            try:
+                if (operation.kind, operation.step) not in self._steps:
+                    # A message has redirected the operation at a step that a newer release has recorded.
+                    LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
+                    self._operations.release(operation)
+                    return None
+                # The process may have been paused for longer than its lease: make sure that it is still ours.
+                current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
+                return None if current is None else (yield from self._run_and_record(current))
+            except Superseded:
+                LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
+                return None
+            except Postponed:
+                raise
+            except errors.MoorageError as fault:
+                LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
+            except Exception:  # the thread must survive any error of one operation
+                LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
+            # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is
+            # recorded or found superseded.
+            return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
+
+    def _run_and_record(self, operation: Operation) -> Course:
+        failpoints.reached("begin")
+        if self._acknowledgements is not None:
+            self._acknowledgements.begin()
+        with counted(operation) as count:
+            commit = yield from self._run(operation)
+            failpoints.reached("done")
+            following: Operation | None = yield StepDone(operation, commit, context.current(), count.note)
+        # A step that is retried sends the same requests again: their answers must be kept.
+        if self._acknowledgements is not None and (following is None or not following.tries):
+            self._acknowledgements.recorded()
+        return following
+
+    def _run(self, operation: Operation) -> Calling[CommitStep]:
+        try:
+            done = self._steps[operation.kind, operation.step](operation)
+            return (yield from done) if isinstance(done, Generator) else done
+        except Superseded:
+            # Another one has just changed the operation too, or is about to: recording this detects it.
+            reason = "what it is about has changed meanwhile"
+        except Postponed:
+            raise
+        except errors.MoorageError as fault:
+            reason = str(fault)
+            LOG.warning("Step %s of %s is to be repeated: %s", operation.step, operation.subject, reason)
+        except Exception as fault:
+            reason = f"an unexpected fault ({type(fault).__name__}), see the log"
+            LOG.exception("Step %s of %s has failed and is to be repeated", operation.step, operation.subject)
+        return lambda _connection: Retry(reason)
