@@ -1,7 +1,8 @@
 """The calls of a step: a step may leave them to the worker, which makes those of several operations together.
 
 Such a step is a generator. It yields each :class:`Call`, is sent the answer or raised the error, and returns its
-result. The steps of operations that are due at the same time then travel in one message, and one thread does them all.
+result. The calls of operations that are due at the same time then travel in one message, and one thread does the steps
+of all. A step that waits for anything else yields a function that does so: the others are not to wait for it.
 """
 
 import inspect
@@ -30,8 +31,8 @@ class Call(Generic[R]):
         return self.client.call(self.message)
 
 
-#: What makes calls and returns a value in the end.
-Calling = Generator[Call[Any], Any, T]
+#: What leaves calls, and whatever else it waits for, to the worker, and returns a value in the end.
+Calling = Generator[Call[Any] | Callable[[], Any], Any, T]
 
 
 def leaves_calls(function: Callable[..., Any]) -> bool:
@@ -41,20 +42,25 @@ def leaves_calls(function: Callable[..., Any]) -> bool:
 
 def made_here(calling: Calling[T]) -> T:
     """Make calls in this thread, one after another, and return the value in the end."""
-    ask: Callable[[], Call[Any]] = calling.__next__
+    go_on: Callable[[], Call[Any] | Callable[[], Any]] = calling.__next__
     try:
         while True:
-            ask = _answered(calling, ask())
+            go_on = _answered(calling, go_on())
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-def _answered(calling: Calling[T], call: Call[Any]) -> Callable[[], Call[Any]]:
+def _answered(calling: Calling[T], need: Call[Any] | Callable[[], Any]) -> Callable[[], Call[Any] | Callable[[], Any]]:
     """Make a call, and return the function that goes on with its answer or its error."""
     try:
-        answer = call.make()
+        answer = found(need)
     except BaseException as fault:  # noqa: BLE001 - it is raised where the call was left
         error = fault
         return lambda: calling.throw(error)
     return lambda: calling.send(answer)
+
+
+def found(need: Call[Any] | Callable[[], Any]) -> Any:
+    """Find in this thread what a step waits for."""
+    return need.make() if isinstance(need, Call) else need()

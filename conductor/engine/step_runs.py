@@ -14,7 +14,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import KeptPlace, Postponed
 from conductor.engine.operations import Operations, StepDone
-from conductor.engine.step_calls import Call, Calling, leaves_calls
+from conductor.engine.step_calls import Call, Calling, found, leaves_calls
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
@@ -22,7 +22,7 @@ from moorage.batches import BatchItem
 
 LOG = logging.getLogger(__name__)
 
-#: What a step needs: an answer, its outcome on record, or (as a function) either of these found by itself.
+#: What a step needs: an answer, its outcome on record, or what a function returns, which no other step is to wait for.
 Need = Call[Any] | StepDone | Callable[[], Any]
 #: The course of one step: yields what it needs, and returns the operation with its next step, or null.
 Course = Generator[Need, Any, Operation | None]
@@ -77,16 +77,14 @@ class StepRun:
     def _answered(self, need: Need) -> Need:
         """Give the step what it needs, and return what it needs next."""
         try:
-            found = self.item.outcome() if self.item.is_done else self._find(need)
+            answer = self.item.outcome() if self.item.is_done else self._find(need)
         except BaseException as fault:  # noqa: BLE001 - it is raised where the step has stopped
             return self._course.throw(fault)
-        return self._course.send(found)
+        return self._course.send(answer)
 
     def _find(self, need: Need) -> Any:
         """Find in this thread what the step needs."""
-        if isinstance(need, Call):
-            return need.make()
-        return self._operations.commit(need) if isinstance(need, StepDone) else need()
+        return self._operations.commit(need) if isinstance(need, StepDone) else found(need)
 
 
 class StepRuns:

@@ -218,8 +218,12 @@ class Client(Caller):
     @staticmethod
     def _begin(message: Message[Any], exchange: Exchange[Any]) -> BatchItem[LibraryCall, Any]:
         seconds = next(exchange)
-        content = {"method": message.method, "args": encode(message), "version": message.lowest_version()}
-        return BatchItem(LibraryCall(outgoing(message, seconds), content, seconds))
+        try:
+            content = {"method": message.method, "args": encode(message), "version": message.lowest_version()}
+            return BatchItem(LibraryCall(outgoing(message, seconds), content, seconds))
+        except Exception as fault:
+            exchange.throw(fault)
+            raise
 
     def reach(self) -> None:
         """Check the broker before the first call: the library would wait for it without end."""

@@ -10,6 +10,7 @@ A request for several instances is all or nothing, and is sent until it is answe
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import field, structs
@@ -285,7 +286,9 @@ class SuperBuilds(SuperPart):
             faults = yield from self._giving(operation, cell_uuid, of_cell)
         else:
             # Concurrently: a cell that does not answer must not delay the instances of the others.
-            faults = concurrently(lambda uuid, of_cell: made_here(self._giving(operation, uuid, of_cell)), builds)
+            faults = yield partial(
+                concurrently, lambda uuid, of_cell: made_here(self._giving(operation, uuid, of_cell)), builds
+            )
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,6 +97,8 @@ class Stage:
         self.answers: dict[str, str] = {}
         self.ended: set[str] = set()
         self.spoilt: set[str] = set()
+        self.waits_elsewhere: set[str] = set()
+        self.may_go_on = threading.Event()
         self.uuids: dict[str, str] = {}
         self.changed = threading.Condition()
         self.steps: dict[tuple[str, str], Callable[[Operation], Any]] = {
@@ -103,8 +106,10 @@ class Stage:
             (BUILD, "end"): self.end,
         }
 
-    def ask(self, operation: Operation) -> Generator[Call[Any], Any, CommitStep]:
+    def ask(self, operation: Operation) -> Generator[Call[Any] | Callable[[], Any], Any, CommitStep]:
         subject = operation.subject
+        if subject in self.waits_elsewhere:
+            assert (yield partial(self.may_go_on.wait, 20))
         with self.bulkheads.admit("peer", "peer", lambda: None):
             try:
                 answer = yield from self.client.calling(Ask(request_id=operation.derived("ask"), subject=subject))
@@ -150,6 +155,7 @@ def stage(database: Database) -> Iterator[Stage]:
     made = Stage(database)
     yield made
     made.peer.may_answer.set()
+    made.may_go_on.set()
     made.worker.stop()
 
 
@@ -174,6 +180,17 @@ def test_an_answer_that_takes_long_holds_back_no_other_step(stage: Stage) -> Non
     stage.wait_for(subjects(5))
     assert stage.ended == subjects(5)
     stage.peer.may_answer.set()
+    stage.wait_for(subjects())
+    assert stage.peer.asked == Counter(subjects())
+
+
+def test_a_step_that_waits_for_anything_else_holds_back_no_other(stage: Stage) -> None:
+    stage.waits_elsewhere |= {"s0", "s5"}
+    stage.order()
+    stage.worker.start(stage.steps)
+    stage.wait_for(subjects(0, 5))
+    assert stage.ended == subjects(0, 5)
+    stage.may_go_on.set()
     stage.wait_for(subjects())
     assert stage.peer.asked == Counter(subjects())
 
