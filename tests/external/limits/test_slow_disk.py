@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
+import psutil
 import pymysql
 import pytest
 from sqlalchemy import Connection, text
@@ -13,6 +14,7 @@ from support.processes.fault_servers import check
 from support.processes.faulty_cloud import FaultyCloud
 from support.processes.load import Load
 
+from harness.cloud import wait_until
 from harness.servers import USER, MariaDBServer
 from moorage import errors
 from moorage.db.database import Database
@@ -107,6 +109,10 @@ def test_a_commit_that_is_not_answered_ends_with_a_typed_error_and_is_carried_ou
         tries.append(1)
         if len(tries) == 1:
             os.kill(mariadb.pid, signal.SIGSTOP)
+            # One of its threads has to run to stop the others, which may answer until then.
+            wait_until(
+                lambda: psutil.Process(mariadb.pid).status() == psutil.STATUS_STOPPED, "the server to stand still"
+            )
 
     begun = time.monotonic()
     try:
