@@ -8,7 +8,7 @@ from oslo_config import cfg
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
-from conductor.engine.step_calls import Call, Calling, made_here
+from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import UNDECIDED, Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
@@ -106,7 +106,7 @@ class CellAgents:
         client = self._bus.client(self._topic, server=agent)
         try:
             with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):
-                answer: R = yield Call(client, message)
+                answer: R = yield StepCall(client, message)
                 return answer
         except CircuitOpen as silent:
             raise errors.AgentUnreachable(agent=agent, reason=str(silent)) from silent

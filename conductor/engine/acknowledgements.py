@@ -8,7 +8,7 @@ import time
 from contextvars import ContextVar
 from typing import TypeVar
 
-from conductor.engine.step_calls import Call, Calling, made_here
+from conductor.engine.step_calls import Calling, StepCall, made_here
 from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
@@ -81,7 +81,7 @@ class AcknowledgingClient:
 
     def calling(self, message: Message[R]) -> Calling[R]:
         """Leave the sending of a message to the worker, and return its answer; raises as :meth:`call`."""
-        answer: R = yield Call(self._client, message)
+        answer: R = yield StepCall(self._client, message)
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer

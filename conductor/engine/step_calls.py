@@ -1,6 +1,6 @@
 """The calls of a step: a step may leave them to the worker, which makes those of several operations together.
 
-Such a step is a generator. It yields each :class:`Call`, is sent the answer or raised the error, and returns its
+Such a step is a generator. It yields each :class:`StepCall`, is sent the answer or raised the error, and returns its
 result. The calls of operations that are due at the same time then travel in one message, and one thread does the steps
 of all. A step that waits for anything else yields a function that does so: the others are not to wait for it.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class StepCall(Generic[R]):
     """A call that is to be made."""
 
     client: "Client"
@@ -32,7 +32,7 @@ class Call(Generic[R]):
 
 
 #: What leaves calls, and whatever else it waits for, to the worker, and returns a value in the end.
-Calling = Generator[Call[Any] | Callable[[], Any], Any, T]
+Calling = Generator[StepCall[Any] | Callable[[], Any], Any, T]
 
 
 def leaves_calls(function: Callable[..., Any]) -> bool:
@@ -42,7 +42,7 @@ def leaves_calls(function: Callable[..., Any]) -> bool:
 
 def made_here(calling: Calling[T]) -> T:
     """Make calls in this thread, one after another, and return the value in the end."""
-    go_on: Callable[[], Call[Any] | Callable[[], Any]] = calling.__next__
+    go_on: Callable[[], StepCall[Any] | Callable[[], Any]] = calling.__next__
     try:
         while True:
             go_on = _answered(calling, go_on())
@@ -51,7 +51,9 @@ def made_here(calling: Calling[T]) -> T:
         return value
 
 
-def _answered(calling: Calling[T], need: Call[Any] | Callable[[], Any]) -> Callable[[], Call[Any] | Callable[[], Any]]:
+def _answered(
+    calling: Calling[T], need: StepCall[Any] | Callable[[], Any]
+) -> Callable[[], StepCall[Any] | Callable[[], Any]]:
     """Make a call, and return the function that goes on with its answer or its error."""
     try:
         answer = found(need)
@@ -61,6 +63,6 @@ def _answered(calling: Calling[T], need: Call[Any] | Callable[[], Any]) -> Calla
     return lambda: calling.send(answer)
 
 
-def found(need: Call[Any] | Callable[[], Any]) -> Any:
+def found(need: StepCall[Any] | Callable[[], Any]) -> Any:
     """Find in this thread what a step waits for."""
-    return need.make() if isinstance(need, Call) else need()
+    return need.make() if isinstance(need, StepCall) else need()

@@ -14,7 +14,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import KeptPlace, Postponed
 from conductor.engine.operations import Operations, StepDone
-from conductor.engine.step_calls import Call, Calling, found, leaves_calls
+from conductor.engine.step_calls import Calling, StepCall, found, leaves_calls
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
 from moorage import context, errors, failpoints
@@ -23,7 +23,7 @@ from moorage.batches import BatchItem
 LOG = logging.getLogger(__name__)
 
 #: What a step needs: an answer, its outcome on record, or what a function returns, which no other step is to wait for.
-Need = Call[Any] | StepDone | Callable[[], Any]
+Need = StepCall[Any] | StepDone | Callable[[], Any]
 #: The course of one step: yields what it needs, and returns the operation with its next step, or null.
 Course = Generator[Need, Any, Operation | None]
 
@@ -53,7 +53,7 @@ class StepRun:
     def client(self) -> Any:
         """The client of the call that it needs, if that may travel with others; else null."""
         need = self._need
-        together = isinstance(need, Call) and need.message.may_be_batched and need.client.takes_many
+        together = isinstance(need, StepCall) and need.message.may_be_batched and need.client.takes_many
         return need.client if together else None  # type: ignore[union-attr]
 
     @property
@@ -71,7 +71,7 @@ class StepRun:
         except StopIteration as end:
             self.following = end.value
             return False
-        self.item = BatchItem(self._need.message if isinstance(self._need, Call) else self._need)
+        self.item = BatchItem(self._need.message if isinstance(self._need, StepCall) else self._need)
         return True
 
     def _answered(self, need: Need) -> Need:

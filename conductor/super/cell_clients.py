@@ -10,7 +10,7 @@ from typing import TypeVar
 from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
-from conductor.engine.step_calls import Call, Calling, made_here
+from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Bus
@@ -32,13 +32,13 @@ _PROBE_SECONDS = 2.0
 
 
 def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], by_cell: Mapping[str, Sequence[T]]) -> dict[str, R]:
-    """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
+    """StepCall ``ask`` for each cell and its items, several cells at a time; return the merged results."""
     answers = _at_once(lambda each: ask(*each), list(by_cell.items()))
     return {key: found for answer in answers for key, found in answer.items()}
 
 
 def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call ``work`` for each item, several at a time; return the results in the order of the items."""
+    """StepCall ``work`` for each item, several at a time; return the results in the order of the items."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:
@@ -112,7 +112,7 @@ class Cells:
         client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
         try:
             with self.bulkheads.admit(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
-                answer: R = yield Call(client, message)
+                answer: R = yield StepCall(client, message)
                 return answer
         except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault

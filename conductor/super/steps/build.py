@@ -282,8 +282,7 @@ class SuperBuilds(SuperPart):
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
         )
         if len(builds) == 1:
-            [(cell_uuid, of_cell)] = builds.items()
-            faults = yield from self._giving(operation, cell_uuid, of_cell)
+            faults = yield from self._giving(operation, *next(iter(builds.items())))
         else:
             # Concurrently: a cell that does not answer must not delay the instances of the others.
             faults = yield partial(

@@ -14,7 +14,7 @@ from support.conductor.record_builders import records_database  # noqa: F401 - a
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
 from conductor.engine.bulkheads import Bulkheads
 from conductor.engine.operations import Operations
-from conductor.engine.step_calls import Call
+from conductor.engine.step_calls import StepCall
 from conductor.engine.steps import BUILD, Backoff, CommitStep, Ended, NewOperation, Next, NoPayload, Operation
 from conductor.engine.worker import Worker
 from conductor.schema import conductor_operations
@@ -106,7 +106,7 @@ class Stage:
             (BUILD, "end"): self.end,
         }
 
-    def ask(self, operation: Operation) -> Generator[Call[Any] | Callable[[], Any], Any, CommitStep]:
+    def ask(self, operation: Operation) -> Generator[StepCall[Any] | Callable[[], Any], Any, CommitStep]:
         subject = operation.subject
         if subject in self.waits_elsewhere:
             assert (yield partial(self.may_go_on.wait, 20))
