@@ -247,8 +247,10 @@ cell_hosts = Table(
     Column("life", Integer, nullable=False, server_default="0"),
     # The schedulers have no description of it: its agent must report its providers and describe it again.
     Column("undescribed", Boolean, nullable=False, server_default=false()),
+    # When its agent last reported that the host is alive, and what it has is refused.
+    Column("withheld_at", Double),
+    # None of `last_seen`: each heartbeat of each host would cost three times as much.
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
-    Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
 )
 
 # The incarnations of agents: each start of an agent is one; the one with the greatest number is the present one.

@@ -39,6 +39,12 @@ def create_index(name: str, table: str, of_columns: Sequence[str], *, unique: bo
         op.create_index(name, table, list(of_columns), unique=unique)
 
 
+def drop_index(name: str, table: str) -> None:
+    """Drop an index if the table has one of that name."""
+    if name in {index["name"] for index in _inspector().get_indexes(table)}:
+        op.drop_index(name, table)
+
+
 def add_column(table: str, column: "sa.Column[Any]") -> None:
     """Add a column unless the table has one of that name."""
     if column.name not in columns(table):

@@ -58,8 +58,6 @@ class CellHosts:
         self._down_after: float = conf.scheduler.host_down_after
         self._began = time.monotonic()
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
-        #: When an agent last withheld a host, by the monotonic clock.
-        self._withheld: dict[str, float] = {}
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
@@ -88,6 +86,7 @@ class CellHosts:
             if order is Order.NEXT:
                 changed = self._record(connection, message)
                 unknown.extend(self._alive(connection, message.agent, message.alive))
+                self._withhold(connection, message.agent, message.withheld)
             return self._answer(connection, message, order), changed
 
         try:
@@ -97,8 +96,6 @@ class CellHosts:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if changed:
             self.changed.set()
-        if not answer.superseded:
-            self._withheld.update(dict.fromkeys(message.withheld, time.monotonic()))
         # For an agent of the former release this error is the only request to describe its hosts again.
         if unknown or (answer.undescribed and message.incarnation is None):
             raise errors.HostNotFound(name=[*unknown, *answer.undescribed][0])
@@ -175,8 +172,19 @@ class CellHosts:
 
     def is_withheld(self, service_host: str) -> bool:
         """Return whether a silent host's agent is alive: it cannot report what the host has, and destroys guests."""
-        withheld = self._withheld.get(service_host)
-        return withheld is not None and time.monotonic() - withheld <= self._down_after
+        withheld = select(func.count()).where(
+            self._here(),
+            cell_hosts.c.service_host == service_host,
+            cell_hosts.c.withheld_at >= now() - self._down_after,
+            ~is_ahead(cell_hosts.c.withheld_at),
+        )
+        return bool(self._database.read(lambda connection: connection.scalar(withheld)))
+
+    def _withhold(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
+        """Record that an agent withholds hosts: whichever conductor has an order for one of them has to know."""
+        for part in batches(names):
+            here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(part))
+            connection.execute(update(cell_hosts).where(*here).values(withheld_at=now()))
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""

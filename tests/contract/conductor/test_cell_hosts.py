@@ -119,3 +119,28 @@ def test_soon_after_others_a_host_that_comes_back_is_recorded_and_an_unknown_one
     assert last_seen(database)["h2"] >= before["h2"]
     with pytest.raises(errors.HostNotFound):
         alive(hosts, "h1", "h2", "h3")
+
+
+def test_each_conductor_of_a_cell_knows_which_hosts_an_agent_withholds(database: Database) -> None:
+    conf, cell = options.new({"scheduler": {"host_down_after": 60.0}}), ids.fresh()
+    one, other, elsewhere = (CellHosts(conf, database, uuid) for uuid in (cell, cell, ids.fresh()))
+    report(one, described(1), described(2))
+    report(one, described(3, agent="another"), agent="another")
+    for hosts in (one, elsewhere):
+        hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", withheld=("h1", "h3")))
+    assert [name for name in ("h1", "h2", "h3") if other.is_withheld(name)] == ["h1"]
+    assert not elsewhere.is_withheld("h1")
+
+
+@pytest.mark.parametrize("seconds", [-61.0, 3600.0])
+def test_a_host_that_was_withheld_long_ago_or_by_a_clock_that_was_set_back_is_so_no_more(
+    database: Database, seconds: float
+) -> None:
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
+    report(hosts, described(1))
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", withheld=("h1",)))
+    moved = cell_hosts.update().values(withheld_at=cell_hosts.c.withheld_at + seconds)
+    database.write(lambda connection: connection.execute(moved))
+    assert not hosts.is_withheld("h1")
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", withheld=("h1",)))
+    assert hosts.is_withheld("h1")

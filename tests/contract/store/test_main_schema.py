@@ -106,7 +106,8 @@ def test_code_of_the_revision_before_works_on_the_schema(database: Database, sch
 
     oldest = database.read(schema._oldest_code)
 
-    assert oldest == sorted(schema._known_revisions())[-2]
+    # Older code may, too: a revision that only adds to the schema leaves the record as it is.
+    assert oldest in sorted(schema._known_revisions())[:-1]
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])

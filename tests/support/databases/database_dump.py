@@ -18,7 +18,7 @@ _LEFT_OUT = ("requests", "services", "changes")
 _MOVING = {
     "hosts": ("heartbeat_at", "updated_at", "seq", "io_ops", "failed_builds", "image_properties", "load_at"),
     "cells": ("alive_at",),
-    "cell_hosts": ("last_seen",),
+    "cell_hosts": ("last_seen", "withheld_at"),
     "cell_agents": ("described", "alive", "providers"),
     # The numbers of orders that were refused.
     "conductor_instances": ("order_number",),
