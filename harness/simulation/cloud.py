@@ -7,7 +7,7 @@ from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import CloudSpec, RunningCloud
 from harness.simulation import network, store
-from harness.simulation.kernel import KERNEL
+from harness.simulation.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
 from moorage import errors
 from moorage.service.process import Service
@@ -40,15 +40,21 @@ class SimulatedCloud(RunningCloud):
         done.wait()
 
     def _begin(self, name: str, service: Service, done: threading.Event) -> None:
-        while True:
-            try:
-                service.start()
-                break
-            except errors.MoorageError as fault:
-                KERNEL.note(f"start of {name}: {fault}")
-                KERNEL.sleep(_START_INTERVAL)
-                service = self.services[name] = self.anew(name)
-        done.set()
+        try:
+            service.start()
+        except errors.MoorageError as fault:
+            KERNEL.note(f"start of {name}: {fault}")
+            KERNEL.start(lambda: self._begin_anew(name, service, done), OUTSIDE, f"manager of {name}")
+        else:
+            done.set()
+
+    def _begin_anew(self, name: str, service: Service, done: threading.Event) -> None:
+        """End a process whose service could not start, so that nothing of it stays on the bus, and start another."""
+        if self.services.get(name) is not service:
+            return  # it has crashed meanwhile
+        self.crash(name)
+        KERNEL.sleep(_START_INTERVAL)
+        self.restart(name, done)
 
     def crash(self, name: str) -> None:
         """End a process where it stands: its transactions are rolled back, and its servers leave the bus."""
@@ -58,13 +64,17 @@ class SimulatedCloud(RunningCloud):
             network.drop_listeners(name)
         self.services.pop(name, None)
 
-    def restart(self, name: str) -> None:
-        """Start a crashed process again; returns before it serves."""
+    def restart(self, name: str, done: threading.Event | None = None) -> None:
+        """Start a crashed process again; returns before it serves.
+
+        :param done: set once it serves.
+        """
         if name in self.services:
             return
         KERNEL.revive(name)
         service = self.services[name] = self.anew(name)
-        KERNEL.start(lambda: self._begin(name, service, threading.Event()), name, f"start of {name}")
+        begun = done or threading.Event()
+        KERNEL.start(lambda: self._begin(name, service, begun), name, f"start of {name}")
 
     def anew(self, name: str) -> Service:
         """Return the service of a process, not yet started; its kind is that of its name before the number."""
