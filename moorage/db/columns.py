@@ -1,9 +1,13 @@
-"""Column types and the database clock for MySQL, MariaDB and SQLite. Migrations use them: never change one."""
+"""Column types, the database clock and conditions for MySQL, MariaDB and SQLite.
 
+Migrations use the types: never change one.
+"""
+
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Dialect, Integer, LargeBinary, Numeric, String
+from sqlalchemy import BigInteger, ColumnElement, Dialect, Integer, LargeBinary, Numeric, String, true
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -12,6 +16,8 @@ from sqlalchemy.types import TypeEngine
 #: No clock of a database differs by so many seconds from another one's, and no message arrives so late: a stored time
 #: that is later by more was taken before the clock was set back.
 CLOCK_SET_BACK = 60.0
+#: The most names in one condition: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
+_NAMES = 1000
 
 #: Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
 _MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
@@ -80,6 +86,23 @@ def clock(dialect: Dialect) -> str:
 def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:
     """Return the condition that a time was stored before the database's clock was set back."""
     return stored > now() + CLOCK_SET_BACK
+
+
+def rows_named(
+    column: ColumnElement[str], wanted: Collection[str], known: Collection[str]
+) -> Iterator[ColumnElement[bool]]:
+    """Yield conditions which together select the rows that have a wanted name, among rows of which the names are known.
+
+    By the names that are not wanted, if these are few: to find ten thousand rows by their names takes a database longer
+    than to write them.
+    """
+    unwanted = sorted(set(known).difference(wanted))
+    if len(unwanted) <= _NAMES:
+        yield column.not_in(unwanted) if unwanted else true()
+        return
+    found = sorted(set(known).intersection(wanted))
+    for first in range(0, len(found), _NAMES):
+        yield column.in_(found[first : first + _NAMES])
 
 
 class as_uuid(FunctionElement[str]):  # noqa: N801  # named as an SQL function is

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from moorage import errors
-from moorage.db.columns import now
+from moorage.db.columns import now, rows_named
 from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
 from placement_store import cells
@@ -215,28 +215,13 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 
 def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
     """Write heartbeats; return the names of hosts without a row."""
-    unknown: list[str] = []
-    # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host IN (...)
-    for chunk in bulk.chunks(sorted(alive)):
-        connection.execute(
-            hosts.update()
-            .where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
-            .values(heartbeat_at=now())
-        )
-        unknown += _unknown(connection, cell_uuid, chunk)
+    here = hosts.c.cell_uuid == cell_uuid
+    known = frozenset(connection.scalars(select(hosts.c.service_host).where(here)))
+    # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host NOT IN (...)
+    for these in rows_named(hosts.c.service_host, alive, known):
+        connection.execute(hosts.update().where(here, these).values(heartbeat_at=now()))
     # Only after the heartbeats: a sweep cannot mark these hosts as down any more, so that none is missed here.
-    down = connection.execute(
-        select(hosts.c.id, hosts.c.service_host).where(hosts.c.cell_uuid == cell_uuid, ~hosts.c.up)
-    )
+    down = connection.execute(select(hosts.c.id, hosts.c.service_host).where(here, ~hosts.c.up))
     recovered = [row.id for row in down if row.service_host in alive]
     update(connection, recovered, {"up": True})
-    return unknown
-
-
-def _unknown(connection: Connection, cell_uuid: str, names: Collection[str]) -> list[str]:
-    here = (hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(names))
-    # Count first: to read twenty thousand names at each heartbeat would take longer than all the rest of it.
-    if connection.scalar(select(func.count(hosts.c.service_host.distinct())).where(*here)) == len(names):
-        return []
-    known = set(connection.scalars(select(hosts.c.service_host).where(*here)))
-    return [name for name in names if name not in known]
+    return sorted(alive - known)

@@ -16,7 +16,7 @@ from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.db.columns import is_ahead, now
+from moorage.db.columns import is_ahead, now, rows_named
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
@@ -190,7 +190,11 @@ class CellHosts:
         """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""
         if not names or self._are_recorded(connection, agent, len(names)):
             return []
-        return [name for part in batches(names) for name in self._record_alive(connection, agent, part)]
+        here = (self._here(), cell_hosts.c.agent == agent)
+        known = frozenset(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
+        for these in rows_named(cell_hosts.c.service_host, names, known):
+            connection.execute(self._seen(*here, these))
+        return [name for name in names if name not in known]
 
     def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
         """Return whether heartbeats of so many hosts of an agent were recorded a moment ago.
@@ -205,14 +209,6 @@ class CellHosts:
             ~is_ahead(cell_hosts.c.last_seen),
         )
         return connection.scalar(recorded) == hosts
-
-    def _record_alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
-        here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
-        seen = connection.execute(self._seen(*here)).rowcount
-        if seen >= len(names):
-            return []
-        known = set(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
-        return [name for name in names if name not in known]
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
         """Record descriptions; return True if any is new, has changed or was requested."""
