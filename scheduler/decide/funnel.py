@@ -5,6 +5,7 @@ A filter that refuses a host and a filter that breaks are different: whatever a 
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -225,7 +226,7 @@ class Funnel:
         """
         with self.plugin_failures.timed("weigher", contribution.name):
             score = float(contribution.plugin.weigh(host, request))
-        if not np.isfinite(score):
+        if not math.isfinite(score):
             raise BadValue(f"its score of host {host.service_host} is {score}, which is no number to compare with")
         return score
 

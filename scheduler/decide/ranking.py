@@ -25,6 +25,9 @@ class Contribution:
     high: float
     #: One for all hosts, or one for each.
     multiplier: float | FloatArray
+    #: The places of hosts that had the lowest and the highest score when these were last looked for.
+    _lowest: int = 0
+    _highest: int = 0
 
     def weights(self) -> FloatArray | None:
         """Return the weight of each feasible host, normalised to 0..1 and multiplied; null, where all are equal."""
@@ -68,13 +71,26 @@ class Contribution:
         return bool(len(self.scores)) and self._fit_range(before, before)
 
     def _fit_range(self, before: float, now: float) -> bool:
-        """Fit the range to the scores after one of them has changed; return whether it has changed."""
+        """Fit the range to the scores after one of them has changed; return whether it has changed.
+
+        All scores are looked at only if the host that was known to have the lowest or the highest has it no more:
+        mostly many have the same, and each claim would look at all of them for one that has lost it.
+        """
         low, high = self.low, self.high
-        if now < low or before == low:
-            self.low = self.scores.min()
-        if now > high or before == high:
-            self.high = self.scores.max()
+        if now < low:
+            self.low = now
+        elif before == low and not self._has(self._lowest, low):
+            self._lowest = int(self.scores.argmin())
+            self.low = self.scores[self._lowest]
+        if now > high:
+            self.high = now
+        elif before == high and not self._has(self._highest, high):
+            self._highest = int(self.scores.argmax())
+            self.high = self.scores[self._highest]
         return bool(self.low != low or self.high != high)
+
+    def _has(self, place: int, score: float) -> bool:
+        return place < len(self.scores) and bool(self.scores[place] == score)
 
     def _multiplier_at(self, place: int) -> float:
         return self.multiplier[place] if isinstance(self.multiplier, np.ndarray) else self.multiplier
