@@ -64,6 +64,12 @@ def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None
     assert traces(one.stdout) == {last: found[last]}, one.stdout + one.stderr
 
 
+def test_a_process_whose_service_cannot_start_is_started_again_and_leaves_nothing_on_the_bus() -> None:
+    ended = simulate("--histories", "1", "--load", "support.processes.failing_starts:load")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 histories, 0 with a broken promise" in ended.stdout
+
+
 #: By break: the promise that is found broken. The first one is found soonest.
 BREAKS = {"ignored_generations": "promise 7", "unguarded_claims": "promise 1", "hoped_for_groups": "promise 6"}
 #: In so many histories each of them is found. Of one seed, so that this does not depend on the date.

@@ -1,0 +1,20 @@
+"""Makes the first start of each simulated scheduler fail half-way, for ``--load`` of the simulation's command."""
+
+from harness.simulation.kernel import KERNEL
+from moorage import errors
+
+
+def load() -> None:
+    """Have the placement role of each scheduler refuse its first start, when other servers of it are on the bus."""
+    # The simulation has to replace clocks and threads before anybody imports the product.
+    from placement_store import service
+
+    sync, have_failed = service.sync, set[str]()
+
+    def fails_once(database: object) -> None:
+        if (process := KERNEL.current.process) not in have_failed:
+            have_failed.add(process)
+            raise errors.Overloaded(reason="its first start is to fail")
+        sync(database)  # type: ignore[arg-type]
+
+    service.sync = fails_once  # type: ignore[assignment]
