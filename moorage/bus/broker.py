@@ -62,7 +62,10 @@ def probe(url: oslo_messaging.TransportURL, timeout: float) -> None:
 
 
 def check_alarms(url: oslo_messaging.TransportURL, timeout: float) -> None:
-    """Send one message that no queue takes, and return when the broker has confirmed it; for a reachable broker.
+    """Send messages that no queue takes, and return when the broker has confirmed them; for a reachable broker.
+
+    Two, one after the other: while an alarm is on, RabbitMQ 3.10 confirms the first message of some three in ten
+    thousand connections before it blocks them, and never the second.
 
     :raises BusUnavailable: an alarm is on, or nothing was confirmed in time.
     """
@@ -78,9 +81,10 @@ def check_alarms(url: oslo_messaging.TransportURL, timeout: float) -> None:
             connection.ensure_connection(max_retries=0)
             alarms.listen(connection.connection, refuse)
             channel = connection.default_channel
-            channel.basic_publish_confirm(
-                amqp.Message(""), routing_key=f"nobody-{ids.fresh()}", confirm_timeout=timeout
-            )
+            for _ in range(2):
+                channel.basic_publish_confirm(
+                    amqp.Message(""), routing_key=f"nobody-{ids.fresh()}", confirm_timeout=timeout
+                )
         except amqp.exceptions.AccessRefused:
             return  # this user may send nothing without an exchange's name
         except CONNECTION_FAULTS:
