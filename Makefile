@@ -1,6 +1,9 @@
 # Everything needs Python 3.11 or newer, and puts what it installs into .venv.
 
-PYTHON ?= $(shell command -v python3.11 || echo python3)
+# Debian's own comes first: it is compiled with profile-guided optimisation, which version managers leave out by default,
+# and takes a quarter less time for the same work.
+PYTHON ?= $(shell /usr/bin/python3.11 -c 'import ensurepip' 2>/dev/null && echo /usr/bin/python3.11 \
+	|| command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
@@ -9,6 +12,8 @@ ARGS ?=
 WORKERS ?= 4
 # Of the simulation, in `make drills`.
 HISTORIES ?= 10000
+# What its tests have printed, in `make test`.
+SIMULATED := build/simulation.txt
 # Where nothing compiled is kept, each of some hundred processes would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
@@ -34,9 +39,16 @@ test: $(VENV)/.test
 	.ci/install-servers
 ifeq ($(strip $(ARGS)),)
 	@# Whole clouds of processes last, two at once: beside more of them, what is timed would have to wait for a processor.
+	@# A third of the time they leave one idle. The simulation has that: it has a clock of its own, and needs no servers.
 	status=0; \
 	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
-	$(PYTEST) $$(( $(WORKERS) > 2 ? 2 : $(WORKERS) )) tests/external || status=$$?; \
+	mkdir -p build; \
+	chrt --idle 0 $(PYTEST) 2 tests/external/simulation > $(SIMULATED) 2>&1 & simulation=$$!; \
+	trap "kill $$simulation; exit 130" INT TERM; \
+	$(PYTEST) $$(( $(WORKERS) > 2 ? 2 : $(WORKERS) )) tests/external --ignore=tests/external/simulation || status=$$?; \
+	echo "waiting for the simulation"; \
+	wait $$simulation || status=$$?; \
+	cat $(SIMULATED); \
 	exit $$status
 else
 	$(PYTEST) $(WORKERS) $(ARGS)

@@ -27,8 +27,8 @@ from harness.simulation.cloud import SimulatedCloud
 from harness.simulation.history import Outcome, in_words, run_story, start_cloud
 from harness.simulation.story import Story, draw
 
-#: Seconds of the machine after which a history is given up: it goes round in circles.
-_LONGEST = 300
+#: Seconds of a processor after which a history is given up: it goes round in circles.
+_LONGEST = 100
 #: The histories that this process runs first. After a single one, each of the others would compile 34 statements.
 _WARM_UPS = 3
 #: Where the files of a cloud are in memory, if the machine has that.
@@ -172,7 +172,7 @@ class Starter:
         for starter in (self, *Starter._all):
             starter._close_pipes()  # noqa: SLF001
         tempfile.tempdir = self._folder
-        signal.alarm(_LONGEST)
+        signal.setitimer(signal.ITIMER_PROF, _LONGEST)
         started: list[SimulatedCloud] = []
 
         def start() -> Outcome:
@@ -182,7 +182,6 @@ class Starter:
             return Outcome(None, "", 0, 0, 0.0)
 
         outcome = _outcome(start)
-        signal.alarm(0)
         with suppress(EOFError):
             while True:
                 story: Story = pickle.load(stories)  # noqa: S301  # from the process that we are a fork of
@@ -195,7 +194,7 @@ def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
     read, write = _pipe()
 
     def run() -> None:
-        signal.alarm(_LONGEST)
+        signal.setitimer(signal.ITIMER_PROF, _LONGEST)
         shutil.copytree(started.folder, copy, dirs_exist_ok=True)
         store.take_up(str(started.folder), copy)
         _put(_outcome(lambda: run_story(story, started)), write)
