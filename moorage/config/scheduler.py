@@ -107,7 +107,8 @@ SCHEDULER = [
         "host_down_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a heartbeat after which a host counts as down. One in a sixth of it is recorded.",
+        help="Seconds without a heartbeat after which a host counts as down. One in a sixth of it is recorded. It "
+        "must be the same for schedulers and cell conductors: else hosts that are alive may count as down.",
     ),
     cfg.BoolOpt(
         "serve_placement",

@@ -51,6 +51,7 @@ class Evaluation:
         keys = view.host_attributes.metadata_keys
         #: Whether no host has a multiplier of its own: such are not worked out for single hosts.
         self._is_uniform = not any(multiplier_key(weigher.name) in keys for weigher in funnel.weighers)
+        self._ranking: Ranking | None = None
         self._entering, self._left_out = entering, frozenset(left_out)
         #: The first candidates that were found, by row: those of hosts that have not changed since.
         self.candidates: dict[int, AllocationRequest] = {}
@@ -58,7 +59,11 @@ class Evaluation:
 
     def ranking(self, ties: SeededTies, look_ahead: int = 1) -> Ranking:
         """Return the hosts as they are ranked now; valid until the next change."""
-        return Ranking(self._rows, self._weights, ties, self._contributions, look_ahead)
+        ranking = self._ranking
+        # Two requests never have the same object: this is the next instance of the same one.
+        if ranking is None or ranking.ties is not ties or ranking.look_ahead != look_ahead:
+            ranking = self._ranking = Ranking(self._rows, self._weights, ties, self._contributions, look_ahead)
+        return ranking
 
     def is_for(self, funnel: Funnel, request: RequestSpec) -> bool:
         """Return whether it is what these plug-ins make of a request."""
@@ -146,27 +151,37 @@ class Evaluation:
         self._sum(None if rescaled else place)
 
     def _remove(self, place: int) -> None:
-        self._rows = np.delete(self._rows, place)
         rescaled = False
         for number, contribution in enumerate(self._contributions):
             if contribution.remove(place):
                 self._parts[number], rescaled = contribution.weights(), True
             elif (part := self._parts[number]) is not None:
                 self._parts[number] = np.delete(part, place)
-        self._weights = np.delete(self._weights, place)
+        row = int(self._rows[place])
+        self._rows, self._weights = np.delete(self._rows, place), np.delete(self._weights, place)
         if rescaled:
             self._sum()
+        else:
+            self._follow_ranking(row, None)
 
     def _sum(self, place: int | None = None) -> None:
         """Sum the weights of all hosts, or of that at one place."""
         if place is not None:
             # In the order in which all weights are summed, so that equal hosts have equal weights.
-            self._weights[place] = sum((part[place] for part in self._parts if part is not None), start=0.0)
+            weight = sum((part.item(place) for part in self._parts if part is not None), start=0.0)
+            self._weights[place] = weight
+            self._follow_ranking(int(self._rows[place]), weight)
             return
+        self._ranking = None
         self._weights = np.zeros(len(self._rows))
         for part in self._parts:
             if part is not None:
                 self._weights += part
+
+    def _follow_ranking(self, row: int, weight: float | None) -> None:
+        if self._ranking is not None:
+            self._ranking.rows, self._ranking.weights = self._rows, self._weights
+            self._ranking.put(row, weight)
 
 
 class Evaluations:

@@ -31,6 +31,9 @@ CANDIDATES = "candidates"
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
 
+#: The best hosts that are sorted at a time for the instances of one request. Arbitrary.
+_SORTED = 64
+
 
 @dataclass(frozen=True, slots=True)
 class DestinationPlan:
@@ -150,8 +153,9 @@ class Planner:
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
         ties = SeededTies(view.ties, seed)
-        # The alternates of a single instance are taken from the same ranking.
-        look_ahead = self._subset_size + (message.num_alternates + 1 if planned is None else 0)
+        # The alternates of a single instance are taken from the same ranking, and so are the hosts of the next instances.
+        further = message.num_alternates + 1 if planned is None else min(len(message.instance_uuids), _SORTED)
+        look_ahead = self._subset_size + further
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
         for number in range(len(message.instance_uuids)):

@@ -1,6 +1,7 @@
 """Rank feasible hosts by weight, keep what each weigher contributed, and order equal weights by the request's seed."""
 
 import hashlib
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -99,6 +100,8 @@ class Contribution:
 class Ranking:
     """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed.
 
+    The best ones are kept in order while :meth:`put` changes single weights, as the claims of a plan do one by one.
+
     :param ties: the order of equal hosts.
     :param look_ahead: how many hosts are sorted when the first is asked for.
     """
@@ -114,9 +117,10 @@ class Ranking:
         self.rows = rows
         self.weights = weights
         self.contributions = contributions
-        self._ties = ties
-        self._look_ahead = look_ahead
-        self._head: list[tuple[int, float]] | None = None
+        self.ties = ties
+        self.look_ahead = look_ahead
+        #: The best hosts, best first: the negative weight, the tie and the row of each.
+        self._head: list[tuple[float, int, int]] = []
 
     def rank_of(self, place: int) -> int:
         """Return the rank of the feasible host at one place; the best has rank 1."""
@@ -130,25 +134,42 @@ class Ranking:
 
         Only those are sorted: among 10,000 hosts they are nearly always less than a hundredth.
         """
-        if count <= self._look_ahead:
+        if count <= self.look_ahead:
             # One look at all hosts is enough for the best one and, nearly always, for its alternates.
-            if self._head is None:
-                self._head = self._sorted(best_places(self.weights, self._ties_at, self._look_ahead))
-            wanted = self._head if among is None else [each for each in self._head if among[each[0]]]
+            if len(self._head) < min(count, len(self.rows)):
+                self._head = self._sorted(best_places(self.weights, self._ties_at, self.look_ahead))
+            wanted = self._head if among is None else [each for each in self._head if among[each[2]]]
             if among is None or len(wanted) >= count:
-                return wanted[:count]
+                return _with_weights(wanted[:count])
         if among is None:
-            return self._sorted(best_places(self.weights, self._ties_at, count))
+            return _with_weights(self._sorted(best_places(self.weights, self._ties_at, count)))
         few = np.flatnonzero(among[self.rows])
-        return self._sorted(few[best_places(self.weights[few], lambda places: self._ties_at(few[places]), count)])
+        best = few[best_places(self.weights[few], lambda places: self._ties_at(few[places]), count)]
+        return _with_weights(self._sorted(best))
 
-    def _sorted(self, places: RowArray) -> list[tuple[int, float]]:
-        """Return the rows at some places with their weights, best first."""
-        places = places[np.lexsort((self._ties_at(places), -self.weights[places]))]
-        return list(zip(self.rows[places].tolist(), self.weights[places].tolist(), strict=True))
+    def put(self, row: int, weight: float | None) -> None:
+        """Follow the new weight of one host, which is in :attr:`weights` already; null for a host that has left."""
+        head = [each for each in self._head if each[2] != row]
+        if weight is not None and head:
+            changed = (-weight, self.ties.at(np.array([row])).item(), row)
+            # Behind the last of these there may be others, which are not known in order.
+            if changed < head[-1]:
+                insort(head, changed)
+        self._head = head
+
+    def _sorted(self, places: RowArray) -> list[tuple[float, int, int]]:
+        """Return the negative weights, ties and rows at some places, best first."""
+        weights, ties = -self.weights[places], self._ties_at(places)
+        order = np.lexsort((ties, weights))
+        rows = self.rows[places[order]]
+        return list(zip(weights[order].tolist(), ties[order].tolist(), rows.tolist(), strict=True))
 
     def _ties_at(self, places: RowArray) -> TieArray:
-        return self._ties.at(self.rows[places])
+        return self.ties.at(self.rows[places])
+
+
+def _with_weights(best: Sequence[tuple[float, int, int]]) -> list[tuple[int, float]]:
+    return [(row, -weight) for weight, _, row in best]
 
 
 def best_places(weights: FloatArray, ties_at: Callable[[RowArray], TieArray], count: int) -> RowArray:

@@ -3,7 +3,7 @@
 A sharing provider has the trait MISC_SHARES_VIA_AGGREGATE; it serves each tree that has an aggregate in common with it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -74,11 +74,11 @@ class CachedTree:
 
     def traits(self) -> frozenset[str]:
         """Return the traits of all providers that can serve the host."""
-        return frozenset().union(*(provider.traits for provider in self.serving))
+        return _union([each.traits for each in self.serving])
 
     def aggregates(self) -> frozenset[str]:
         """Return the aggregates of all providers: those of a sharing provider's root count for its whole tree."""
-        return frozenset().union(*(provider.aggregates for provider in self.providers))
+        return _union([each.aggregates for each in self.providers])
 
     def slots(self) -> dict[str, list[int]]:
         """Return the slots of each resource class, in the order of the providers."""
@@ -87,6 +87,10 @@ class CachedTree:
             for name, slot in provider.slots.items():
                 slots.setdefault(name, []).append(slot)
         return slots
+
+
+def _union(sets: Sequence[frozenset[str]]) -> frozenset[str]:
+    return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
 
 class ProviderTrees:
