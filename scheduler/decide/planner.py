@@ -153,7 +153,7 @@ class Planner:
         view, planned = task.views(host_candidates.request.totals())
         entering = _entering(view, before)
         ties = SeededTies(view.ties, seed)
-        # The alternates of a single instance are taken from the same ranking, and so are the hosts of the next instances.
+        # The alternates of a single instance are taken from the same ranking; so are the hosts of further instances.
         further = message.num_alternates + 1 if planned is None else min(len(message.instance_uuids), _SORTED)
         look_ahead = self._subset_size + further
         chosen: list[HostChoice] = []

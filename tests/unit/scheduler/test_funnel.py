@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
 
 from moorage import errors
@@ -156,6 +157,36 @@ def test_the_best_few_are_the_head_of_the_whole_order(
     ranking = Ranking(np.arange(len(hosts)), weights, SeededTies(ties, 7), look_ahead=ahead)
     assert [row for row, _ in ranking.best(count)] == whole[:count]
     assert [row for row, _ in ranking.best(count, among)] == [row for row in whole if among[row]][:count]
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 11), st.none() | st.integers(0, 3), st.integers(1, 6)), max_size=20),
+)
+def test_the_best_stay_in_order_while_single_hosts_change_their_weights_leave_and_come_back(
+    weights: list[int], ahead: int, changes: list[tuple[int, int | None, int]]
+) -> None:
+    ties = np.array([100 + row for row in range(len(weights))], dtype=np.uint64)
+    seeded, feasible = seeded_ties(ties, 7), {row: float(weight) for row, weight in enumerate(weights)}
+
+    def columns() -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        rows = np.array(sorted(feasible), dtype=np.intp)
+        return rows, np.array([feasible[row] for row in rows.tolist()])
+
+    ranking = Ranking(*columns(), SeededTies(ties, 7), look_ahead=ahead)
+    for row, weight, count in changes:
+        ranking.best(1)
+        if row >= len(weights):
+            continue
+        if weight is None:
+            feasible.pop(row, None)
+        else:
+            feasible[row] = float(weight)
+        ranking.rows, ranking.weights = columns()
+        ranking.put(row, feasible.get(row))
+        whole = sorted(feasible, key=lambda row: (-feasible[row], seeded[row]))
+        assert ranking.best(count) == [(row, feasible[row]) for row in whole[:count]]
 
 
 def plan(request_id: str, hosts: int = 8, subset: int = 1, **more: Any) -> list[int]:
