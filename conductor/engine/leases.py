@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, case, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, null, or_, select, tuple_
 
 from conductor.engine.rows import batches, of_row
 from conductor.engine.steps import Operation
@@ -40,7 +40,7 @@ class Leases:
         self.lease_seconds = seconds
         # Built once, for it takes SQLAlchemy longer to build a query than to run it.
         self._mine = [table.c[name] == value for name, value in self._scope.items()]
-        self._free = self._free_lease()
+        self._allow(self._free_lease())
         self._restarted_at = float("-inf")
 
     def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
@@ -48,7 +48,17 @@ class Leases:
 
         Any other step was recorded by a newer release, and is left to a conductor of that release.
         """
-        self._free = and_(self._free_lease(), tuple_(self._table.c.kind, self._table.c.step).in_(sorted(steps)))
+        self._allow(and_(self._free_lease(), tuple_(self._table.c.kind, self._table.c.step).in_(sorted(steps))))
+
+    def _allow(self, free: ColumnElement[bool]) -> None:
+        table = self._table
+        takable = (*self._mine, free, table.c.due_at <= now())
+        # A locked row is being changed at this moment, or by a conductor that hangs in the middle of a transaction: do
+        # not wait for it.
+        self._takable: Select[Any] = (
+            select(table).where(*takable, table.c.uuid == bindparam("of_uuid")).with_for_update(skip_locked=True)
+        )
+        self._due = select(table.c.uuid).where(*takable).order_by(table.c.due_at).limit(bindparam("most"))
 
     def release(self, operation: Operation) -> None:
         """Release one lease, so that another conductor need not wait for it to expire."""
@@ -57,16 +67,9 @@ class Leases:
 
     def take(self, uuid: str) -> Operation | None:
         """Take the lease of an operation that is due, unless another conductor has it, and return the operation."""
-        table = self._table
 
         def work(connection: Connection) -> Operation | None:
-            # A locked row is being changed at this moment, or by a conductor that hangs in the middle of a transaction:
-            # do not wait for it.
-            row = connection.execute(
-                select(table)
-                .where(*self._mine, table.c.uuid == uuid, self._free, table.c.due_at <= now())
-                .with_for_update(skip_locked=True)
-            ).one_or_none()
+            row = connection.execute(self._takable, {"of_uuid": uuid}).one_or_none()
             return (
                 None if row is None else self._take(connection, operation_of(row, row.lease_number + 1, resumed=True))
             )
@@ -110,15 +113,8 @@ class Leases:
 
     def due(self, held: Collection[str], limit: int) -> list[str]:
         """Return the uuids of operations that this conductor may take now, the longest due first."""
-        table = self._table
-        uuids = self._database.read(
-            lambda connection: connection.scalars(
-                select(table.c.uuid)
-                .where(*self._mine, self._free, table.c.due_at <= now())
-                .order_by(table.c.due_at)
-                .limit(limit + len(held))
-            ).all()
-        )
+        most = {"most": limit + len(held)}
+        uuids = self._database.read(lambda connection: connection.scalars(self._due, most).all())
         return [uuid for uuid in uuids if uuid not in held][:limit]
 
     def restart_waits(self) -> None:

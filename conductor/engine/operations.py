@@ -69,6 +69,8 @@ class Operations(Leases):
         times = {"due_at": 0.0, "created_at": 0.0, "updated_at": 0.0}
         self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
         self._change, self._ending = self._change_statement(), self._ending_statement()
+        of_kind = (table.c.subject == bindparam("subject"), table.c.kind == bindparam("kind"))
+        self._pending = select(table).where(*self._mine, *of_kind, table.c.state == "pending").with_for_update()
         self._outcomes: SharedTransactions[StepDone, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
@@ -159,12 +161,7 @@ class Operations(Leases):
 
     def pending(self, connection: Connection, subject: str, kind: str) -> Operation | None:
         """Lock and return the pending operation of this kind for ``subject``, or null."""
-        table = self._table
-        row = connection.execute(
-            select(table)
-            .where(*self._mine, table.c.subject == subject, table.c.kind == kind, table.c.state == "pending")
-            .with_for_update()
-        ).one_or_none()
+        row = connection.execute(self._pending, {"subject": subject, "kind": kind}).one_or_none()
         return None if row is None else operation_of(row, row.lease_number)
 
     def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:

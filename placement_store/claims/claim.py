@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, bindparam, func, or_, select
 
 from moorage import errors, ids
 from moorage.db.columns import now
@@ -29,6 +29,28 @@ from placement_store.schema import hosts, resource_providers
 from placement_store.server_groups import rows as groups
 
 LOG = logging.getLogger(__name__)
+
+# UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
+#  WHERE uuid = :consumer AND claim_id = :claim
+#    AND (accepted_by IS NULL OR (accepted_by = :attempt AND accepted_host = :host))
+# Built once: it takes SQLAlchemy longer to build a statement than to run it.
+_accepted = consumer_table.c
+_ACCEPT = (
+    consumer_table.update()
+    .where(
+        _accepted.uuid == bindparam("consumer"),
+        _accepted.claim_id == bindparam("claim"),
+        or_(
+            _accepted.accepted_by.is_(None),
+            and_(_accepted.accepted_by == bindparam("attempt"), _accepted.accepted_host == bindparam("host")),
+        ),
+    )
+    .values(
+        accepted_by=bindparam("attempt"),
+        accepted_host=bindparam("host"),
+        accepted_at=func.coalesce(_accepted.accepted_at, now()),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,23 +161,13 @@ def accept(connection: Connection, message: AcceptClaim) -> None:
 
     :raises ClaimReleased: the claim no longer stands, or was accepted for another attempt.
     """
-    # UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
-    #  WHERE uuid = :consumer AND claim_id = :claim
-    #    AND (accepted_by IS NULL OR (accepted_by = :attempt AND accepted_host = :host))
-    table = consumer_table.c
-    same = and_(table.accepted_by == message.attempt_id, table.accepted_host == message.host)
-    statement = consumer_table.update().where(
-        table.uuid == message.consumer_uuid,
-        table.claim_id == message.claim_id,
-        or_(table.accepted_by.is_(None), same),
-    )
-    updated = connection.execute(
-        statement.values(
-            accepted_by=message.attempt_id,
-            accepted_host=message.host,
-            accepted_at=func.coalesce(table.accepted_at, now()),
-        )
-    )
+    accepted = {
+        "consumer": message.consumer_uuid,
+        "claim": message.claim_id,
+        "attempt": message.attempt_id,
+        "host": message.host,
+    }
+    updated = connection.execute(_ACCEPT, accepted)
     if updated.rowcount != 1:
         raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
 

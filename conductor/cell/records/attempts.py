@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, select
 
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
@@ -23,6 +23,20 @@ G = TypeVar("G", bound=OrderOnHost)
 
 #: The condition that the host of an attempt may have a guest of it, which it destroys because of the attempt's record.
 MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.guest_gone.is_(False))
+
+# Built once: it takes SQLAlchemy longer to build a statement than to run it.
+_all = select(cell_attempts).where(cell_attempts.c.cell_uuid == bindparam("cell")).order_by(cell_attempts.c.number)
+_OF_INSTANCE = _all.where(cell_attempts.c.instance_uuid == bindparam("instance"))
+_OF_INSTANCES = _all.where(cell_attempts.c.instance_uuid.in_(bindparam("instances", expanding=True)))
+_OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
+_OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
+_OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
+_ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
+#: By the column that :meth:`AttemptRecords.attempts_shown` is asked for.
+_SHOWN = {
+    name: _all.where(cell_attempts.c[name].in_(bindparam("uuids", expanding=True)))
+    for name in ("instance_uuid", "migration_uuid")
+}
 
 _NEW = NewRows(cell_attempts, created_at=0.0, updated_at=0.0)
 _CHANGES = AlikeChanges(cell_attempts, cell_attempts.c.attempt_id)
@@ -114,12 +128,12 @@ class AttemptRecords:
 
     def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         """Return all attempts of an instance in the order they were made."""
-        return self._attempts(connection, cell_attempts.c.instance_uuid == instance_uuid)
+        return self._attempts(connection, _OF_INSTANCE, instance=instance_uuid)
 
     def attempts_of(self, connection: Connection, instance_uuids: Collection[str]) -> dict[str, list[AttemptRecord]]:
         """Return all attempts of these instances, keyed by instance, in the order they were made."""
         found: dict[str, list[AttemptRecord]] = {}
-        for attempt in self._attempts(connection, cell_attempts.c.instance_uuid.in_(instance_uuids)):
+        for attempt in self._attempts(connection, _OF_INSTANCES, instances=list(instance_uuids)):
             found.setdefault(attempt.instance_uuid, []).append(attempt)
         return found
 
@@ -130,11 +144,8 @@ class AttemptRecords:
 
         :param column: the uuids, and the keys of the result, are of this column: an instance or a migration.
         """
-        by = cell_attempts.c[column]
         found: dict[str, list[Attempt]] = {}
-        for row in connection.execute(
-            select(cell_attempts).where(self._in(cell_attempts), by.in_(uuids)).order_by(cell_attempts.c.number)
-        ):
+        for row in connection.execute(_SHOWN[column], {"cell": self.cell_uuid, "uuids": list(uuids)}):
             guest_left = row.claim_id is not None and not row.guest_gone
             shown = of_row(Attempt, row, reason=text(row.reason), guest_left=guest_left)
             found.setdefault(getattr(row, column), []).append(shown)
@@ -142,30 +153,24 @@ class AttemptRecords:
 
     def attempt(self, connection: Connection, instance_uuid: str, attempt_id: str) -> AttemptRecord | None:
         """Return one attempt of an instance, or nothing if the instance has none of this id."""
-        table = cell_attempts.c
-        found = self._attempts(connection, table.attempt_id == attempt_id, table.instance_uuid == instance_uuid)
+        found = self._attempts(connection, _OF_ID, instance=instance_uuid, id=attempt_id)
         return found[0] if found else None
 
     def on_hosts(self, connection: Connection, hosts: Sequence[str]) -> list[AttemptRecord]:
         """Return the attempts whose guests may be on these hosts."""
-        return [
-            attempt
-            for names in batches(hosts)
-            for attempt in self._attempts(connection, cell_attempts.c.host.in_(names), MAY_HAVE_A_GUEST)
-        ]
+        return [attempt for names in batches(hosts) for attempt in self._attempts(connection, _ON_HOSTS, hosts=names)]
 
     def by_ids(self, connection: Connection, attempt_ids: Sequence[str]) -> dict[str, AttemptRecord]:
         """Return the attempts of these ids, keyed by id; an unknown id is left out."""
         return {
             attempt.attempt_id: attempt
             for ids in batches(attempt_ids)
-            for attempt in self._attempts(connection, cell_attempts.c.attempt_id.in_(ids))
+            for attempt in self._attempts(connection, _OF_IDS, ids=ids)
         }
 
     def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
         """Return an attempt by its number, which must be on record."""
-        table = cell_attempts.c
-        [attempt] = self._attempts(connection, table.instance_uuid == instance_uuid, table.number == number)
+        [attempt] = self._attempts(connection, _OF_NUMBER, instance=instance_uuid, number=number)
         return attempt
 
     def next_number(self, connection: Connection, instance_uuid: str) -> int:
@@ -214,9 +219,9 @@ class AttemptRecords:
             values["state"] = state
         _CHANGES.execute(connection, self.cell_uuid, attempt_ids, encoded(values))
 
-    def _attempts(self, connection: Connection, *where: ColumnElement[bool]) -> list[AttemptRecord]:
-        query = select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
-        return [attempt_of(row._asdict()) for row in connection.execute(query)]
+    def _attempts(self, connection: Connection, query: Select[Any], **values: Any) -> list[AttemptRecord]:
+        rows = connection.execute(query, {"cell": self.cell_uuid, **values})
+        return [attempt_of(row._asdict()) for row in rows]
 
     def _insert_attempts(
         self,

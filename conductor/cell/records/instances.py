@@ -31,6 +31,14 @@ _KNOWN = select(cell_instances.c.uuid).where(
     cell_instances.c.cell_uuid == bindparam("cell_uuid"),
     cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
 )
+_ONE = select(cell_instances).where(
+    cell_instances.c.cell_uuid == bindparam("cell_uuid"), cell_instances.c.uuid == bindparam("of_uuid")
+)
+_LOCK_ONE = _ONE.with_for_update()
+_SHOWN = select(cell_instances).where(
+    cell_instances.c.cell_uuid == bindparam("cell_uuid"),
+    cell_instances.c.uuid.in_(bindparam("uuids", expanding=True)),
+)
 _NEW = NewRows(cell_instances, created_at=0.0, updated_at=0.0)
 _CHANGES = AlikeChanges(cell_instances, cell_instances.c.uuid)
 
@@ -115,7 +123,7 @@ class CellRecords(AttemptRecords):
 
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock an instance and return it. Every transaction about an instance begins with this lock."""
-        row = connection.execute(self._one(uuid).with_for_update()).one_or_none()
+        row = connection.execute(_LOCK_ONE, self._one(uuid)).one_or_none()
         return None if row is None else instance_of(row)
 
     def lock_known(self, connection: Connection, uuid: str) -> CellInstance:
@@ -130,7 +138,7 @@ class CellRecords(AttemptRecords):
 
     def read(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Return an instance without locking it."""
-        row = connection.execute(self._one(uuid)).one_or_none()
+        row = connection.execute(_ONE, self._one(uuid)).one_or_none()
         return None if row is None else instance_of(row)
 
     def expect(self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False) -> CellInstance:
@@ -206,9 +214,8 @@ class CellRecords(AttemptRecords):
         :param with_request: with the request spec.
         """
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
-        query = select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid.in_(uuids))
         shown = []
-        for row in connection.execute(query):
+        for row in connection.execute(_SHOWN, {"cell_uuid": self.cell_uuid, "uuids": list(uuids)}):
             spec = _spec(row)
             instance = of_row(
                 Instance,
@@ -225,8 +232,8 @@ class CellRecords(AttemptRecords):
             shown.append(instance)
         return shown
 
-    def _one(self, uuid: str) -> Any:
-        return select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid == uuid)
+    def _one(self, uuid: str) -> dict[str, str]:
+        return {"cell_uuid": self.cell_uuid, "of_uuid": uuid}
 
     def _insert_instances(
         self,
