@@ -120,8 +120,8 @@ NO_LEAKS = (
         promise=3,
         lost="A host may use a claim that has been released or has passed to another host.",
         module="placement_store.claims.claim",
-        line="        table.claim_id == message.claim_id,",
-        broken="        table.uuid == table.uuid,",
+        line='        _accepted.claim_id == bindparam("claim"),',
+        broken='        func.coalesce(bindparam("claim"), "") == bindparam("claim"),',
         tests=(_CLAIMS + "test_a_released_claim_is_not_accepted",),
     ),
     Break(
