@@ -8,12 +8,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
-# Each worker has servers of its own.
+# Each worker has servers of its own. Of those with whole clouds of processes there are two: beside more of them, what is
+# timed would have to wait for a processor.
 WORKERS ?= 4
+CLOUDS := $(if $(filter 1,$(WORKERS)),1,2)
 # Of the simulation, in `make drills`.
 HISTORIES ?= 10000
-# What its tests have printed, in `make test`.
+# What its tests have printed, in `make test`; and how they are run: in the time that nobody else needs.
 SIMULATED := build/simulation.txt
+IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 # Where nothing compiled is kept, each of some hundred processes would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest --dist worksteal -n
@@ -38,14 +41,14 @@ demo: $(VENV)/.package
 test: $(VENV)/.test
 	.ci/install-servers
 ifeq ($(strip $(ARGS)),)
-	@# Whole clouds of processes last, two at once: beside more of them, what is timed would have to wait for a processor.
-	@# A third of the time they leave one idle. The simulation has that: it has a clock of its own, and needs no servers.
+	@# Whole clouds come last. They leave the processors idle for a third of the time. The simulation has that: it has a
+	@# clock of its own, and needs no servers.
 	status=0; \
 	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
 	mkdir -p build; \
-	chrt --idle 0 $(PYTEST) 2 tests/external/simulation > $(SIMULATED) 2>&1 & simulation=$$!; \
+	$(IDLE) $(PYTEST) 2 tests/external/simulation > $(SIMULATED) 2>&1 & simulation=$$!; \
 	trap "kill $$simulation; exit 130" INT TERM; \
-	$(PYTEST) $$(( $(WORKERS) > 2 ? 2 : $(WORKERS) )) tests/external --ignore=tests/external/simulation || status=$$?; \
+	$(PYTEST) $(CLOUDS) tests/external --ignore=tests/external/simulation || status=$$?; \
 	echo "waiting for the simulation"; \
 	wait $$simulation || status=$$?; \
 	cat $(SIMULATED); \
