@@ -71,7 +71,8 @@ class SimulatedConnection(sqlite3.Connection):
         self.written: set[str] = set()
         super().__init__(place(self.file), *args, **self._arguments[1])
         self.changed = 0
-        self.create_function("julianday", -1, _julian_day)
+        # As that of SQLite, it is the same for all rows of a statement.
+        self.create_function("julianday", -1, _julian_day, deterministic=True)
         FAULTS.connections.append(self)
 
     def let_go(self) -> None:
