@@ -80,7 +80,7 @@ check: style types layers docstrings packaging notes site sample
 style: $(VENV)/.check
 	$(BIN)/ruff check .
 
-types: $(VENV)/.check
+types: $(VENV)/.test $(VENV)/.check
 	$(BIN)/mypy
 
 layers: $(VENV)/.check
