@@ -27,13 +27,12 @@ MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.g
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _all = select(cell_attempts).where(cell_attempts.c.cell_uuid == bindparam("cell")).order_by(cell_attempts.c.number)
 _OF_INSTANCE = _all.where(cell_attempts.c.instance_uuid == bindparam("instance"))
-_OF_INSTANCES = _all.where(cell_attempts.c.instance_uuid.in_(bindparam("instances", expanding=True)))
 _OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
 _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
 _ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
-#: By the column that :meth:`AttemptRecords.attempts_shown` is asked for.
-_SHOWN = {
+#: By the column that the uuids are of.
+_AMONG = {
     name: _all.where(cell_attempts.c[name].in_(bindparam("uuids", expanding=True)))
     for name in ("instance_uuid", "migration_uuid")
 }
@@ -133,7 +132,7 @@ class AttemptRecords:
     def attempts_of(self, connection: Connection, instance_uuids: Collection[str]) -> dict[str, list[AttemptRecord]]:
         """Return all attempts of these instances, keyed by instance, in the order they were made."""
         found: dict[str, list[AttemptRecord]] = {}
-        for attempt in self._attempts(connection, _OF_INSTANCES, instances=list(instance_uuids)):
+        for attempt in self._attempts(connection, _AMONG["instance_uuid"], uuids=list(instance_uuids)):
             found.setdefault(attempt.instance_uuid, []).append(attempt)
         return found
 
@@ -145,7 +144,7 @@ class AttemptRecords:
         :param column: the uuids, and the keys of the result, are of this column: an instance or a migration.
         """
         found: dict[str, list[Attempt]] = {}
-        for row in connection.execute(_SHOWN[column], {"cell": self.cell_uuid, "uuids": list(uuids)}):
+        for row in connection.execute(_AMONG[column], {"cell": self.cell_uuid, "uuids": list(uuids)}):
             guest_left = row.claim_id is not None and not row.guest_gone
             shown = of_row(Attempt, row, reason=text(row.reason), guest_left=guest_left)
             found.setdefault(getattr(row, column), []).append(shown)
