@@ -3,9 +3,12 @@
 import argparse
 import contextlib
 import importlib
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moorage import errors
@@ -129,6 +132,28 @@ def _programs(module: str) -> ModuleType:
     return extra(module, "--servers", "servers")
 
 
+@contextlib.contextmanager
+def unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does: what it has started is stopped, and what it has made is removed.
+
+    Without it only the private servers would end, and a database that was named would keep its tables.
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, _: FrameType | None) -> None:
+    # A second one must not disturb what the first has begun.
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def require_broker(transport_url: str) -> None:
     """Refuse a bus that is only inside one process.
 
@@ -162,10 +187,15 @@ class OnServers(Configured):
         :raises ConfigurationError: options that exclude each other.
         """
         if not arguments.servers:
-            yield Servers(arguments.transport_url, arguments.database_url)
+            with unwound_by_sigterm():
+                yield Servers(arguments.transport_url, arguments.database_url)
             return
         if arguments.transport_url or arguments.database_url:
             raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
-        with private_mariadb(arguments.servers) as mariadb, private_rabbitmq(arguments.servers) as rabbitmq:
+        with (
+            unwound_by_sigterm(),
+            private_mariadb(arguments.servers) as mariadb,
+            private_rabbitmq(arguments.servers) as rabbitmq,
+        ):
             pids = {**mariadb.pids_by_name("mariadb"), **rabbitmq.pids_by_name("rabbitmq")}
             yield Servers(rabbitmq.url, mariadb.create_database("moorage"), pids, (*mariadb.members, *rabbitmq.members))

@@ -3,10 +3,12 @@
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +23,17 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds for a process to stop in order; one that does not end must not hang a run.
 _STOP_SECONDS = 60.0
+
+
+def ends_with_this_process() -> list[str]:
+    """Return the words before a command by which it is killed with this process, also where nothing can be cleaned up.
+
+    They are none in another thread than the main one: the kernel means the thread that has started a command, and what
+    a passing thread starts would end with that thread.
+    """
+    if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
+        return ["setpriv", "--pdeathsig", "KILL", "--"]
+    return []
 
 
 class ProcessCloud:
@@ -80,7 +93,7 @@ class ProcessCloud:
         config_file = self._write_config(name, settings) if settings else self.config_file
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                self._command(*words, config_file=config_file),
+                [*ends_with_this_process(), *self._command(*words, config_file=config_file)],
                 cwd=self.folder,
                 env={**self._environment(), failpoints.VARIABLE: armed},
                 stdin=subprocess.DEVNULL,

@@ -10,10 +10,8 @@ import contextlib
 import getpass
 import pathlib
 import secrets
-import shutil
 import signal
 import socket
-import threading
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
@@ -22,6 +20,8 @@ import pymysql
 from pifpaf import drivers
 from pifpaf.drivers.mysql import MySQLDriver
 from pifpaf.drivers.rabbitmq import RabbitMQDriver
+
+from harness.processes import ends_with_this_process
 
 USER = "moorage"
 STOP_SECONDS = 60  # a clean stop takes one or two; this is for a machine that is busy with something else
@@ -142,13 +142,11 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
             finish(process, how)
 
     def _run(self, *command: str, wait_for_line: str | None = None) -> psutil.Popen:
-        # A child of the main thread dies with this process, also where there is no time to clean up. (The kernel means
-        # the thread that started it; what a passing thread starts would go with that thread, so it has no such net.)
-        net = []
-        if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
-            net = ["setpriv", "--pdeathsig", "KILL", "--"]
         process, _ = self._exec(
-            [*net, *command], path=[*self.places, *PLACES], env=self.env, wait_for_line=wait_for_line
+            [*ends_with_this_process(), *command],
+            path=[*self.places, *PLACES],
+            env=self.env,
+            wait_for_line=wait_for_line,
         )
         return process
 

@@ -8,7 +8,15 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import OnServers, count, private_rabbitmq, rate, require_broker, servers_argument
+from harness.arguments import (
+    OnServers,
+    count,
+    private_rabbitmq,
+    rate,
+    require_broker,
+    servers_argument,
+    unwound_by_sigterm,
+)
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
@@ -207,7 +215,7 @@ class BenchEcho(Configured, ShowOne):
         processes = min(arguments.processes, arguments.clients)
         load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
         request = Request(arguments.per_request, arguments.alternates)
-        with _broker(arguments) as (url, pids), progress("deciding a request") as say:
+        with unwound_by_sigterm(), _broker(arguments) as (url, pids), progress("deciding a request") as say:
             payload, reply = select.payloads(request)
             say(f"measuring for {arguments.seconds:g} s")
             measured = echo.echo(url, payload, reply, load, pids)

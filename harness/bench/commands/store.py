@@ -10,7 +10,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import Servers, count, private_mariadb, servers_argument
+from harness.arguments import Servers, count, private_mariadb, servers_argument, unwound_by_sigterm
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
@@ -39,7 +39,7 @@ class BenchClaims(Configured, ShowOne):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
-        with _database(arguments) as servers, progress("storing hosts") as say:
+        with unwound_by_sigterm(), _database(arguments) as servers, progress("storing hosts") as say:
             embedded = not (arguments.servers or arguments.database_url)
             processes = 0 if embedded else min(arguments.processes, arguments.clients)
             load = Load(clients=arguments.clients, processes=processes, seconds=arguments.seconds)
@@ -73,7 +73,7 @@ class BenchHttp(Configured, Lister):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
         columns = [field.name for field in fields(http.HttpResult)]
-        with _database(arguments) as servers:
+        with unwound_by_sigterm(), _database(arguments) as servers:
             measured = http.measure(
                 str(servers.database_url),
                 providers=arguments.providers,
