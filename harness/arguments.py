@@ -3,14 +3,12 @@
 import argparse
 import contextlib
 import importlib
-import signal
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.termination import unwound_by_sigterm
 from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
 
@@ -130,28 +128,6 @@ def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
 
 def _programs(module: str) -> ModuleType:
     return extra(module, "--servers", "servers")
-
-
-@contextlib.contextmanager
-def unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does: what it has started is stopped, and what it has made is removed.
-
-    Without it only the private servers would end, and a database that was named would keep its tables.
-    """
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _unwind)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _unwind(number: int, _: FrameType | None) -> None:
-    # A second one must not disturb what the first has begun.
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def require_broker(transport_url: str) -> None:

@@ -3,16 +3,15 @@
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any, Self
 
 from harness.cloud import Settings, wait_until
+from harness.termination import ends_with_this_process
 from moorage import errors, failpoints
 from moorage.bus.bus import Bus, Client
 from moorage.cli import lists
@@ -23,17 +22,6 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds for a process to stop in order; one that does not end must not hang a run.
 _STOP_SECONDS = 60.0
-
-
-def ends_with_this_process() -> list[str]:
-    """Return the words before a command by which it is killed with this process, also where nothing can be cleaned up.
-
-    They are none in another thread than the main one: the kernel means the thread that has started a command, and what
-    a passing thread starts would end with that thread.
-    """
-    if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
-        return ["setpriv", "--pdeathsig", "KILL", "--"]
-    return []
 
 
 class ProcessCloud:

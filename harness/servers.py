@@ -21,7 +21,7 @@ from pifpaf import drivers
 from pifpaf.drivers.mysql import MySQLDriver
 from pifpaf.drivers.rabbitmq import RabbitMQDriver
 
-from harness.processes import ends_with_this_process
+from harness.termination import ends_with_this_process
 
 USER = "moorage"
 STOP_SECONDS = 60  # a clean stop takes one or two; this is for a machine that is busy with something else

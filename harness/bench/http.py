@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.termination import ends_with_this_process
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import ReportProviders
@@ -109,7 +110,8 @@ def _served(database_url: str, workers: int) -> Iterator[int]:
         port: int = listening.getsockname()[1]
     words = ["placement-api", "--host", _HOST, "--port", str(port), "--auth-strategy", "noauth2"]
     words += ["--database-url", database_url, "--workers", str(workers)]
-    server = subprocess.Popen([sys.executable, "-m", "moorage.cli.shell", *words], stderr=subprocess.DEVNULL)
+    command = [*ends_with_this_process(), sys.executable, "-m", "moorage.cli.shell", *words]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         _await(server, port)
         yield port

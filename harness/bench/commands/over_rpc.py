@@ -15,7 +15,6 @@ from harness.arguments import (
     rate,
     require_broker,
     servers_argument,
-    unwound_by_sigterm,
 )
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
@@ -24,6 +23,7 @@ from harness.bench.load import Load, Measured
 from harness.bench.requests import Request
 from harness.bench.store import host_settings
 from harness.cloud import CloudSpec, Settings
+from harness.termination import unwound_by_sigterm
 from moorage import errors
 from moorage.cli.command import Configured, argument, one_of, positive, shown
 from moorage.messages.wire import encode

@@ -10,10 +10,11 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from harness.arguments import Servers, count, private_mariadb, servers_argument, unwound_by_sigterm
+from harness.arguments import Servers, count, private_mariadb, servers_argument
 from harness.bench import claims, http
 from harness.bench.commands.basis import LOAD, PER_REQUEST, progress
 from harness.bench.load import Load
+from harness.termination import unwound_by_sigterm
 from moorage.cli.command import Argument, Configured, argument, one_of, shown
 
 
