@@ -19,6 +19,7 @@ from prometheus_client import multiprocess
 
 from moorage import errors, logs, metrics, tracing
 from moorage.cli.command import Configured, argument
+from moorage.service.process import collect_garbage_seldom
 from placement_store.http import wsgi
 
 if TYPE_CHECKING:
@@ -144,5 +145,5 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         # Modules loaded by now stay: the garbage collector need not scan them again during requests, which would be a
         # third of the cost of a response of a thousand candidates.
         gc.collect()
-        gc.freeze()
+        collect_garbage_seldom()
         return made
