@@ -8,14 +8,7 @@ from typing import Any
 
 from cliff.show import ShowOne
 
-from harness.arguments import (
-    OnServers,
-    count,
-    private_rabbitmq,
-    rate,
-    require_broker,
-    servers_argument,
-)
+from harness.arguments import OnServers, count, private_rabbitmq, rate, require_broker, servers_argument
 from harness.bench import build, echo, idle, select
 from harness.bench.cloud import BenchCloud, is_embedded, running
 from harness.bench.commands.basis import ALTERNATES, LOAD, PER_REQUEST, SHAPE, progress, shape_of
