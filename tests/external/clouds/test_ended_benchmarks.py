@@ -1,6 +1,5 @@
 """A benchmark that is ended on its way leaves no process and no table behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ def benchmark(transport_url: str, database_url: str) -> Iterator[tuple[psutil.Pr
     """Run a benchmark, and yield it with its services, once they are up."""
     words = ["--transport-url", transport_url, "--database-url", database_url, "--hosts", "4", "--seconds", "600"]
     command = [sys.executable, "-m", "moorage.cli.shell", "bench", "select", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as begun:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:
         process = psutil.Process(begun.pid)
         services: list[psutil.Process] = []
         try:

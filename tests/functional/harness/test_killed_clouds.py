@@ -1,6 +1,5 @@
 """The processes of a cloud end with the one that has started them, also where it is killed."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ with ProcessCloud("rabbit://127.0.0.1:1/", f"sqlite:///{sys.argv[1]}/none/none.s
 """
 
 
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="what lets a process end with its parent is not installed")
 def test_the_services_of_a_process_that_is_killed_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # what a killed process leaves there
     words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
@@ -31,4 +29,8 @@ def test_the_services_of_a_process_that_is_killed_end_with_it(tmp_path: Path, mo
         scheduler = psutil.Process(int(parent.stdout.readline()))
         assert scheduler.is_running()
         parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: not scheduler.is_running(), "the scheduler to end", 20.0)
+    try:
+        wait_until(lambda: not scheduler.is_running(), "the scheduler to end", 20.0)
+    finally:
+        if scheduler.is_running():
+            scheduler.kill()
