@@ -6,6 +6,7 @@ they arrive; a thread of the pool gets a request when all of it has arrived, and
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -69,7 +70,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     _servers: "Sequence[_ListeningServer]" = ()
 
     def run(self) -> None:
-        """Serve until gunicorn stops the worker; then answer the requests that have begun to arrive."""
+        """Serve until gunicorn stops the worker or is no more; then answer the requests that have begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         api = self.app.options
         adjustments, channels = _adjustments(api), dict[int, Any]()
@@ -83,7 +84,8 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             )
             for listener in self.sockets
         ]
-        while self.alive:
+        # Without the first process nothing would ever stop this one, and it would keep the port from the next server.
+        while self.alive and os.getppid() == self.ppid:
             self._turn(channels, 1.0)
         for server in servers:
             server.stop_listening()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import falcon.testing
+import psutil
 import pytest
 import webob
 from oslo_context.context import get_current
@@ -278,6 +279,22 @@ def test_the_second_signal_ends_a_server_whatever_is_under_way(server: Api, tmp_
         _signal(tmp_path / "log", signal.SIGTERM)
         wait_until(lambda: not _runs(tmp_path / "log"), "the server has ended", 5.0)
         assert connection.recv(1) == b""
+
+
+def test_the_workers_of_a_server_that_is_killed_answer_what_is_under_way_and_end(server: Api, tmp_path: Path) -> None:
+    workers = psutil.Process(_process(tmp_path / "log")).children()
+    assert len(workers) >= 2
+    try:
+        with half_a_request(server) as (connection, rest):
+            _signal(tmp_path / "log", signal.SIGKILL)
+            connection.sendall(rest)
+            answer = connection.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 201 Created"), answer
+        wait_until(lambda: not any(worker.is_running() for worker in workers), "the workers to end", 20.0)
+    finally:
+        for worker in workers:
+            if worker.is_running():
+                worker.kill()
 
 
 def test_a_server_that_is_told_to_reload_goes_on(server: Api, tmp_path: Path) -> None:
