@@ -1,5 +1,6 @@
 """Compute the inventories after move instructions: what leaves, what stays, what arrives."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,6 +133,9 @@ def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
         raise _invalid(pair, "more is reserved than there is")
     if max(inventory.min_unit, inventory.step_size) > inventory.max_unit:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
+    # MariaDB and MySQL fail every statement that computes such a capacity, also those of other hosts.
+    if not math.isfinite(inventory.capacity):
+        raise _invalid(pair, "allocation_ratio is too large")
 
 
 def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:

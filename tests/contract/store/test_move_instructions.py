@@ -356,10 +356,11 @@ def test_a_reservation_is_never_lost_silently(store: Store, reshaping: Reshaping
         ({"reserved": 5}, "more is reserved than there is"),
         ({"min_unit": 5}, "no amount keeps"),
         ({"step_size": 3, "max_unit": 2}, "no amount keeps"),
+        ({"allocation_ratio": 1e308}, "allocation_ratio is too large"),
     ],
 )
 def test_an_inventory_that_cannot_be_is_refused_by_name(
-    store: Store, reshaping: Reshaping, node: str, fields: dict[str, int], reason: str
+    store: Store, reshaping: Reshaping, node: str, fields: dict[str, float], reason: str
 ) -> None:
     uuid = ids.fresh()
     with pytest.raises(errors.InvalidInventory, match=reason) as caught:
