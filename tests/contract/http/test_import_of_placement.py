@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, exc, make_url
 from support.databases import migrated
 from support.http.differential.servers import Server, published
 from support.http.placement_database import PlacementDatabase
 
+from moorage import failpoints
 from moorage.cli.shell import main
 from moorage.config import options
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.application import application
 from placement_store.importing import source, store
+from placement_store.importing.content import differences
 from placement_store.schema import MAIN, METADATA
 
 #: Trees of five providers, and consumers; a million rows are imported by hand.
@@ -143,6 +145,21 @@ def test_a_dry_run_changes_nothing(placement: Server, target: Target, capsys: py
     assert imported(target, url_of(placement), "--dry-run") == 0
     assert {row["result"] for row in json.loads(capsys.readouterr().out)} == {"to be imported"}
     assert target.rows() == before
+
+
+def test_an_import_whose_commit_is_not_answered_is_done_once_and_no_error(placement: Server, target: Target) -> None:
+    wanted, passed = source.read(make_url(url_of(placement))), list[str]()
+
+    def lose_the_first_answer(name: str) -> None:
+        passed.append(name)
+        if passed.count("committed") == 1 == passed.count(name):
+            raise exc.OperationalError("COMMIT", None, Exception("lost"), connection_invalidated=True)
+
+    with failpoints.observed(lose_the_first_answer):
+        target.database.write(lambda connection: store.write(connection, wanted))
+
+    assert passed.count("committed") == 2
+    assert differences(wanted, target.content()) == []
 
 
 def test_a_scheduler_is_told_of_all_imported_providers(placement: Server, target: Target) -> None:
