@@ -109,6 +109,13 @@ class Reconciler:
             # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
             metrics.RECONCILER_ACTIONS.labels(_SETTLED).inc()
+        except errors.StoreUnavailable:
+            raise
+        except Exception as fault:
+            LOG.exception("Claim %s of consumer %s cannot be released", claim.claim_id, claim.consumer_uuid)
+            # Noted: a claim that has never been examined comes first in each round, and this one would end them all.
+            why = fault if isinstance(fault, errors.MoorageError) else type(fault).__name__
+            self._note(claim, KEPT, f"its owner does not want it, but it cannot be released: {why}")
         else:
             metrics.RECONCILER_ACTIONS.labels(RELEASED).inc()
             LOG.warning(

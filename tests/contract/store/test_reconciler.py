@@ -189,6 +189,27 @@ def test_a_claim_replaced_while_its_owner_is_asked_is_left_alone(
     assert store.held(uuid) == {host: {"VCPU": 1}}
 
 
+def test_a_claim_that_cannot_be_released_keeps_no_other_from_being_released(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    stuck, first = old_claim(store, host)
+    unwanted, second = old_claim(store, store.provider(**SMALL))
+    owner.disowned = {first, second}
+    # Somebody has written to the tables by hand: less is used there than the claim would give back.
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql(
+            "UPDATE inventories SET used = 0 WHERE resource_provider_id ="
+            f" (SELECT id FROM resource_providers WHERE uuid = '{host}')"
+        )
+
+    reconciler.round()
+
+    assert (store.held(stuck), store.held(unwanted)) == ({host: SMALL}, {})
+    outcome, reason = found(store)[first]
+    assert outcome == "kept"
+    assert reason.startswith("its owner does not want it, but it cannot be released: ")
+
+
 def test_two_reconcilers_share_the_questions_and_release_once(
     store: Store, host: str, owner: FakeOwner, conf: cfg.ConfigOpts, bus: Bus, reconciler: Reconciler
 ) -> None:
