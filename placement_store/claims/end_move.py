@@ -89,7 +89,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     residue_uuid = None if ending.residue is None else ending.residue.uuid
     if not ending.migration.for_good:
         # The migration stays as the residue on the source. Only now, after the write: see `require_unreported`.
-        residues.require_unreported(connection, migration)
+        residues.require_unreported(connection, str(migration.accepted_by))
         residue_uuid = migration.uuid
     return MoveEnded(
         claim_id=ending.claim_id,

@@ -62,6 +62,10 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     for uuid in message.seen.keys() - holds.keys():
         changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
     allocations.write(connection, changes, names, roots=dict(keys.values()))
+    for hold in message.holds:
+        if hold.claim_id is None:
+            # Only now, after the write: see `require_unreported`.
+            residues.require_unreported(connection, str(hold.accepted_by))
     _stamp_accepted(connection, sorted(holds))
     released = _net_release(changes)
     return Healed(

@@ -108,8 +108,8 @@ def residue_of_migration(
     return ConsumerChange(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
 
 
-def require_unreported(connection: Connection, migration: Holding) -> None:
-    """Verify, after a migration became a residue, that its guest is not being reported gone concurrently.
+def require_unreported(connection: Connection, attempt_id: str) -> None:
+    """Verify, after a residue under a uuid of its own was written, that its guest is not being reported gone.
 
     The report writes the attempt's tombstone first and then looks for residues of it with a lock
     (:func:`require_none_of`). Each of the two transactions waits for the other's write, so one of them sees the other,
@@ -118,7 +118,7 @@ def require_unreported(connection: Connection, migration: Holding) -> None:
     :raises StaleRead: the guest is gone; a new transaction leaves no residue.
     """
     # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
-    query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == migration.accepted_by)
+    query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == attempt_id)
     if connection.execute(query.with_for_update(read=True)).first() is not None:
         raise StaleRead
 

@@ -1,14 +1,16 @@
 """Consumers are set to what their owner has on record: under the recorded claim, and only where it fits."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, update
-from support.placement_store.builders import Amounts, Store
+from support.placement_store.builders import Amounts, CallBetween, Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
 from moorage import errors, ids
+from moorage.db.database import Database
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
@@ -251,6 +253,39 @@ def test_a_residue_is_rebuilt_without_a_claim_until_its_attempt_is_gone(store: S
     assert store.used(source) == FREE
     with pytest.raises(errors.ConsumerDeleted):
         heal(hold(ids.fresh(), None, {source: SMALL}, attempt, consumer_type="RESIDUE", owner=None))
+
+
+@pytest.mark.backends("mariadb")
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_heal_beside_which_an_attempt_is_reported_gone_leaves_no_residue_of_it(
+    store: Store, request: pytest.FixtureRequest, is_lost: bool
+) -> None:
+    database = Database(store.database.url.render_as_string(hide_password=False), "main")
+    request.addfinalizer(database.close)
+    other = Store(database)
+
+    def interrupted(after: int) -> list[str]:
+        source = store.provider(**SMALL)
+        moving = Moving(store, {source: SMALL}).build()
+        moving.begin({store.provider(**SMALL): SMALL})
+        if is_lost:
+            lose(store, moving.migration)
+        residue = hold(moving.migration, None, {source: SMALL}, moving.attempt, consumer_type="RESIDUE", owner=None)
+        message = heal_message(residue, seen=seen(store, moving.migration))
+        with CallBetween(store.database, after, lambda: other.delete(moving.attempt, for_good=True)) as between:
+            if not after:
+                store.dispatcher.call(message)
+                return between.statements
+            with pytest.raises(errors.ConsumerDeleted):
+                store.dispatcher.call(message)
+        # A migration that was there, and has become no residue, is one of a move under way.
+        assert moving.migrations == ({} if is_lost else moving.held)
+        return between.statements
+
+    reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
+    assert len(reads) > 3
+    for after in range(1, len(reads) + 1):
+        interrupted(after)
 
 
 def test_what_is_on_no_record_is_released_and_buried_where_it_is_to_be(
