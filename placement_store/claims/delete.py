@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 
 from sqlalchemy import Connection, select
 
@@ -195,7 +194,10 @@ def _foreign_allocations(
 
     :param claimed_with: by claim id, the amounts that were claimed with it.
     """
-    requests = {claim_id: _present(request, names, connection) for claim_id, request in claimed_with.items()}
+    requests = {
+        claim_id: released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
+        for claim_id, request in claimed_with.items()
+    }
     keys = providers.keys_found(connection, {uuid for amounts in requests.values() for uuid in amounts})
     going = ([] if instance is None else [instance]) + list(migrations)
     found = {one.uuid: _beyond(connection, one, requests, keys, names) for one in going}
@@ -207,17 +209,6 @@ def _foreign_allocations(
         parts = move_split.split_move(connection, instance, moved, held, claimed, places, names)
         # Overwrites the entries made above, which take the two apart.
         found |= {instance.uuid: parts.foreign_on_instance, moved.uuid: parts.foreign_on_migration}
-    return found
-
-
-def _present(request: AllocationRequest, names: ResourceClassNames, connection: Connection) -> Amounts:
-    """Return the amounts of a claim without classes that have been deleted since: nothing is allocated of them."""
-    found: dict[str, dict[str, int]] = {}
-    for uuid, resources in move_split.amounts_of(request).items():
-        for name, amount in resources.items():
-            with suppress(errors.ResourceClassNotFound):
-                names.id_of(name, connection)
-                found.setdefault(uuid, {})[name] = amount
     return found
 
 

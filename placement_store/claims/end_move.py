@@ -74,8 +74,11 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         )
     # Confirming releases the source, which the migration holds; reverting releases the destination.
     claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
-    held, claimed = move_split.amounts_of(message.held), move_split.amounts_of(message.claimed)
-    keys = providers.keys_found(connection, {*held, *claimed})
+    held, claimed = (
+        released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
+        for request in (message.held, message.claimed)
+    )
+    keys = providers.keys_found(connection, {*message.held.allocations, *message.claimed.allocations})
     places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
     # Which part of the allocations is of the source, which of the destination, and which is foreign.
     parts = move_split.split_move(connection, instance, migration, held, claimed, places, names)

@@ -6,9 +6,11 @@ In the tree of the host a reshape may have moved them to another provider since.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from sqlalchemy import Connection, select
 
+from moorage import errors
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers.rows import ProviderKey
@@ -25,6 +27,17 @@ def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
         resource_providers.c.id.in_({provider_id for provider_id, _ in holding.rows}),
     )
     return set(connection.scalars(query))
+
+
+def of_known_classes(amounts: Amounts, connection: Connection, names: ResourceClassNames) -> Amounts:
+    """Return amounts without those of classes that have been deleted since: nothing is allocated of them."""
+    found: dict[str, dict[str, int]] = {}
+    for uuid, resources in amounts.items():
+        for name, amount in resources.items():
+            with suppress(errors.ResourceClassNotFound):
+                names.id_of(name, connection)
+                found.setdefault(uuid, {})[name] = amount
+    return found
 
 
 def locate(

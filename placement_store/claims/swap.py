@@ -124,7 +124,7 @@ def _next_host(
 ) -> _SwapResult:
     """Return the result of a swap for a consumer that is not being moved."""
     holding = found[message.consumer_uuid]
-    released = move_split.amounts_of(message.released)
+    released = released_amounts.of_known_classes(move_split.amounts_of(message.released), connection, names)
     in_tree = released_amounts.providers_on_host(connection, holding)
     left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
@@ -155,7 +155,10 @@ def _next_destination(
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")
     instance = found[message.consumer_uuid]
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
-    held, released = move_split.amounts_of(message.held), move_split.amounts_of(message.released)
+    held, released = (
+        released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
+        for request in (message.held, message.released)
+    )
     root_id = keys[message.root_provider_uuid].root_id
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
     after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, move_split.amounts_of(message.claimed))

@@ -2,8 +2,10 @@
 
 import pytest
 from support.placement_store.builders import Store, at_once
+from support.placement_store.move_builders import Moving
 
 from moorage import errors, ids
+from moorage.messages import DeleteInventory, DeleteResourceClass
 from placement_store.allocations import class_renaming, consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.write import ConsumerChange
@@ -84,3 +86,55 @@ def test_a_class_that_is_given_out_while_it_is_renamed_is_never_left_behind(stor
     # It was given out before, or after and refused, unless the old name was created anew for it.
     assert set(store.used(second)) in ({NEW}, {OLD}, set())
     assert store.is_sound()
+
+
+@pytest.mark.parametrize("gone_by", ["renaming", "deletion"])
+@pytest.mark.parametrize("step", ["begin", "swap", "confirm", "revert", "swap of no move"])
+def test_a_release_that_names_a_class_that_is_gone_is_carried_out_all_the_same(
+    store: Store, gone_by: str, step: str
+) -> None:
+    source, first, second = (store.provider(VCPU=2, **{OLD: 1}) for _ in range(3))
+    moving = Moving(store, {source: {"VCPU": 2, OLD: 1}}).build()
+    if step in ("swap", "confirm", "revert"):
+        moving.begin({first: {"VCPU": 2, OLD: 1}})
+    if gone_by == "renaming":
+        rename(store)
+    else:
+        for uuid in (moving.uuid, moving.migration):
+            without(store, uuid, OLD)
+        for provider in (source, first, second):
+            store.dispatcher.call(DeleteInventory(request_id=ids.fresh(), uuid=provider, resource_class=OLD))
+        store.dispatcher.call(DeleteResourceClass(request_id=ids.fresh(), name=OLD))
+    moving.generation = store.consumer(moving.uuid).generation
+    # As a process has them that was started since.
+    store.names.forget_numbers()
+
+    match step:
+        case "begin":
+            moving.begin({second: {"VCPU": 2}}, drop_extras=True)
+        case "swap":
+            moving.swap({second: {"VCPU": 2}}, guest_gone=True)
+        case "confirm":
+            moving.confirm()
+        case "revert":
+            moving.revert(guest_gone=True)
+        case _:
+            released = {source: {"VCPU": 2, OLD: 1}}
+            store.swap(moving.uuid, moving.source_claim, released, {second: {"VCPU": 2}}, guest_gone=True)
+
+    place = {"confirm": first, "revert": source}.get(step, second)
+    assert {uuid: amounts["VCPU"] for uuid, amounts in moving.amounts.items()} == {place: 2}
+    assert store.is_sound()
+
+
+def without(store: Store, uuid: str, name: str) -> None:
+    """Take what a consumer holds of a class away from it, if it is there."""
+    try:
+        consumer = store.consumer(uuid)
+    except errors.ConsumerNotFound:
+        return
+    amounts = {
+        provider: {other: amount for other, amount in part.resources.items() if other != name}
+        for provider, part in consumer.allocations.items()
+    }
+    store.put(uuid, amounts, consumer.generation)

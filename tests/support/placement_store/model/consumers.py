@@ -145,10 +145,9 @@ def bind(model: Model, claims: Iterable[NewClaim]) -> None:
 def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     """Release what a claim holds on its host and claim the next one."""
     holder = swappable(model, message)
-    requests = [message.released.allocations, message.claimed.allocations]
-    released, claimed = (flat(request) for request in requests)
+    released, claimed = present(model, message.released), flat(message.claimed.allocations)
     faults = absent(model, [message.claimed.allocations])
-    faults += [*model.missing([message.root_provider_uuid]), *model.unknown(name for _, name in released)]
+    faults += model.missing([message.root_provider_uuid])
     kept, lost = _kept(model, holder, released, claimed, _root_of(model, message.root_provider_uuid))
     columns = {
         **UNCLAIMED,

@@ -45,10 +45,10 @@ class Side:
 def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     """Give an instance's source to its migration, and claim a destination for it."""
     new, move = message.new, message.move
-    uuid, held = new.consumer_uuid, flat(move.held.allocations)
+    uuid, held = new.consumer_uuid, consumers.present(model, move.held)
     request = {at: ProviderAmounts(resources=dict(resources)) for at, resources in new.allocations.items()}
     faults = [*_immovable(model, new, move), *consumers.absent(model, [request])]
-    faults += [*model.missing([new.root_provider_uuid]), *model.unknown(name for _, name in held)]
+    faults += model.missing([new.root_provider_uuid])
     holder = model.holders.get(uuid)
     if holder is None or new.root_provider_uuid not in model.providers:
         raise Refused([*faults, *_moved(model, [move.held.allocations])])
@@ -114,10 +114,10 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     holder = consumers.swappable(model, message)
     if message.migration_uuid is None or message.held is None:
         raise Refused([errors.InvalidRequest(path="$.held", reason="the two go together")])
-    released, claimed, held = (flat(one.allocations) for one in (message.released, message.claimed, message.held))
+    released, held = (consumers.present(model, one) for one in (message.released, message.held))
+    claimed = flat(message.claimed.allocations)
     faults = consumers.absent(model, [message.claimed.allocations])
     faults += model.missing([message.root_provider_uuid])
-    faults += model.unknown(name for amounts in (released, held) for _, name in amounts)
     requests = [message.released.allocations, message.claimed.allocations, message.held.allocations]
     migration, wrong = _migration(model, uuid, message.migration_uuid)
     faults += wrong
@@ -164,9 +164,8 @@ def end(message: EndMove, model: Model, _found: Any) -> MoveEnded:
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
     if holder is None or holder.claim_id != message.claim_id:
         raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
-    held, claimed = flat(message.held.allocations), flat(message.claimed.allocations)
+    held, claimed = (consumers.present(model, one) for one in (message.held, message.claimed))
     migration, faults = _migration(model, uuid, message.migration_uuid)
-    faults += model.unknown(name for amounts in (held, claimed) for _, name in amounts)
     faults += _other_generation(model, uuid, message.consumer_generation)
     faults += _other_generation(model, message.migration_uuid, message.migration_generation)
     if migration is None or faults:
