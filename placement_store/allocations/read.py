@@ -11,6 +11,9 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
 from placement_store.schema import allocations, consumers, resource_providers
 
+#: The type shown for a consumer that was written before consumer types existed, whose stored one is null.
+UNKNOWN_TYPE = "UNKNOWN"
+
 _HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
 # One statement, which sees one moment: a consumer with the allocations of that generation.
 _SHOWN = (
@@ -69,7 +72,7 @@ def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> 
     consumer = Consumer(
         uuid=uuid,
         # Only a consumer written before consumer types existed has none; Placement calls it unknown.
-        consumer_type=row.consumer_type or "UNKNOWN",
+        consumer_type=row.consumer_type or UNKNOWN_TYPE,
         project_id=row.project_id,
         user_id=row.user_id,
         generation=row.generation,

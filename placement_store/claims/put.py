@@ -14,6 +14,7 @@ from moorage.model import ConsumerAllocations
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.read import UNKNOWN_TYPE
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames
@@ -62,7 +63,8 @@ class Put:
             described={
                 "project_id": wanted.project_id,
                 "user_id": wanted.user_id,
-                "consumer_type": wanted.consumer_type,
+                # Who writes what was read: it is still a consumer without a type, also for HTTP.
+                "consumer_type": None if wanted.consumer_type == UNKNOWN_TYPE else wanted.consumer_type,
                 "known_over_rpc": True,
             },
             isolated=wanted.isolated,

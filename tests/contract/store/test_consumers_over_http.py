@@ -92,6 +92,17 @@ def test_over_rpc_a_consumer_that_holds_nothing_is_there(store: Store, host: str
     assert store.put(uuid, {host: SMALL}, 2) == 3
 
 
+def test_a_consumer_without_a_type_that_rpc_writes_as_it_has_read_it_stays_without_one(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    put(store, uuid, {host: SMALL})
+    found = store.consumer(uuid)
+    assert found.consumer_type == "UNKNOWN"
+
+    store.put(uuid, {host: {"VCPU": 1}}, found.generation, consumer_type=found.consumer_type)
+
+    assert store.scalar(select(consumers.c.consumer_type).where(consumers.c.uuid == uuid)) is None
+
+
 @pytest.mark.parametrize("named", [None, ANY_GENERATION])
 def test_an_unknown_consumer_given_nothing_is_not_created(store: Store, host: str, named: Any) -> None:
     put(store, ids.fresh(), {}, named)
