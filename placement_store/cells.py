@@ -42,8 +42,10 @@ def create(
     def write(connection: Connection) -> None:
         # If the response to an earlier COMMIT was lost, this same row exists already.
         present = connection.execute(select(cells).where(cells.c.uuid == uuid)).one_or_none()
-        if present is not None and all(getattr(present, column) == value for column, value in row.items()):
-            return
+        if present is not None:
+            if all(getattr(present, column) == value for column, value in row.items()):
+                return
+            raise errors.AlreadyExists(kind="cell", name=uuid)
         try:
             bulk.insert(connection, cells, [row], stamps=["created_at"])
         except exc.IntegrityError as fault:

@@ -36,6 +36,15 @@ def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:
         store.database.read(lambda connection: cells.by_uuid(connection, ids.fresh()))
 
 
+def test_a_refused_cell_is_told_which_of_its_name_and_its_uuid_is_taken(store: Store) -> None:
+    uuid = ids.fresh()
+    cells.create(store.database, name="a", uuid=uuid)
+    for name, of, taken in (("a", ids.fresh(), "a"), ("b", uuid, uuid)):
+        with pytest.raises(errors.AlreadyExists) as caught:
+            cells.create(store.database, name=name, uuid=of)
+        assert caught.value.name == taken
+
+
 def test_one_cell_is_located_with_its_bus_and_its_records_are_named_only_to_whoever_needs_them(store: Store) -> None:
     uuid, url = ids.fresh(), "rabbit://user:password@127.0.0.1/cell"
     cells.create(store.database, name="a", uuid=uuid, transport_url=url, database_connection="sqlite:///x")
