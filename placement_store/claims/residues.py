@@ -41,6 +41,7 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     where the guest is known to be gone.
 
     :param kept: those of its allocations that the consumer keeps.
+    :raises InvalidState: its attempt has the uuid of the consumer, under which the residue would have to be written.
     """
     if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
         return None
@@ -52,6 +53,8 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     }
     if not leaving:
         return None
+    if holding.accepted_by == holding.uuid:
+        raise errors.InvalidState(reason=f"consumer {holding.uuid} leaves no residue: its attempt has its own uuid")
     return ConsumerChange(
         uuid=holding.accepted_by,
         before=None,

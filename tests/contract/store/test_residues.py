@@ -57,6 +57,24 @@ def test_an_accepted_claim_that_is_swapped_leaves_on_its_host_what_the_guest_may
     assert store.is_sound()
 
 
+@pytest.mark.backends("sqlite", "mariadb")
+def test_an_attempt_that_has_the_uuid_of_its_instance_can_leave_no_residue_and_is_told_so(
+    store: Store, host: str, after: str
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+    store.accept(uuid, claim_id, uuid)
+
+    for leave in (
+        lambda: store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True),
+        lambda: store.delete(uuid, claim_id=claim_id, for_good=True, leave_residue=True),
+    ):
+        with pytest.raises(errors.InvalidState, match="has its own uuid"):
+            leave()
+    assert store.held(uuid) == {host: SMALL}
+    assert store.delete(uuid, for_good=True, leave_residue=True, guests_gone=(uuid,)).residue_uuid is None
+
+
 def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
     store: Store, host: str, after: str, accepted: tuple[str, str, str]
 ) -> None:
