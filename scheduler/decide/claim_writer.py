@@ -54,6 +54,11 @@ class PlannedRequest:
         """True if its write consists of nothing but claims, and so may stand in one with those of other requests."""
         return self.message.move is None and not self.message.keep_held
 
+    @property
+    def only_adds(self) -> bool:
+        """True if its write changes nothing but what its claims add: that of an existing instance may release more."""
+        return self.only_claims and not self.message.consumer_generations
+
     @cached_property
     def keys(self) -> Mapping[str, ProviderKey] | None:
         """The keys of the providers by uuid, as the view has them; null if the claim is to read them.
@@ -93,7 +98,7 @@ class WrittenClaims(NamedTuple):
     answer: Selections
     #: Whether the request had been answered before, and this is the stored answer.
     replayed: bool
-    #: Stands for the transaction, which several requests may share; null if it has written more than the claims.
+    #: Stands for the transaction, which several requests may share; null if it may have written more than new claims.
     transaction: object
 
 
@@ -120,10 +125,12 @@ class ClaimWriter:
             )
         if not stored.replayed:
             metrics.CLAIMS.inc(len(planned.claims))
-        return WrittenClaims(stored.result, stored.replayed, object() if planned.only_claims else None)
+        return WrittenClaims(stored.result, stored.replayed, object() if planned.only_adds else None)
 
     def write_together(self, planned: Sequence[PlannedRequest]) -> object:
         """Claim what several requests have planned, all or nothing, in one transaction; return what stands for it.
+
+        That is null if the transaction may have written more than new claims.
 
         Each consists of nothing but claims, and no two of them name the same instance.
 
@@ -141,7 +148,8 @@ class ClaimWriter:
                 lambda script: claims.claim(script, made, self._names, known=keys),
             )
         metrics.CLAIMS.inc(len(made))
-        return object()
+        # Whatever one of them has released may be of a provider that another one has claimed of.
+        return object() if all(one.only_adds for one in planned) else None
 
     def _claim_alone(self, planned: PlannedRequest) -> Selections:
         """Claim the hosts of a plan that consists of nothing but claims; the whole transaction."""
