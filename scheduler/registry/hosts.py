@@ -1,6 +1,6 @@
 """The host registry: rows for the host view and for lists, the operator's changes, and the failure detection."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from moorage.messages import ListHosts, SetHost
 from moorage.model import ZONE_KEY, HostState
 from placement_store.allocations import placed
 from placement_store.db import bulk, change_feed
+from placement_store.db.retries import StaleRead
 from placement_store.providers import disabled_hosts
 from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
 
@@ -120,13 +121,15 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     :raises HostNotFound: no host has the name, or none in that cell.
     :raises InvalidRequest: hosts of several cells have the name and no cell is given, or a reason is given for a host
         that is not disabled.
-    :raises StaleRead: a provider of the host was created or deleted concurrently; a new transaction may succeed.
+    :raises StaleRead: a node or provider of the host was created or deleted concurrently; a new transaction may
+        succeed.
     """
     found = by_name(connection, message.service_host, message.cell_uuid)
-    changed = [after for host in found if (after := _wanted(message, host)) != host]
     # Lock order: providers before hosts, as in every write.
     nodes = [] if message.disabled is None else [host.compute_node_uuid for host in found]
     roots = disabled_hosts.lock(connection, nodes)
+    locked = _read_again_locked(connection, found)
+    changed = [after for host in locked if (after := _wanted(message, host)) != host]
     for host in changed:
         row_ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid))
         reason = None if host.disabled_reason is None else host.disabled_reason.encode()
@@ -135,6 +138,23 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     disabled_hosts.mark(connection, nodes, roots)
     # Read again: it may have been deleted concurrently.
     return by_name(connection, message.service_host, found[0].cell_uuid)[0]
+
+
+def _read_again_locked(connection: Connection, found: Sequence[HostState]) -> list[HostState]:
+    """Lock the nodes of a host, and return them as they are then: another operator may have changed them meanwhile.
+
+    :raises HostNotFound: the host was deleted concurrently.
+    :raises StaleRead: a node of it was created or deleted concurrently.
+    """
+    nodes = [host.compute_node_uuid for host in found]
+    ids = [row.id for row in bulk.select_in(connection, select(hosts.c.id), hosts.c.compute_node_uuid, nodes)]
+    # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
+    locked = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
+    list(bulk.select_in(connection, locked, hosts.c.id, sorted(ids)))
+    present = by_name(connection, found[0].service_host, found[0].cell_uuid)
+    if [host.compute_node_uuid for host in present] != nodes:
+        raise StaleRead
+    return present
 
 
 def _wanted(message: SetHost, host: HostState) -> HostState:

@@ -1,4 +1,4 @@
-"""Writers of aggregates, hosts and providers at the same moment: in the end every node is where its host is."""
+"""Writers of aggregates, hosts and providers at the same moment: nodes are where their hosts are, nothing is lost."""
 
 import random
 import time
@@ -20,6 +20,7 @@ from moorage.messages import (
     DeleteHost,
     DeleteResourceProvider,
     GetResourceProvider,
+    ListHosts,
     ReportHosts,
     SetAggregates,
     SetHost,
@@ -28,7 +29,7 @@ from placement_store.db.retries import retry_on_stale_read
 from placement_store.providers import aggregates as provider_aggregates
 from placement_store.providers import create as new_providers
 from placement_store.providers.create import NewProvider
-from scheduler.registry import reports
+from scheduler.registry import hosts, reports
 from scheduler.registry.aggregates import changes
 
 rig = rig_on_each_store
@@ -114,6 +115,22 @@ def _join(rig: Rig, connection: Connection, number: int) -> None:
     changes.add_host(connection, message)
 
 
+def _disable(rig: Rig, connection: Connection, number: int) -> None:
+    hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", disabled=True))
+
+
+def _force_down(rig: Rig, connection: Connection, number: int) -> None:
+    hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", forced_down=True))
+
+
+def _say_why(rig: Rig, connection: Connection, number: int) -> None:
+    hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", disabled_reason="disks"))
+
+
+def _enable(rig: Rig, connection: Connection, number: int) -> None:
+    hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", disabled=False))
+
+
 def _prepare(rig: Rig, writer: Writer, number: int) -> list[int]:
     """Make a host as a writer wants to find it; return the numbers of the nodes that it will have."""
     rig.add_hosts([number])
@@ -166,6 +183,31 @@ def test_nodes_are_in_the_aggregate_of_their_host_whoever_commits_last(mariadb_u
         assert inside == nodes, f"{first.__name__}, and then {second.__name__}"
     assert len(aggregates.get("one").hosts) == len(orders)
     assert aggregates.sync(dry_run=True) == []
+    rig.close()
+
+
+def test_what_two_operators_say_of_a_host_at_once_is_both_true(mariadb_url: str) -> None:
+    rig = Rig(mariadb_url)
+    rig.add_hosts([1, 2])
+
+    _begin_both(rig, _force_down, _disable, 1)
+    _begin_both(rig, _disable, _force_down, 2)
+
+    listed = rig.registry.list_hosts(ListHosts())
+    assert [(host.disabled, host.forced_down) for host in listed] == [(True, True)] * 2
+    rig.close()
+
+
+def test_a_reason_that_comes_while_a_host_is_enabled_is_refused(mariadb_url: str) -> None:
+    rig = Rig(mariadb_url)
+    rig.add_hosts([1])
+    rig.database.write(lambda connection: _disable(rig, connection, 1))
+
+    with pytest.raises(errors.InvalidRequest, match="only a disabled host"):
+        _begin_both(rig, _enable, _say_why, 1)
+
+    [host] = rig.registry.list_hosts(ListHosts())
+    assert (host.disabled, host.disabled_reason) == (False, None)
     rig.close()
 
 
