@@ -27,9 +27,11 @@ from scheduler.registry.hosts import update
 
 LOG = logging.getLogger(__name__)
 
+#: The condition again in the write: a later description may have been written since the numbers were read.
+_IS_NO_LATER = and_(hosts.c.id == bindparam("row_id"), hosts.c.description_number <= bindparam("new_number"))
 _WRITE_DESCRIPTION = (
     hosts.update()
-    .where(hosts.c.id == bindparam("row_id"))
+    .where(_IS_NO_LATER)
     .values(
         agent=bindparam("new_agent"),
         availability_zone=bindparam("new_zone"),
@@ -39,8 +41,8 @@ _WRITE_DESCRIPTION = (
         updated_at=now(),
     )
 )
-# UPDATE hosts SET description_number = ... WHERE id = ...
-_RENUMBER = hosts.update().where(hosts.c.id == bindparam("row_id")).values(description_number=bindparam("new_number"))
+# UPDATE hosts SET description_number = :new WHERE id = ... AND description_number <= :new
+_RENUMBER = hosts.update().where(_IS_NO_LATER).values(description_number=bindparam("new_number"))
 
 
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
@@ -172,8 +174,8 @@ def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _
 def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
     if not changed:
         return
-    # UPDATE hosts SET agent = ..., availability_zone = ..., attributes = ..., seq = seq + 1, updated_at = :now
-    #  WHERE id = ...
+    # UPDATE hosts SET agent = ..., availability_zone = ..., attributes = ..., description_number = :new, seq = seq + 1,
+    #  updated_at = :now WHERE id = ... AND description_number <= :new
     connection.execute(
         _WRITE_DESCRIPTION,
         [

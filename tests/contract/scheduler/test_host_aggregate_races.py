@@ -211,6 +211,28 @@ def test_a_reason_that_comes_while_a_host_is_enabled_is_refused(mariadb_url: str
     rig.close()
 
 
+def _described(number: int) -> Writer:
+    """The cell describes a host for the time of this number, in a zone that says so."""
+
+    def write(rig: Rig, connection: Connection, host: int) -> None:
+        new = report(host, availability_zone=f"zone{number}")
+        message = ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(new,), numbers=(number,))
+        reports.write(connection, message)
+
+    return write
+
+
+def test_a_description_that_is_written_after_its_successor_is_left_out(mariadb_url: str) -> None:
+    rig = Rig(mariadb_url)
+    rig.add_hosts([1])
+
+    _begin_both(rig, _described(6), _described(5), 1)
+
+    [host] = rig.registry.list_hosts(ListHosts())
+    assert host.availability_zone == "zone6"
+    rig.close()
+
+
 # --- All at once ----------------------------------------------------------------------------------------------------
 
 _MAY_BE_REFUSED = (
