@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -83,14 +82,14 @@ class _Job(Generic[T]):
         self.context: Context = copy_context()
         self.ended = threading.Event()
         self.call: _Call | None = None
-        self.thread_id = 0
-        self.abandoned: str | None = None
+        #: The thread that does the work, once it has begun.
+        self.thread = threading.current_thread()
         self.answer: T | None = None
         self.fault: BaseException | None = None
 
     def run(self) -> None:
         """Do the work, and keep its result or its exception."""
-        self.thread_id = threading.get_ident()
+        self.thread = threading.current_thread()
         _LOCAL.job = self
         try:
             self.answer = self.context.run(self.work)
@@ -127,7 +126,8 @@ class PluginWatchdog:
         self._on_timeout = on_timeout
         self._clock = clock
         self._lock = threading.Lock()
-        self._hanging: Counter[str] = Counter()
+        #: The threads whose decisions were abandoned, by plug-in; one that has ended hangs no more.
+        self._hanging: dict[str, list[threading.Thread]] = {}
         self._longest: dict[str, float] = {}
         self._idle: list[SimpleQueue[_Job[Any] | None]] = []
         self._threads: list[threading.Thread] = []
@@ -175,7 +175,7 @@ class PluginWatchdog:
         :param plugin: its name, as ``filter rack``.
         :raises SlowPlugin: the plug-in hangs in too many threads already, or is to be skipped.
         """
-        if self._hanging[plugin] >= _MAX_HANGING or plugin in _SKIPPED.get():
+        if len(self._hanging_in(plugin)) >= _MAX_HANGING or plugin in _SKIPPED.get():
             raise self._slow(plugin)
         job = _LOCAL.job
         began = self._clock()
@@ -215,12 +215,15 @@ class PluginWatchdog:
         """End the idle threads; those that hang end with the process."""
         with self._lock:
             idle, self._idle = self._idle, []
-            threads, hanging = self._threads, +self._hanging
+            threads, hanging = self._threads, any(map(self._hanging_in, self._hanging))
         for inbox in idle:
             inbox.put(None)
         if not hanging:
             for thread in threads:
                 thread.join(_STOP_SECONDS)
+
+    def _hanging_in(self, plugin: str) -> list[threading.Thread]:
+        return [thread for thread in self._hanging.get(plugin, ()) if thread.is_alive()]
 
     def _left(self, call: _Call | None) -> float:
         """Return the seconds that a call has left; the whole limit without a call, or while its clock is stopped."""
@@ -239,15 +242,17 @@ class PluginWatchdog:
 
     def _abandon(self, job: _Job[Any], plugin: str) -> None:
         with self._lock:
-            self._hanging[plugin] += 1
+            self._hanging[plugin] = [*self._hanging_in(plugin), job.thread]
             self._longest[plugin] = max(self._seconds, self._longest.get(plugin, 0.0))
-        frame = current_frames().get(job.thread_id)
+        thread_id = job.thread.ident or 0
+        frame = current_frames().get(thread_id)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         LOG.error("The %s has not answered within %s s, and is at\n%s", plugin, self._seconds, stack.rstrip())
         self._on_timeout(plugin)
-        job.abandoned = plugin
-        # The only way to interrupt another thread: the exception is raised at its next bytecode.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(job.thread_id), ctypes.py_object(_Abandoned))
+        # The plug-in may have returned meanwhile, and another thread may have the number of the one that has ended.
+        if job.thread.is_alive():
+            # The only way to interrupt another thread: the exception is raised at its next bytecode.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Abandoned))
 
     def _new_thread(self) -> "SimpleQueue[_Job[Any] | None]":
         inbox: SimpleQueue[_Job[Any] | None] = SimpleQueue()
@@ -259,7 +264,6 @@ class PluginWatchdog:
 
     def _work(self, inbox: "SimpleQueue[_Job[Any] | None]") -> None:
         """Run decisions from the inbox until it gets None; end after a decision that was abandoned."""
-        job: _Job[Any] | None = None
         try:
             while (job := inbox.get()) is not None:
                 job.run()
@@ -271,7 +275,3 @@ class PluginWatchdog:
         except _Abandoned:
             # The exception came only after the plug-in had returned.
             return
-        finally:
-            if job is not None and job.abandoned is not None:
-                with self._lock:
-                    self._hanging[job.abandoned] -= 1
