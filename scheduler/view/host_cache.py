@@ -266,7 +266,10 @@ class HostCache:
             return
         self._copy_shared_rows()
         self._names = None
-        del self._row_of_node[self._hosts[row].compute_node_uuid]
+        node = self._hosts[row].compute_node_uuid
+        # A host that was deleted and registered again has a new id with the same node: leave that one alone.
+        if self._row_of_node.get(node) == row:
+            del self._row_of_node[node]
         end = len(self._hosts) - 1
         self._changed_rows.discard(end)
         # Free the slots of the last row before it is cut off.

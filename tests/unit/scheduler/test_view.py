@@ -139,6 +139,22 @@ def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
 
 
+def test_a_host_that_was_registered_anew_stays_when_the_feed_tells_late_that_the_former_one_is_gone() -> None:
+    former = host_row(1)
+    anew = host_row(2, service_host=former.service_host, compute_node_uuid=former.compute_node_uuid)
+    shown = host_cache([former], [provider(former)])
+    shown.update(hosts=[anew, host_row(3)])
+
+    shown.update(gone_hosts=[1])
+
+    shown.update(providers=[provider(former, seq=1, VCPU=inventory(4), CUSTOM_NEW=inventory(7))], instances={1: 5})
+    seen = shown.snapshot()
+    row = [host.id for host in seen.hosts].index(2)
+    assert (seen.capacity("CUSTOM_NEW")[row], seen.instances[row]) == (7, 5)
+    shown.update(gone_hosts=[2])
+    assert [host.id for host in shown.snapshot().hosts] == [3]
+
+
 def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_letter_by_letter() -> None:
     hosts = [host_row(1, service_host="Straße", nodename="A"), host_row(2, cell_uuid=CELLS[1], availability_zone="B")]
     shown = host_cache(hosts)
