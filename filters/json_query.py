@@ -4,6 +4,7 @@ For instance ``["and", [">=", "$free_ram_mb", 4096], ["in", "$rack", "a1", "a2"]
 any host is filtered: an invalid part is refused with its path.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
@@ -14,7 +15,7 @@ import numpy as np
 
 from moorage import errors
 from moorage.model import DISK_GB, MEMORY_MB, VCPU, RequestSpec
-from moorage.plugin import Amount, Answer, ConditionsFilter, Host, HostView, any_of
+from moorage.plugin import Amount, Answer, ConditionsFilter, Host, HostView, any_of, measured
 from moorage.plugin.hints import path_of
 
 _HINT = "query"
@@ -124,6 +125,9 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
     for place, value in enumerate(values, 2 if named == [0] else 1):
         if _kind(value) is not float:
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers")
+        # JSON has longer ones, which cannot be compared with the numbers of all hosts at once.
+        if math.isnan(measured(value)):
+            raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers of at most 308 digits")
     amount = _AMOUNTS[known]
     return lambda asked: join(map(partial(compare, amount(asked)), values))
 

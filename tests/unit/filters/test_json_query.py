@@ -119,6 +119,7 @@ def test_without_a_query_all_hosts_pass() -> None:
         ('["<", "$free_ram_mb", "much"]', "[2]", "$free_ram_mb is compared with numbers"),
         ('["<", true, "$free_ram_mb"]', "[1]", "$free_ram_mb is compared with numbers"),
         ('["in", "$num_instances", 1, "2"]', "[3]", "$num_instances is compared with numbers"),
+        (f'["<", "$free_ram_mb", 1{"0" * 400}]', "[2]", "$free_ram_mb is compared with numbers of at most 308 digits"),
         (json.dumps(["=", "$a", 1]).join(['["not", ' * 40, "]" * 40]), "[1]" * 32, "it is more than 32 levels deep"),
     ],
 )
