@@ -66,7 +66,10 @@ class SearchBudget:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the processor time of this thread until exit."""
+        """Count the processor time of this thread until exit, once where it is counted already."""
+        if self._since is not None:
+            yield
+            return
         with nullcontext() if self._within is None else self._within.running():
             self._since = self._clock()
             try:

@@ -5,18 +5,19 @@ Nothing is claimed here. A plan may be refused by the store, and is then made ag
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import structs
 
+from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, WhatIf
 from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
 from scheduler.decide.evaluation import Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
-from scheduler.decide.explain.how_many_more import InstanceCounter
+from scheduler.decide.explain.how_many_more import InstanceCounter, filled_up
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import NO_CANDIDATE, CandidateFilters, HostCandidates, RefusedClaims
 from scheduler.decide.ranking import SeededTies, pick, seed_of
@@ -30,6 +31,10 @@ CANDIDATES = "candidates"
 #: affinity group.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
+
+#: What is searched for them, and the advice where that takes too long.
+_HOME = "a host for all members of the server group together"
+_FEWER = "ask for fewer of them at once, or for one of them first"
 
 #: The best hosts that are sorted at a time for the instances of one request. Arbitrary.
 _SORTED = 64
@@ -115,6 +120,8 @@ class Planner:
         :param named: hosts that an explanation describes by name.
         :param evaluations: those of the requests that are planned together with this one.
         :raises BrokenPlugin: a filter or weigher is broken.
+        :raises SearchBoundReached: a search was not finished: for candidates, or for a host that all of an affinity
+            group's members go to.
         """
         task = _PlanInput(snapshot, message, refused_claims, context, named, evaluations)
         before = _leaving(snapshot, context)
@@ -123,16 +130,34 @@ class Planner:
         # The first members of an affinity group all go where the first of them goes. The best host for one may have no
         # room for all, and then another host may have it: each host that fails is left out, and all is planned again.
         entering = _entering(snapshot, before) & _has_room_for_all(snapshot, message)
-        first: NoHost | None = None
-        while True:
-            outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
-            if isinstance(outcome, DestinationPlan):
-                return outcome
-            # The first failure explains most: it is the one with all hosts in.
-            first = first or outcome
-            if outcome.first_chosen is None:
-                return first
-            entering = without(entering, [outcome.first_chosen])
+        # The first failure explains most: it is the one with all hosts in.
+        first = outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
+        if isinstance(outcome, DestinationPlan) or outcome.first_chosen is None:
+            return outcome
+        # Of many other hosts the filters say at once that they cannot take all either.
+        entering = entering & self._may_take_all(task)
+        tries = 1
+        try:
+            # The time of these plans counts, and not only that of their searches for candidates.
+            with refused_claims.budget.running():
+                while isinstance(outcome, NoHost):
+                    if outcome.first_chosen is None:
+                        return first
+                    refused_claims.budget.take_step()
+                    entering = without(entering, [outcome.first_chosen])
+                    outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
+                    tries += 1
+        except errors.SearchBoundReached as fault:
+            raise errors.SearchBoundReached(what=_HOME, steps=tries, narrow=_FEWER) from fault
+        return outcome
+
+    def _may_take_all(self, task: "_PlanInput") -> BoolArray:
+        """Return which hosts pass the filters with all instances of a request but one on them."""
+        request, others = task.message.request_spec, len(task.message.instance_uuids) - 1
+        view, _ = task.views(())
+        filled = filled_up(view, request.resource_request.totals(), np.full(len(view), others))
+        filled = replace(filled, io_op_counts=filled.io_op_counts + others)
+        return self._funnel.filter(filled, request, _all(view)).left
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, WhatIf
+from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, Resources, WhatIf
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
@@ -148,17 +148,7 @@ class InstanceCounter:
 
     def _passes(self, there: IntArray) -> BoolArray:
         """Return which hosts pass the filters with so many more servers of this request on each, and none elsewhere."""
-        view = self._view
-        classes = dict(view.classes)
-        flat = np.flatnonzero(view.flat & (there > 0))
-        for name, amount in self._totals.items():
-            if name in classes and len(flat):
-                slots = classes[name].slots
-                used = slots.used.copy()
-                used[classes[name].first[flat]] += amount * there[flat]
-                classes[name] = replace(classes[name], slots=replace(slots, used=used))
-        members = None if view.members is None else view.members.with_more(there)
-        filled = replace(view, classes=classes, placed=view.placed + there, members=members)
+        filled = filled_up(self._view, self._totals, there)
         return self._funnel.filter(filled, self._request, self._feasible).left
 
     # --- Host by host -------------------------------------------------------------------------------------------------
@@ -246,6 +236,20 @@ class InstanceCounter:
             exact = exact and (here == most[row] or takes_none)
             more += here
         return _Count(more, exact)
+
+
+def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:
+    """Return a view with so many more servers on each host, which take these amounts where there is one provider."""
+    classes = dict(view.classes)
+    flat = np.flatnonzero(view.flat & (there > 0))
+    for name, amount in amounts.items():
+        if name in classes and len(flat):
+            slots = classes[name].slots
+            used = slots.used.copy()
+            used[classes[name].first[flat]] += amount * there[flat]
+            classes[name] = replace(classes[name], slots=replace(slots, used=used))
+    members = None if view.members is None else view.members.with_more(there)
+    return replace(view, classes=classes, placed=view.placed + there, members=members)
 
 
 def _candidate(host_candidates: HostCandidates, planned: PlannedView, row: int) -> AllocationRequest | None:

@@ -1,0 +1,114 @@
+"""The first members of an affinity group, planned together: the search for a host for all of them ends in time."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select
+from support.scheduler.trees import child, host_cache_of, node
+
+from filters.io_ops import IoOpsFilter
+from filters.num_instances import NumInstancesFilter
+from moorage import errors
+from moorage.ids import derived
+from moorage.model import RequestSpec, ServerGroup
+from moorage.plugin import BoolArray, Filter, Host, HostView
+from placement_store.candidates.search_budget import SearchBudget
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.request_context import RequestContext
+from scheduler.plugins.loading import Named
+from scheduler.view.host_cache import HostCache
+
+TOGETHER = ServerGroup(uuid=derived("first members"), policy="affinity")
+FIRST = RequestContext(members={})
+HOSTS = 300
+
+
+class Counting(Filter):
+    """Passes every host, and counts how often it is asked about all of them.
+
+    :param seconds: the processor time that each answer takes.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__({})
+        self.seconds = seconds
+        self.asked = 0
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        self.asked += 1
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return np.ones(len(view), dtype=np.bool_)
+
+
+def planned(
+    shown: HostCache, filters: Mapping[str, Filter], count: int, budget: SearchBudget | None = None, **asked: Any
+) -> DestinationPlan | NoHost:
+    usual = funnel()
+    plugins = Funnel([*usual.filters, *(Named(name, plugin) for name, plugin in filters.items())], usual.weighers)
+    message = select(count=count, server_group=TOGETHER, **asked)
+    return Planner(plugins, 1).plan(shown.snapshot(), message, RefusedClaims(budget or SearchBudget()), FIRST)
+
+
+def roomy(number: int, **described: Any) -> tuple[Any, Any]:
+    """Return a host with room for all, the less of it the greater its number, and its provider."""
+    host = host_row(number, **described)
+    held = {"VCPU": inventory(64), "MEMORY_MB": inventory(10**6 - number), "DISK_GB": inventory(10**5)}
+    return host, provider(host, **held)
+
+
+@pytest.mark.parametrize(
+    ("limit", "plugin"),
+    [
+        ("max_io_ops_per_host", IoOpsFilter({"max_io_ops_per_host": 8})),
+        ("max_instances_per_host", NumInstancesFilter({"max_instances_per_host": 8})),
+    ],
+)
+def test_hosts_that_may_not_have_so_many_servers_are_not_tried_one_after_the_other(limit: str, plugin: Filter) -> None:
+    counting = Counting()
+    last = roomy(HOSTS, metadata={limit: frozenset({"9"})})
+    hosts, providers = zip(*(roomy(number) for number in range(HOSTS)), last, strict=True)
+
+    found = planned(host_cache(hosts, providers), {"limited": plugin, "counting": counting}, count=9)
+
+    assert isinstance(found, DestinationPlan)
+    assert {found.view.hosts[choice.row].service_host for choice in found.chosen} == {f"host{HOSTS}"}
+    assert counting.asked < 50
+
+
+def test_where_no_host_may_have_so_many_the_first_one_that_was_tried_explains_it() -> None:
+    hosts, providers = zip(*(roomy(number) for number in range(3)), strict=True)
+    limited = NumInstancesFilter({"max_instances_per_host": 8})
+
+    found = planned(host_cache(hosts, providers), {"limited": limited}, count=9)
+
+    assert isinstance(found, NoHost)
+    assert (found.placed, found.filtered.stages[-1].name) == (8, "limited")
+
+
+def test_a_search_of_hosts_that_are_too_small_as_trees_ends_when_its_time_is_used_up() -> None:
+    # Room for three by the sum, and for two as it is divided.
+    halves = [
+        one
+        for number in range(HOSTS)
+        for one in (
+            node(number, MEMORY_MB=10**6, DISK_GB=10**5),
+            *(child(number, half, VCPU=10) for half in (1, 2)),
+        )
+    ]
+    shown, budget = host_cache_of(*halves, hosts=HOSTS), SearchBudget(seconds=0.2)
+    begun = time.thread_time()
+
+    with pytest.raises(errors.SearchBoundReached, match="members of the server group"):
+        planned(shown, {"slow": Counting(seconds=0.005)}, 3, budget, vcpus=6)
+
+    assert time.thread_time() - begun < 1.0
