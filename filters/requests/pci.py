@@ -97,6 +97,11 @@ class PciRequestFilter(RequestFilter):
                 raise errors.InvalidRequest(
                     path=extra_spec(_KEY), reason=f"there is no alias {found[1]!r:.60}; the known ones are: {known}"
                 )
+            # Before they are made: one text has room for tens of thousands.
+            if len(groups) + count > MAX_GROUPS:
+                raise errors.InvalidRequest(
+                    path=extra_spec(_KEY), reason=f"that makes more than {MAX_GROUPS} resource groups"
+                )
             for _ in range(count):
                 number = sum(suffix.rpartition("_")[0] == f"{PCI_GROUP}{found[1]}" for suffix in groups)
                 groups[f"{PCI_GROUP}{found[1]}_{number}"] = self._groups[found[1]]

@@ -1,6 +1,7 @@
 """PCI aliases become groups, images' words traits, or what is wrong is refused with its path."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ def test_a_malformed_or_unknown_alias_is_refused_with_its_path(value: str) -> No
     with pytest.raises(errors.InvalidRequest) as caught:
         narrowed(asked({ALIAS: value}), "pci", pci_alias=ALIASES)
     assert caught.value.path == "$.flavor.extra_specs['pci_passthrough:alias']"
+
+
+def test_far_too_many_devices_are_refused_at_once() -> None:
+    begun = time.thread_time()
+    with pytest.raises(errors.InvalidRequest, match="more than 64 resource groups"):
+        narrowed(asked({ALIAS: ",".join(["gpu:64"] * 100)}), "pci", pci_alias=ALIASES)
+    assert time.thread_time() - begun < 1.0
 
 
 @pytest.mark.parametrize(
