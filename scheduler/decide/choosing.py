@@ -1,8 +1,10 @@
 """Choose the best hosts of a ranking that have an allocation candidate, and alternates in the cell of each."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from moorage import errors
 from moorage.model import AllocationRequest
 from moorage.plugin import BoolArray
 from scheduler.decide.host_candidates import HostCandidates
@@ -25,13 +27,23 @@ class HostChoice:
 def best_of(
     view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, count: int, among: BoolArray | None = None
 ) -> list[HostChoice]:
-    """Return the ``count`` best hosts that have an allocation candidate; of those in ``among``, where given."""
+    """Return the ``count`` best hosts that have an allocation candidate; of those in ``among``, where given.
+
+    Once the search is given up, what was found until then is enough.
+
+    :raises SearchBoundReached: the search was given up before any was found.
+    """
     found: list[HostChoice] = []
     looked_at, wanted = 0, count
     while True:
         best = ranking.best(wanted, among)
         for row, weight in best[looked_at:]:
-            candidate = host_candidates.first(view, row)
+            try:
+                candidate = host_candidates.first(view, row)
+            except errors.SearchBoundReached:
+                if found:
+                    return found
+                raise
             if candidate is not None:
                 found.append(HostChoice(row, weight, candidate))
                 if len(found) == count:
@@ -52,6 +64,7 @@ def alternates_of(
     """Return for each chosen host the ``count`` best other hosts of its cell, of those in ``offered``.
 
     The host chosen for one instance may be an alternate of another: it is feasible with all of them planned on it.
+    There are fewer where the search is given up: the chosen hosts can be claimed all the same.
     """
     # Instances that go to the same cell share its alternates, so each cell is searched once.
     best_of_cell: dict[int, list[HostChoice]] = {}
@@ -60,7 +73,9 @@ def alternates_of(
         if cell not in best_of_cell:
             # One more than is wanted: a chosen host may itself be among the best.
             among = offered & (view.cell_codes == cell)
-            best_of_cell[cell] = best_of(view, ranking, host_candidates, count + 1, among)
+            best_of_cell[cell] = []
+            with suppress(errors.SearchBoundReached):
+                best_of_cell[cell] = best_of(view, ranking, host_candidates, count + 1, among)
     return [
         [other for other in best_of_cell[int(view.cell_codes[choice.row])] if other.row != choice.row][:count]
         for choice in chosen

@@ -147,6 +147,8 @@ class HostCandidates:
         self.infeasible: set[int] = set()
         #: The rows among them on which the search was not finished, so that there may be one, with its error.
         self.undecided: dict[int, errors.SearchBoundReached] = {}
+        #: Whether the search for this request was given up.
+        self.is_given_up = False
         #: The rows among the infeasible ones whose last candidate a filter has left out, with the filter's name.
         self.refused: dict[int, str] = {}
 
@@ -180,6 +182,7 @@ class HostCandidates:
             except errors.SearchBoundReached as fault:
                 self.undecided[row] = fault
                 if len(self.undecided) >= MAX_UNDECIDED_HOSTS or self.budget.is_spent:
+                    self.is_given_up = True
                     raise
         self.infeasible.add(row)
         return None

@@ -51,6 +51,8 @@ class DestinationPlan:
     explanations: list[Explanation] = field(default_factory=list)
     #: Whether no two suffixed groups of the request may share a provider.
     is_isolated: bool = False
+    #: Whether the search for candidates was given up, so that there may be better hosts, or more alternates.
+    is_given_up: bool = False
 
     def node(self, choice: HostChoice) -> str:
         """Return the compute node of a chosen host."""
@@ -206,7 +208,10 @@ class Planner:
         is_isolated = request.group_policy == "isolate"
         # There is no use in alternates of forced hosts.
         if not message.num_alternates or request.force_hosts or request.force_nodes:
-            return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
+            without_any: list[list[HostChoice]] = [[] for _ in chosen]
+            return DestinationPlan(
+                view, chosen, without_any, explanations, is_isolated, is_given_up=host_candidates.is_given_up
+            )
         # Hosts that have refused a claim of this request would probably refuse it again.
         offered = without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.lost))
         if planned is not None:
@@ -216,7 +221,9 @@ class Planner:
             host_candidates.remember_in(evaluation.candidates)
             ranking = evaluation.ranking(ties)
         alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
-        return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
+        return DestinationPlan(
+            view, chosen, alternates, explanations, is_isolated, is_given_up=host_candidates.is_given_up
+        )
 
     def why_not(
         self, no_host: NoHost, message: SelectDestinations, refused_claims: RefusedClaims, named: Collection[str] = ()

@@ -343,6 +343,7 @@ def _planned(
     except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request
         item.fail(fault)
         return None
-    if isinstance(plan, NoHost):
+    # Alone it has more time to search.
+    if isinstance(plan, NoHost) or plan.is_given_up:
         return None
     return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.unnoted(plan, read))

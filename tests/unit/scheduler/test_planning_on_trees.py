@@ -12,6 +12,7 @@ from support.scheduler.trees import child, groups, host_cache_of, node, provider
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup
 from placement_store import candidates
+from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.view.host_cache import HostCache
@@ -112,6 +113,30 @@ def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
     with pytest.raises(errors.SearchBoundReached):
         hasty.first(view, MAX_UNDECIDED_HOSTS - 1)
     assert HostCandidates(asked.resource_request, {}).first(view, 0) is not None
+
+
+def test_a_search_for_alternates_that_is_given_up_leaves_the_host_that_was_found() -> None:
+    hosts = [(0, (2, 2, 2)), *((number, (3, 3, 1)) for number in range(1, 8))]
+    shown = host_cache_of(
+        *(
+            one
+            for number, sizes in hosts
+            for one in (
+                node(number, **{**BASE, "VCPU": 16 if number else 99}),
+                *(child(number, device, VGPU=size) for device, size in enumerate(sizes, 1)),
+            )
+        ),
+        hosts=len(hosts),
+    )
+    asked: dict[str, Any] = {"groups": groups(g1={"VGPU": 2}, g2={"VGPU": 2}, g3={"VGPU": 2}), "group_policy": "none"}
+    # Enough for the first host, and not for the others, which have no candidate.
+    planned = plan(shown, refused_claims=RefusedClaims(SearchBudget(steps=5)), num_alternates=2, **asked)
+    assert (hosts_of(planned), destinations(planned)) == (["host0"], destinations(plan(shown, **asked)))
+    # The same where the host is picked among several of the best.
+    picked = plan(shown, 3, refused_claims=RefusedClaims(SearchBudget(steps=5)), num_alternates=2, **asked)
+    assert hosts_of(picked) == ["host0"]
+    with pytest.raises(errors.SearchBoundReached):
+        plan(shown, refused_claims=RefusedClaims(SearchBudget(steps=1)), **asked)
 
 
 @pytest.fixture(scope="module")
