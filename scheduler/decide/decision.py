@@ -109,7 +109,7 @@ class Decision(ABC, Generic[T]):
                 context = self.read_context()
                 with PLAN.timed():
                     plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
-            except NOT_PLANNED as fault:
+            except (*NOT_PLANNED, errors.SearchBoundReached) as fault:
                 return self.refuse(fault)
             if isinstance(plan, NoHost):
                 if caught_up:
