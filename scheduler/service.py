@@ -310,7 +310,7 @@ class SchedulerService:
             ),
             Periodic(
                 "pruning of the feed",
-                lambda: database.write(lambda connection: change_feed.prune(connection, settings.feed_retention)),
+                lambda: change_feed.prune_all(database, settings.feed_retention),
                 self._conf.service.prune_interval,
             ),
         ]

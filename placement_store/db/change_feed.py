@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Table, bindparam, func, select
 
 from moorage.db.columns import CLOCK_SET_BACK, now
+from moorage.db.database import Database
 from moorage.db.script import Script
 from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
@@ -112,11 +113,30 @@ def newest(connection: Connection) -> int:
 def prune(connection: Connection, older_than_seconds: float) -> int:
     """Delete the oldest changes, a bounded number at a time; return how many."""
     old = changes.c.created_at < now() - older_than_seconds
-    last, first = connection.execute(select(func.max(changes.c.id), func.min(changes.c.id)).where(old)).one()
+    last = connection.scalar(select(func.max(changes.c.id)).where(old))
     if last is None:
         return 0
-    # By number: a delete by time would lock the index that new changes are inserted in.
-    return connection.execute(changes.delete().where(changes.c.id <= min(last, first + PRUNED_AT_ONCE - 1))).rowcount
+    # By number: a delete by time would lock the index that new changes are inserted in. Numbers have gaps, so the last
+    # one is looked up.
+    #
+    # SELECT MAX(id) FROM (SELECT id FROM changes ORDER BY id LIMIT :n) AS oldest
+    oldest = select(changes.c.id).order_by(changes.c.id).limit(PRUNED_AT_ONCE).subquery("oldest")
+    bound = connection.scalar(select(func.max(oldest.c.id)))
+    return connection.execute(changes.delete().where(changes.c.id <= min(last, bound or last))).rowcount
+
+
+def prune_all(database: Database, older_than_seconds: float) -> int:
+    """Delete all changes that are so old, a bounded number in each transaction; return how many.
+
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    pruned = 0
+    while part := database.write(lambda connection: prune(connection, older_than_seconds)):
+        pruned += part
+        # What has become old meanwhile is left to the next round.
+        if part < PRUNED_AT_ONCE:
+            break
+    return pruned
 
 
 def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:

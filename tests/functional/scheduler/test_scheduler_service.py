@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func
+from sqlalchemy import select as query
 from support.scheduler.builders import CELLS, select
 from support.scheduler.rig import Rig, node_uuid
 
@@ -17,6 +19,8 @@ from moorage.config import options
 from moorage.messages import ListCells, ListHosts, SelectDestinations, SetHost
 from moorage.messages.wire import decode
 from moorage.model import Explanation
+from placement_store.db.change_feed import PRUNED_AT_ONCE
+from placement_store.schema import changes
 from scheduler.service import SchedulerService
 
 
@@ -102,6 +106,18 @@ def test_two_schedulers_share_the_work_and_see_each_others_claims(around: Surrou
     assert outcomes.count("claimed") == 40
     assert set(outcomes) == {"claimed", "NoValidHost"}
     assert not around.rig.audit().overcommitted
+
+
+def test_all_that_is_too_old_in_the_feed_goes_in_one_round_however_much_it_is(around: Surroundings) -> None:
+    # As nodes of a Galera cluster number them, each with numbers of its own.
+    old = [{"id": 3 * number, "host_id": 1, "created_at": 1.0} for number in range(1, 2 * PRUNED_AT_ONCE)]
+    around.rig.database.write(lambda connection: connection.execute(changes.insert(), old))
+    around.start()
+
+    def is_empty() -> bool:
+        return not around.rig.database.read(lambda connection: connection.scalar(query(func.count(changes.c.id))))
+
+    wait_until(is_empty, seconds=30.0)
 
 
 def test_the_scheduler_serves_the_placement_role_too_unless_told_not_to(around: Surroundings) -> None:
