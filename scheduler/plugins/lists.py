@@ -18,15 +18,15 @@ def enabled(conf: cfg.ConfigOpts, option: str) -> list[str]:
     ``+rack, -ram`` is the default without ``ram`` and with ``rack`` at its end. The existence of the plug-ins is not
     checked here.
 
-    :raises ConfigurationError: names with and without a sign are mixed, a sign has no name, a name to remove is not
-        among the defaults, a name to add is, or a name is given twice.
+    :raises ConfigurationError: names with and without a sign are mixed, a sign or a place has no name, a name to
+        remove is not among the defaults, a name to add is, or a name is given twice.
     """
     written: list[str] = conf.scheduler[option]
     signed = [name for name in written if name.startswith(("+", "-"))]
     if not signed:
         return list(written)
     default = _DEFAULTS[option]
-    removed, added = ([name[1:].strip() for name in written if name[0] == sign] for sign in "-+")
+    removed, added = ([name[1:].strip() for name in written if name.startswith(sign)] for sign in "-+")
     _check(option, written, signed, removed, added)
     return [*(name for name in default if name not in removed), *added]
 
@@ -35,7 +35,9 @@ def _check(
     option: str, written: Sequence[str], signed: Sequence[str], removed: Sequence[str], added: Sequence[str]
 ) -> None:
     default = _DEFAULTS[option]
-    if len(signed) < len(written):
+    if "" in written:
+        reason = "has two commas without a name between them"
+    elif len(signed) < len(written):
         bare = ", ".join(name for name in written if name not in signed)
         reason = f"mixes names with and without a sign ({bare}): write all of them, or only +name and -name"
     elif "" in (*removed, *added):
