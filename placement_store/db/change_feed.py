@@ -19,6 +19,9 @@ from placement_store.schema import changes, consumers, host_aggregates, hosts, r
 #: transaction, so a writer still to commit has done so within milliseconds; one that rolled back never will.
 SETTLED_AFTER = 0.25
 
+#: The most rows that are read at once: a scheduler may have been away for as long as the feed is kept.
+READ_AT_ONCE = 10_000
+
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
 PRUNED_AT_ONCE = 10_000
 
@@ -34,6 +37,7 @@ _SINCE = (
     .select_from(changes.outerjoin(resource_providers, resource_providers.c.id == changes.c.resource_provider_id))
     .where(changes.c.id > bindparam("last_id"))
     .order_by(changes.c.id)
+    .limit(READ_AT_ONCE)
 )
 
 
@@ -66,19 +70,26 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     if not rows and 0 < (last := newest(connection)) < last_id:
         # Numbers only grow, and the newest are pruned last: the store has been replaced by an older one.
         return Changes(last, {}, set(), is_another_history=True)
-    go_on_from, has_gap = last_id, False
-    for row in rows:
-        # One that is far ahead of the clock was written before that was set back, and is settled.
-        is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
-        has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
-        if not has_gap:
-            go_on_from = row.id
-    return Changes(
-        go_on_from,
-        {row.resource_provider_id: row.seq for row in rows if row.resource_provider_id is not None},
-        {row.host_id for row in rows if row.host_id is not None},
-        is_another_history=any(row.resource_provider_id is None and row.host_id is None for row in rows),
-    )
+    go_on_from, has_gap, is_another = last_id, False, False
+    provider_seqs: dict[int, int | None] = {}
+    host_ids: set[int] = set()
+    while rows:
+        for row in rows:
+            # One that is far ahead of the clock was written before that was set back, and is settled.
+            is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
+            has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
+            if not has_gap:
+                go_on_from = row.id
+            if row.resource_provider_id is not None:
+                provider_seqs[row.resource_provider_id] = row.seq
+            elif row.host_id is not None:
+                host_ids.add(row.host_id)
+            else:
+                is_another = True
+        if len(rows) < READ_AT_ONCE:
+            break
+        rows = connection.execute(_SINCE, {"last_id": rows[-1].id}).all()
+    return Changes(go_on_from, provider_seqs, host_ids, is_another_history=is_another)
 
 
 #: More than the number of changes that can have been lost.

@@ -1,0 +1,32 @@
+"""A scheduler that was away for long reads the feed in parts: no statement and no list of rows grows without bound."""
+
+from support.placement_store.builders import CallBetween
+from support.scheduler.rig import Rig, rig_on_each_store
+
+from moorage.db.columns import now
+from placement_store.db.change_feed import READ_AT_ONCE
+from placement_store.schema import changes, hosts
+
+rig = rig_on_each_store
+
+
+def test_a_scheduler_that_has_missed_many_changes_reads_them_in_parts_and_misses_none(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    rig.take(1, vcpus=4)
+    [first, *_] = rig.database.read(lambda connection: connection.scalars(hosts.select()).all())
+    many = [{"host_id": first}] * (2 * READ_AT_ONCE)
+    stamped = changes.insert().values(created_at=now() - 10)
+    rig.database.write(lambda connection: connection.execute(stamped, many))
+    rig.take(2, vcpus=5)
+
+    with CallBetween(scheduler.database, 0, lambda: None) as noted:
+        scheduler.follower.follow(scheduler.follower.now())
+
+    read = [statement for statement in noted.statements if "FROM changes" in statement]
+    assert len(read) == 3
+    assert all("LIMIT" in statement for statement in read)
+    assert [scheduler.used(number) for number in range(3)] == [0, 4, 5]
+    with CallBetween(scheduler.database, 0, lambda: None) as again:
+        scheduler.follower.follow(scheduler.follower.now())
+    assert len([statement for statement in again.statements if "FROM changes" in statement]) <= 2
