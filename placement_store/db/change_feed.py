@@ -24,6 +24,8 @@ READ_AT_ONCE = 10_000
 
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
 PRUNED_AT_ONCE = 10_000
+#: The most transactions of one round of :func:`prune_all`. Arbitrary: far more than a cloud writes between two rounds.
+PARTS_OF_A_ROUND = 50
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _SINCE = (
@@ -139,12 +141,15 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
 def prune_all(database: Database, older_than_seconds: float) -> int:
     """Delete all changes that are so old, a bounded number in each transaction; return how many.
 
+    After :data:`PARTS_OF_A_ROUND` transactions the rest is left to the next round: a service that is to stop waits for
+    this one.
+
     :raises StoreUnavailable: the database cannot be reached.
     """
     pruned = 0
-    while part := database.write(lambda connection: prune(connection, older_than_seconds)):
+    for _ in range(PARTS_OF_A_ROUND):
+        part = database.write(lambda connection: prune(connection, older_than_seconds))
         pruned += part
-        # What has become old meanwhile is left to the next round.
         if part < PRUNED_AT_ONCE:
             break
     return pruned
