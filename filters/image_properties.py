@@ -23,7 +23,7 @@ _SUPPORTED, _HOST_VERSION, _HOST_ADDRESS_BITS = "supported_instances", "hypervis
 _DEFAULT_ARCHITECTURE = "image_properties_default_architecture"
 
 #: Synonyms (Nova's ``fields.Architecture``, ``HVType`` and ``VMMode``).
-_ARCHITECTURES = {"i386": "i686", "i486": "i686", "i586": "i686", "amd64": "x86_64", "x64": "x86_64"}
+ARCHITECTURES = {"i386": "i686", "i486": "i686", "i586": "i686", "amd64": "x86_64", "x64": "x86_64"}
 _HYPERVISORS = {"xapi": "xen"}
 _VM_MODES = {"pv": "xen", "hv": "hvm", "baremetal": "hvm"}
 
@@ -67,7 +67,7 @@ class ImagePropertiesFilter(ConditionsFilter):
         """Yield the attributes with requirements of the image, each with a predicate on its value."""
         image = request.image
         wanted = (
-            _canonical(_property(image, _ARCHITECTURE) or self.settings.get(_DEFAULT_ARCHITECTURE), _ARCHITECTURES),
+            _canonical(_property(image, _ARCHITECTURE) or self.settings.get(_DEFAULT_ARCHITECTURE), ARCHITECTURES),
             _canonical(_property(image, _HYPERVISOR), _HYPERVISORS),
             _canonical(_property(image, _VM_MODE), _VM_MODES),
         )
@@ -91,7 +91,7 @@ def _canonical(name: Any, others: Mapping[str, str]) -> str | None:
 
 def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
     """Return whether one of a host's combinations has all required parts, each in its place."""
-    others = (_ARCHITECTURES, _HYPERVISORS, _VM_MODES)
+    others = (ARCHITECTURES, _HYPERVISORS, _VM_MODES)
     return isinstance(supported, list) and any(
         isinstance(combination, list)
         and len(combination) == len(others)

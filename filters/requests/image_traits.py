@@ -7,6 +7,7 @@ from functools import cache
 import os_traits
 from oslo_config import cfg
 
+from filters.image_properties import ARCHITECTURES
 from filters.requests.merging import changed, image_property, unsuffixed, with_more, with_unsuffixed
 from moorage import errors
 from moorage.model import RequestSpec
@@ -25,6 +26,7 @@ _TRAITS_BY_PROPERTY = {
     "hw_emulation_architecture": "COMPUTE_ARCH_",
     "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
 }
+_OF_ARCHITECTURES = ("hw_architecture", "hw_emulation_architecture")
 
 
 class ImageTraitsRequestFilter(RequestFilter):
@@ -79,7 +81,10 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
     properties = request.image.properties
     for name, prefix in _TRAITS_BY_PROPERTY.items():
         if name in properties:
-            trait = prefix + properties[name].strip().replace("-", "_").upper()
+            value = properties[name].strip()
+            # An image may say its architecture by another name: amd64 for x86_64.
+            value = ARCHITECTURES.get(value.lower(), value) if name in _OF_ARCHITECTURES else value
+            trait = prefix + value.replace("-", "_").upper()
             if trait not in standard_traits():
                 raise errors.InvalidRequest(
                     path=image_property(name), reason=f"there is no trait for {properties[name]!r:.60}"

@@ -112,6 +112,8 @@ def test_the_traits_of_an_image(
         ({"hw_vif_model": "spapr-vlan"}, ("COMPUTE_NET_VIF_MODEL_SPAPR_VLAN",)),
         ({"hw_viommu_model": "intel"}, ("COMPUTE_VIOMMU_MODEL_INTEL",)),
         ({"hw_architecture": "x86_64"}, ("HW_ARCH_X86_64",)),
+        # Another name of the same, as in the filter image_properties.
+        ({"hw_architecture": "amd64"}, ("HW_ARCH_X86_64",)),
         ({"hw_emulation_architecture": "aarch64"}, ("COMPUTE_ARCH_AARCH64",)),
     ],
 )
