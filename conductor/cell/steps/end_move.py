@@ -32,6 +32,7 @@ from conductor.engine.steps import (
     Operation,
     Outcome,
     Retry,
+    Superseded,
     step,
 )
 from moorage import context, errors, ids
@@ -133,8 +134,13 @@ class CellMoveEnds(CellPart):
         return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
 
     def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
-        """End the attempt on the destination: it passes no gate any more, and a returning host destroys its guest."""
+        """End the attempt on the destination: it passes no gate any more, and a returning host destroys its guest.
+
+        :raises Superseded: another conductor has taken the operation over, and has given the revert up.
+        """
         self._lock(connection, operation)
+        if not self._cell.operations.is_pending(connection, operation.uuid):
+            raise Superseded
         self._cell.records.change_attempt(connection, arrived.attempt_id, state="ended", reason="its move was reverted")
 
     def _source_unknown(self, operation: Operation, why: str, connection: Connection) -> Outcome:
@@ -142,7 +148,11 @@ class CellMoveEnds(CellPart):
         return self._given_up(operation, why, connection) if is_over else Retry(why)
 
     def _given_up(self, operation: Operation, why: str, connection: Connection) -> Outcome:
-        _instance, migration = self._lock(connection, operation)
+        instance, migration = self._lock(connection, operation)
+        # A conductor that had the operation before, and was slow, may have ended the attempt since this step has read
+        # it: then that one destroys the guest, and the revert goes on.
+        if self._cell.records.current(connection, instance).ended:
+            return Retry(why)
         self._cell.migrations.change(connection, migration.uuid, state="moved", reason=why)
         LOG.warning("The revert of migration %s is given up: %s", migration.uuid, why)
         return Ended(why)
