@@ -172,7 +172,7 @@ class ComputeAgent:
             attempt.report = self._failed(guest, "the agent ended in the middle of the spawn")
         try:
             self._send_report(attempt, guest, attempt.report)
-        except errors.InstanceNotFound:
+        except errors.NotFound:
             # Its cell has just recorded it as an unknown guest.
             LOG.info("The guest is left running, its cell has no record of it")
 

@@ -51,7 +51,7 @@ class Gates:
         """Return the attempt of a message if it may pass the first gate, by what is on record without a lock.
 
         :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
-        :raises InstanceNotFound: the instance is unknown here.
+        :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         return self._looks.do(message)
@@ -69,7 +69,7 @@ class Gates:
     def finish(self, message: BuildFinished) -> bool:
         """Record that the guest of a build or an unshelving runs; return False for a move, which is left as it is.
 
-        :raises InstanceNotFound: the instance is unknown here.
+        :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         return self._finishes.do(message)
@@ -152,15 +152,20 @@ def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tup
 
     An attempt whose guest is being moved away passes both gates, as often as its host reports it again.
 
-    :raises InstanceNotFound: the instance is unknown here, which does not prove that it is unwanted.
+    :raises NotFound: the instance is unknown here, or the attempt with this claim, which does not prove that it is
+        unwanted: its record may have been lost, as after a restore from a backup.
     :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
     """
     if found is None:
         raise errors.InstanceNotFound(name=message.instance_uuid)
     instance, attempt = found.instance, found.attempt
-    if attempt is None or attempt.claim_id != message.claim_id or not _is_wanted(instance, attempt):
-        raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
-    return instance, attempt
+    if attempt is None or attempt.claim_id != message.claim_id:
+        # Of a deleted instance no guest is wanted, and the records of its attempts are pruned before its own.
+        if instance.state not in ("deleting", "deleted"):
+            raise errors.NotFound(kind="attempt with such a claim", name=message.attempt_id)
+    elif _is_wanted(instance, attempt):
+        return instance, attempt
+    raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
 
 
 def _is_wanted(instance: InstanceAtGate, attempt: AttemptAtGate) -> bool:

@@ -38,7 +38,7 @@ class CellGates(CellPart):
         """Let the current attempt start on its host, once the store has recorded that the claim is accepted.
 
         :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
-        :raises InstanceNotFound: the instance is unknown here.
+        :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         # Checked first here, without a lock, so that the store is called only for an attempt that may pass.
@@ -72,7 +72,7 @@ class CellGates(CellPart):
     def build_finished(self, message: BuildFinished) -> Done:
         """Record that the guest of the current attempt runs: a build ends here, and a move has arrived.
 
-        :raises InstanceNotFound: the instance is unknown here.
+        :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         return self._finished(message, self._cell.gates.finish(message))

@@ -104,11 +104,16 @@ def test_hosts_are_started_in_the_first_word_of_a_life_and_never_again(stage: Be
     assert returned(now.cell).count(HOST) == 1
 
 
-def test_a_guest_without_a_record_is_named_and_left_running(stage: Begin) -> None:
+@pytest.mark.parametrize("kind", ["instance", "attempt"])
+def test_a_guest_without_a_record_is_named_and_left_running(
+    stage: Begin, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     class Cell(FakeCell):
         def before_answer(self, message: Message[Any]) -> None:
             if isinstance(message, BuildFinished):
-                raise errors.InstanceNotFound(name=message.instance_uuid)
+                if kind == "instance":
+                    raise errors.InstanceNotFound(name=message.instance_uuid)
+                raise errors.NotFound(kind="attempt", name=message.attempt_id)
 
     now = stage(Cell(), fake_driver={"stranger_guests": 4})
     now.start()
@@ -121,6 +126,7 @@ def test_a_guest_without_a_record_is_named_and_left_running(stage: Begin) -> Non
     now.start()
     wait_until(lambda: len(now.cell.said(ReturnHosts)) == 2)
     assert now.guests() == strangers
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "it is known, and no fault"
 
 
 def test_a_guest_of_another_claim_than_the_record_names_is_left_running_and_holds_its_host_up(stage: Begin) -> None:

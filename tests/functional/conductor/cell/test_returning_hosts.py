@@ -3,9 +3,10 @@
 import time
 
 import pytest
+from msgspec import structs
 from support.conductor.builders import World, node, report, wait_until
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.messages import (
     AttemptsGone,
     BuildOnHost,
@@ -217,6 +218,31 @@ def test_a_known_attempt_under_another_claim_is_a_stranger(world: World) -> None
 
     assert [each.guest for each in world.cell_call(ListStrangersInCell())] == [other]
     assert alive(world, "a") == ()
+
+
+@pytest.mark.parametrize("other", ["attempt_id", "claim_id"])
+def test_a_stranger_of_a_known_instance_is_not_called_unwanted_before_the_instance_is_deleted(
+    world: World, other: str
+) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    # As after a restore of the cell's records from before a move: the guest runs, and the record of it is lost.
+    stranger = structs.replace(world.agent.taken[0], **{other: ids.fresh()})
+    world.agent.guests[stranger.attempt_id] = stranger
+    starts(world, "a")
+    returns(world, "a", guests=(guest_of(stranger),))
+    assert [each.guest for each in world.cell_call(ListStrangersInCell())] == [guest_of(stranger)]
+
+    with pytest.raises(errors.NotFound, match=stranger.attempt_id):
+        world.agent.finish(stranger)
+    with pytest.raises(errors.NotFound, match=stranger.attempt_id):
+        world.agent.accept(stranger)
+
+    assert world.agent.guests[stranger.attempt_id] == stranger
+    world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    with pytest.raises(errors.ClaimReleased):
+        world.agent.accept(stranger)
 
 
 @pytest.mark.parametrize("returned", [True, False])
