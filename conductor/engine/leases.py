@@ -118,16 +118,16 @@ class Leases:
         return [uuid for uuid in uuids if uuid not in held][:limit]
 
     def restart_waits(self) -> None:
-        """Begin waits and leases anew that were recorded before the database's clock was set back.
+        """Begin waits, leases and ages anew that were recorded before the database's clock was set back.
 
         They would last until that clock is again where it was. Looked for now and then, by all pending operations.
         """
         if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
             return
-        ahead = self._ahead()
-        uuids = self._database.read(
-            lambda connection: connection.scalars(select(self._table.c.uuid).where(*ahead)).all()
-        )
+        # By both times: a step that was repeated since has been recorded at the present one.
+        pending, recorded, begun = self._ahead()
+        query = select(self._table.c.uuid).where(*pending, or_(recorded, begun))
+        uuids = self._database.read(lambda connection: connection.scalars(query).all())
         for part in batches(sorted(uuids)):
             self._restart(part)
         self._restarted_at = time.monotonic()
@@ -138,20 +138,26 @@ class Leases:
         # UPDATE operations SET due_at = due_at - updated_at + :now, lease_until = …, updated_at = :now WHERE …
         # In this order: MySQL lets a later assignment see the result of an earlier one.
         lease_until = case((table.c.lease_owner.is_(None), null()), else_=now() + self.lease_seconds)
-        statement = (
-            table.update()
-            .where(*self._ahead(), table.c.uuid.in_(uuids))
-            .ordered_values(
-                (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
-                (table.c.lease_until, lease_until),
-                (table.c.updated_at, now()),
-            )
+        pending, recorded, begun = self._ahead()
+        these = table.update().where(*pending, table.c.uuid.in_(uuids))
+        waits = these.where(recorded).ordered_values(
+            (table.c.due_at, table.c.due_at - table.c.updated_at + now()),
+            (table.c.lease_until, lease_until),
+            (table.c.updated_at, now()),
         )
-        self._database.write(lambda connection: connection.execute(statement))
+        # The patience with a host is measured by the age.
+        ages = these.where(begun).values(created_at=now())
 
-    def _ahead(self) -> list[ColumnElement[bool]]:
-        """Return the conditions of the operations recorded before the clock was set back."""
-        return [*self._mine, self._table.c.state == "pending", is_ahead(self._table.c.updated_at)]
+        def work(connection: Connection) -> None:
+            connection.execute(waits)
+            connection.execute(ages)
+
+        self._database.write(work)
+
+    def _ahead(self) -> tuple[list[ColumnElement[bool]], ColumnElement[bool], ColumnElement[bool]]:
+        """Return the conditions: it is pending; it was recorded, or begun, before the database's clock was set back."""
+        table = self._table.c
+        return [*self._mine, table.state == "pending"], is_ahead(table.updated_at), is_ahead(table.created_at)
 
     def release_former(self) -> None:
         """Release the leases that a former process of this name has left, without waiting for them to expire.

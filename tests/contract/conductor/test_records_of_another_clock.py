@@ -58,6 +58,23 @@ def test_the_lease_of_a_dead_conductor_runs_out_though_the_clock_was_set_back(da
     assert others.take(operation.uuid) is not None
 
 
+@pytest.mark.parametrize("since", [(), ("updated_at",)])
+def test_the_age_of_an_operation_that_began_before_the_clock_was_set_back_begins_anew(
+    database: Database, since: tuple[str, ...]
+) -> None:
+    operations = of(database, "me")
+    operation = begin(database, operations)
+    set_back(database, conductor_operations, "created_at", "due_at", "updated_at")
+    if since:
+        # Its step has been repeated since: that alone is no reason to have another hour's patience.
+        repeated = conductor_operations.update().values({name: now() for name in since})
+        database.write(lambda connection: connection.execute(repeated))
+
+    operations.restart_waits()
+
+    assert 0.0 <= database.read(lambda connection: operations.age(connection, operation)) < 30.0
+
+
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
 def test_a_wait_that_is_ahead_by_no_more_than_clocks_differ_stays_as_it_is(database: Database, seconds: float) -> None:
     operations = of(database, "me")
