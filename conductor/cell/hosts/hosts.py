@@ -16,7 +16,7 @@ from conductor.engine.rows import batches
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.db.columns import is_ahead, now, rows_named
+from moorage.db.columns import CLOCK_SET_BACK, is_ahead, now, rows_named
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
@@ -58,6 +58,9 @@ class CellHosts:
         self._down_after: float = conf.scheduler.host_down_after
         self._began = time.monotonic()
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
+        #: By host that has not reported since the database's clock was set back, its time on record, and when that was
+        #: found, by the monotonic clock.
+        self._ahead: dict[str, tuple[float, float]] = {}
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
@@ -163,12 +166,23 @@ class CellHosts:
         """
         if time.monotonic() - self._began <= self._down_after:
             return None
-        age_of = now() - func.max(cell_hosts.c.last_seen)
-        query = select(age_of).where(self._here(), cell_hosts.c.service_host == service_host)
-        age = self._database.read(lambda connection: connection.scalar(query))
+        last_seen = func.max(cell_hosts.c.last_seen)
+        query = select(last_seen, now() - last_seen).where(self._here(), cell_hosts.c.service_host == service_host)
+        seen, age = self._database.read(lambda connection: connection.execute(query).one())
+        if age is not None and age < -CLOCK_SET_BACK:
+            age = self._since_set_back(service_host, seen)
         if age is None or age <= self._down_after:
             return None
         return f"the host has not reported for {age:.0f} s"
+
+    def _since_set_back(self, service_host: str, last_seen: float) -> float:
+        """Return for how long a host is known not to have reported since the database's clock was set back."""
+        present = time.monotonic()
+        known, since = self._ahead.get(service_host, (last_seen, present))
+        if known != last_seen:
+            since = present  # it has reported since the clock was set back before
+        self._ahead[service_host] = (last_seen, since)
+        return present - since
 
     def is_withheld(self, service_host: str) -> bool:
         """Return whether a silent host's agent is alive: it cannot report what the host has, and destroys guests."""

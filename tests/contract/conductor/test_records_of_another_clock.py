@@ -1,5 +1,7 @@
 """Records of conductors that were written before the database's clock was set back by an hour, on each store."""
 
+import time
+
 import pytest
 from sqlalchemy import Table, select
 from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
@@ -103,3 +105,22 @@ def test_heartbeats_are_recorded_and_forwarded_again_after_the_clock_was_set_bac
 
     assert hosts.forwarded.seen_since(clock, 60.0)[0] == ["alive"]
     assert hosts.why_returning("alive") is None, "it has missed nothing"
+
+
+def test_a_host_that_died_before_the_clock_was_set_back_is_silent_after_the_whole_time_out(database: Database) -> None:
+    conf = options.new({"scheduler": {"host_down_after": 0.3}})
+    hosts = CellHosts(conf, database, ids.fresh())
+    reports = tuple(
+        HostReport(service_host=name, nodename=name, compute_node_uuid=ids.fresh(), agent="agent")
+        for name in ("alive", "dead")
+    )
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports))
+    time.sleep(0.4)
+    set_back(database, cell_hosts, "last_seen")
+
+    assert (hosts.why_silent("alive"), hosts.why_silent("dead")) == (None, None)
+    time.sleep(0.4)
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("alive",)))
+
+    assert hosts.why_silent("alive") is None
+    assert "has not reported" in str(hosts.why_silent("dead"))
