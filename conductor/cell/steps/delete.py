@@ -174,7 +174,13 @@ class CellDeletes(CellPart):
             # same, and only a cleanup releases it.
             attempts = self._cell.records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
-            CellCleanups(self._cell).begin(connection, uuid, left, operation.request_id)
+            cleanups = CellCleanups(self._cell)
+            if migration_uuid is not None and migration_uuid in residues:
+                # A confirm that this deletion has cut short has left it, of the source.
+                migration = self._cell.migrations.read(connection, migration_uuid)
+                source = [each for each in attempts if migration and each.number == migration.source_number]
+                cleanups.begin(connection, uuid, source, operation.request_id, migration_uuid)
+            cleanups.begin(connection, uuid, left, operation.request_id)
             LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
             return Ended()
 
