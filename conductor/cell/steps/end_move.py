@@ -21,6 +21,7 @@ from conductor.cell.records.instances import CellInstance
 from conductor.cell.records.migrations import STOPPING, CellMigration
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.preconditions import require_settled
 from conductor.engine.steps import (
     CONFIRM,
     REVERT,
@@ -57,11 +58,13 @@ class CellMoveEnds(CellPart):
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
         """Begin to confirm or revert a move; if that is under way, its present step is tried again at once.
 
-        :raises InvalidState: the instance has no move that waits to be confirmed or reverted.
+        :raises InvalidState: the instance has no move that waits to be confirmed or reverted, or is being healed.
         """
         if retried := self._cell.operations.retry_now(connection, instance.uuid, kind):
             return retried
         migration = self._waiting(connection, instance)
+        # A heal writes what both sides hold now.
+        require_settled(connection, self._cell.operations, instance.uuid)
         state: MigrationState = "confirming" if kind == CONFIRM else "reverting"
         self._cell.migrations.change(connection, migration.uuid, state=state)
         if kind == REVERT:
