@@ -49,7 +49,7 @@ class CellAgents:
         """
         with context.bound(attempt_id=attempt.attempt_id):
             try:
-                self.call(attempt.agent, message)
+                self.call(self._present(attempt), message)
             except UNDECIDED:
                 raise
             except errors.MoorageError as fault:
@@ -92,7 +92,11 @@ class CellAgents:
             claim_id=attempt.claim_id,
         )
         with context.bound(attempt_id=attempt.attempt_id):
-            self.call(attempt.agent, message)
+            self.call(self._present(attempt), message)
+
+    def _present(self, attempt: AttemptRecord) -> str:
+        """Return the agent that serves the host of an attempt by now, which may be another than at its start."""
+        return self._hosts.agent_of(attempt.host) or attempt.agent
 
     def call(self, agent: str, message: Message[R]) -> R:
         """Send an order to an agent and return its answer.

@@ -151,6 +151,18 @@ class CellHosts:
 
         self._database.write(work)
 
+    def agent_of(self, service_host: str) -> str | None:
+        """Return the agent that reports a host, or nothing for an unknown one."""
+        # A node that a former agent has described, and no other one since, is a row that no heartbeat touches.
+        query = (
+            select(cell_hosts.c.agent)
+            .where(self._here(), cell_hosts.c.service_host == service_host)
+            .order_by(cell_hosts.c.last_seen.desc())
+            .limit(1)
+        )
+        agent: str | None = self._database.read(lambda connection: connection.scalar(query))
+        return agent
+
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else nothing."""
         query = select(func.max(cell_hosts.c.is_returning)).where(

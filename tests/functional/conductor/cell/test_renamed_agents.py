@@ -1,0 +1,80 @@
+"""Orders to guests of a host that another agent serves by now, as where an agent has been given another name."""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import structs
+from support.conductor.builders import World, report
+from support.conductor.fake_agent import FakeAgent
+from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown
+
+from moorage import errors, ids
+from moorage.bus.bus import serves
+from moorage.messages import DestroyOnHost, Done, RebuildOnHost, ReportHostsInCell, StartOnHost, StopOnHost
+
+
+class Former(FakeAgent):
+    """Builds guests, and then serves host `a` no more."""
+
+    @serves(DestroyOnHost)
+    def destroy_instance(self, message: DestroyOnHost) -> Done:
+        self.require(message.host)
+        return super().destroy_instance(message)
+
+    def obey(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
+        self.require(message.host)
+        super().obey(message, action)
+
+    def require(self, host: str) -> None:
+        if host == "a":
+            raise errors.HostNotFound(name=host)
+
+
+@pytest.fixture
+def server(world: World) -> str:
+    """Return an instance that is active on a host."""
+    world.agent = Former(world.bus)
+    world.serve(world.compute, world.agent, "agent")
+    return built(world)
+
+
+@pytest.fixture
+def present(world: World, server: str) -> Iterator[FakeAgent]:
+    """Have the host of the instance served by another agent, and return that."""
+    agent = FakeAgent(world.bus)
+    agent.guests = world.agent.guests
+    bus_server = world.bus.server(world.compute, "present", [agent], 4)
+    bus_server.start()
+    described = structs.replace(report("a"), agent="present")
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="present", hosts=(described,)))
+    yield agent
+    bus_server.stop()
+    agent.threads.shutdown()
+
+
+def test_a_guest_is_destroyed_by_the_present_agent_of_its_host(world: World, server: str, present: FakeAgent) -> None:
+    [attempt] = shown(world, server).attempts
+
+    world.delete(server)
+
+    becomes(world, server, "deleted")
+    assert present.destroyed == [attempt.attempt_id]
+    assert world.placement.hosts_held() == set()
+
+
+def test_a_guest_is_rebuilt_shelved_and_moved_away_by_the_present_agent_of_its_host(
+    world: World, server: str, present: FakeAgent
+) -> None:
+    rebuild(world, server, "other")
+    assert becomes(world, server, "active").reason is None
+    assert [type(order) for order in present.orders] == [RebuildOnHost]
+    move = Mover(world, server)
+    move.move("b")
+    becomes(world, server, "moved")
+    move.end("revert")
+    becomes(world, server, "active")
+
+    shelve(world, server)
+
+    becomes(world, server, "shelved")
+    assert world.placement.hosts_held() == set()
