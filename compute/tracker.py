@@ -99,9 +99,20 @@ class Tracker:
 
     def _read(self, hosts: Sequence[HostReport]) -> None:
         for batch in _batches(hosts, lambda _host: 1):
-            uuids = tuple(host.compute_node_uuid for host in batch)
-            found = self._cell.until_answered(ListProviderTreesInCell(uuids=uuids), self._ended, timeout=_PATIENCE)
-            self._trees.update(_by_node(uuids, found))
+            self._read_together(tuple(host.compute_node_uuid for host in batch))
+
+    def _read_together(self, nodes: Sequence[str]) -> None:
+        """Read trees by one message, or by several if they do not fit into one answer."""
+        try:
+            message = ListProviderTreesInCell(uuids=tuple(nodes))
+            found = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+        except errors.ReplyTooLarge:
+            if len(nodes) == 1:
+                raise
+            for half in _halves(nodes):
+                self._read_together(half)
+        else:
+            self._trees.update(_by_node(nodes, found))
 
     def _changes(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
         """Return the changes of the hosts whose driver describes another tree than the store has."""
@@ -269,10 +280,10 @@ def _by_node(nodes: Sequence[str], found: Sequence[ResourceProvider]) -> dict[st
     return {node: ProviderTree.of(records[roots[node]] if node in roots else ()) for node in nodes}
 
 
-def _halves(changes: Sequence[TreeChange]) -> Iterator[Sequence[TreeChange]]:
-    middle = len(changes) // 2
-    yield changes[:middle]
-    yield changes[middle:]
+def _halves(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    middle = len(items) // 2
+    yield items[:middle]
+    yield items[middle:]
 
 
 def _batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:

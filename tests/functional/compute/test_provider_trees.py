@@ -12,7 +12,7 @@ from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import ListProviderTreesInCell, ProvidersReported, ReportHostsInCell, ReportProviderTree
 from moorage.messages.wire import Message
-from moorage.model import HostReport, Inventory
+from moorage.model import HostReport, Inventory, ResourceProvider
 
 
 class Changing(FakeDriver):
@@ -64,6 +64,27 @@ def test_a_restarted_agent_tells_nothing_of_hosts_that_the_store_has_right(stage
     until_alive(now)
 
     assert of_providers(now) == ["list_provider_trees", "report_provider_tree", "list_provider_trees"]
+
+
+def test_trees_that_do_not_fit_into_one_answer_are_read_in_parts(stage: Begin) -> None:
+    class Cell(FakeCell):
+        @serves(ListProviderTreesInCell)
+        def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
+            found = super().list_provider_trees(message)
+            if len(found) > len(self.providers.records) // 2:
+                raise errors.ReplyTooLarge(method=message.method, size=13 * 2**20, limit=12 * 2**20)
+            return found
+
+    now = stage(Cell(), fake_driver=DEVICES | {"hosts": 5})
+    now.start()
+    until_alive(now)
+    now.stop()
+
+    restarted_with_more(now)
+    wait_until(lambda: len(now.cell.said(ReportProviderTree)) == 2)
+
+    assert {report.name for report in now.cell.said(ReportProviderTree)[1].providers} >= {"host-0001_numa0"}
+    until_alive(now)
 
 
 def test_only_the_provider_that_has_changed_is_told_with_the_generation_it_was_answered(stage: Begin) -> None:
