@@ -6,7 +6,8 @@ running and reported as every other; the cell judges what it is.
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from compute import cell_messages
 from compute.agent import ComputeAgent
@@ -16,12 +17,14 @@ from compute.workers import Workers
 from moorage import errors, ids
 from moorage.messages import MAX_INSTANCES, ListEndedAttempts, ReturnHosts
 from moorage.messages.wire import Message, R
-from moorage.model import EndedAttempt
+from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
 
-# Hosts that return together: few enough that all their guests fit into one message. Arbitrary.
+# Hosts that return together, and guests that one message names unless one host has more; the wire allows twice as many.
+# Arbitrary.
 _HOSTS_AT_ONCE = 100
+_GUESTS_AT_ONCE = 10_000
 
 
 class Returns:
@@ -92,10 +95,9 @@ class Returns:
         # Read before everything else: if a host begins another life meanwhile, the cell ignores this return.
         lives = {host: self._lives[host] for host in living if host in self._lives}
         ready = self._clean(living, lives) if living else []
-        if ready:
-            self._hand_in(ready, lives)
+        returned = self._hand_in(ready, lives) if ready else []
         # A host of another agent is not ours to return, and is dropped.
-        return {*ready, *(set(hosts) - set(known))}
+        return {*returned, *(set(hosts) - set(known))}
 
     def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Destroy the attempts that the cell has recorded as ended; return the hosts on which none of them is left."""
@@ -123,30 +125,76 @@ class Returns:
             return True
         return False
 
-    def _hand_in(self, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
+    def _hand_in(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Report the guests of these hosts, then complete the attempts from before the agent's restart.
 
         No build begins there until the cell has answered: the cell takes an attempt as lost if its guest is not named.
+
+        :return: the hosts that were reported: a fault of the driver holds up one host alone.
         """
         with self._agent.attempts.counting(hosts) as in_hand:
-            unfinished = {attempt_id for host in hosts for attempt_id in self._driver.unfinished(host)}
-            found = [guest for host in hosts for guest in self._driver.guests(host)]
-            named = {guest.attempt_id: guest for guest in [*in_hand, *found]}
-            self._ask(
-                ReturnHosts(
-                    request_id=ids.fresh(),
-                    agent=self._driver.agent,
-                    hosts=tuple(hosts),
-                    guests=tuple(named.values()),
-                    lives={host: lives[host] for host in hosts if host in lives},
+            listed = [found for host in hosts if (found := self._list(host, in_hand)) is not None]
+            for part in _parts(listed):
+                self._ask(
+                    ReturnHosts(
+                        request_id=ids.fresh(),
+                        agent=self._driver.agent,
+                        hosts=tuple(found.host for found in part),
+                        guests=tuple(guest for found in part for guest in found.named),
+                        lives={found.host: lives[found.host] for found in part if found.host in lives},
+                    )
                 )
-            )
-        LOG.info("%d host(s) have returned, with %d guest(s)", len(hosts), len(named))
-        # Stopped guests need no report: their cell has ordered the stop.
-        stopped = {attempt_id for host in hosts for attempt_id in self._driver.stopped(host)}
-        for guest in found:
-            if guest.attempt_id not in stopped:
-                self._agent.settle(guest, runs=guest.attempt_id not in unfinished)
+        LOG.info("%d host(s) have returned, with %d guest(s)", len(listed), sum(len(found.named) for found in listed))
+        for found in listed:
+            for guest in found.guests:
+                # Stopped guests need no report: their cell has ordered the stop.
+                if guest.attempt_id not in found.stopped:
+                    self._agent.settle(guest, runs=guest.attempt_id not in found.unfinished)
+        return [found.host for found in listed]
+
+    def _list(self, host: str, in_hand: Sequence[Guest]) -> "_Guests | None":
+        """Return the guests of a host, or nothing if the driver cannot tell."""
+        try:
+            unfinished = frozenset(self._driver.unfinished(host))
+            guests = tuple(self._driver.guests(host))
+            stopped = frozenset(self._driver.stopped(host))
+        except errors.MoorageError as fault:
+            LOG.warning("Host %s cannot return yet, its guests are not known: %s", host, fault)
+            return None
+        except Exception:
+            LOG.exception("Host %s cannot return yet, its guests are not known", host)
+            return None
+        begun = [guest for guest in in_hand if guest.host == host]
+        named = {guest.attempt_id: guest for guest in [*begun, *guests]}
+        return _Guests(host, guests, tuple(named.values()), unfinished, stopped)
 
     def _ask(self, message: Message[R]) -> R:
         return self._cell.until_answered(message, self._ended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guests:
+    """The guests of a host that returns."""
+
+    host: str
+    #: As the driver has them.
+    guests: tuple[Guest, ...]
+    #: With those of attempts in hand, which may have no guest yet.
+    named: tuple[Guest, ...]
+    #: The attempts whose guests were never completed, and those whose guests are stopped.
+    unfinished: frozenset[str]
+    stopped: frozenset[str]
+
+
+def _parts(listed: Sequence[_Guests]) -> Iterator[Sequence[_Guests]]:
+    """Yield hosts in parts whose guests fit into one message."""
+    part: list[_Guests] = []
+    room = _GUESTS_AT_ONCE
+    for found in listed:
+        if part and len(found.named) > room:
+            yield part
+            part, room = [], _GUESTS_AT_ONCE
+        part.append(found)
+        room -= len(found.named)
+    if part:
+        yield part
