@@ -141,10 +141,14 @@ class FallBack(CellPart):
 
     def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
         """Wait for the report of a host that has accepted the claim after all; the report may have come meanwhile."""
-        instance, _sequence = self._lock(connection, operation)
+        instance, sequence = self._lock(connection, operation)
         failed = self._cell.records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
             return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
+        # The operator has aborted the move meanwhile: the host is not waited for, and passes no gate any more.
+        if sequence.is_aborted:
+            self._cell.records.change_attempt(connection, failed.attempt_id, state="failed", reason=reason)
+            return self._cell.sequences.next_step(connection, instance, number, reason, "unknown")
         return Wait("wait", StartStep(number=number), self._cell.options.build_timeout)
 
     def _swapped(self, operation: Operation, payload: SwapStep, claimed: Claimed, connection: Connection) -> Outcome:

@@ -1,0 +1,57 @@
+"""A live migration that is broken off while a swap is under way whose host has taken the build up after all."""
+
+from collections.abc import Callable
+
+from support.conductor.builders import FakePlacement, World, node, wait_until
+from support.conductor.fake_agent import FakeAgent
+from support.conductor.moving_instances import Mover, becomes, built
+
+from moorage import errors
+from moorage.bus.bus import serves
+from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
+
+
+class TakesUpAndRefuses(FakeAgent):
+    """Has host `b` take up a build, and answers that there is no such host."""
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        done = super().build_instance(message)
+        if message.host == "b":
+            wait_until(lambda: message.attempt_id in self.guests)
+            raise errors.HostNotFound(name="b")
+        return done
+
+
+class Interrupted(FakePlacement):
+    """Lets something happen before a swap."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        super().__init__()
+        self.before = before
+
+    @serves(SwapClaim)
+    def swap_claim(self, message: SwapClaim) -> Claimed:
+        self.before()
+        return super().swap_claim(message)
+
+
+def test_it_is_broken_off_all_the_same(world: World) -> None:
+    placement = Interrupted(lambda: move.end("abort"))
+    world.placement = world.scheduler.placement = placement
+    world.serve("placement", placement)
+    world.agent = TakesUpAndRefuses(world.bus)
+    world.serve(world.compute, world.agent, "agent")
+    move = Mover(world, built(world), "live-migration")
+    world.agent.hold.clear()
+
+    move.move("b", "c")
+
+    wait_until(lambda: any(isinstance(call, SwapClaim) for call in placement.calls))
+    wait_until(lambda: world.pending("cell", "AND step = 'swap'") == 0)
+    world.agent.hold.set()
+    assert becomes(world, move.uuid, "active").host == "a"
+    assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
+    wait_until(lambda: world.pending("cell") == 0)
+    assert placement.hosts_held() == {node("a")}
+    assert {guest.host for guest in world.agent.guests.values()} == {"a"}
