@@ -7,7 +7,20 @@ from typing import Any
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, func, select, true, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Update,
+    bindparam,
+    case,
+    exc,
+    exists,
+    func,
+    select,
+    true,
+    tuple_,
+    update,
+)
 
 from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
 from conductor.cell.hosts.forwarded import ForwardedHosts
@@ -115,8 +128,13 @@ class CellHosts:
         lives = self._lives.returning(connection, message.agent)
         undescribed: list[str] = []
         if message.alive:
-            column = cell_hosts.c.service_host
-            query = select(column).where(self._here(), cell_hosts.c.agent == message.agent, cell_hosts.c.undescribed)
+            column, other = cell_hosts.c.service_host, cell_hosts.alias()
+            # A node that the host no longer has is never described again: another one shows that the host was.
+            is_described = exists().where(
+                other.c.cell_uuid == self._cell_uuid, other.c.service_host == column, other.c.undescribed.is_(False)
+            )
+            of_agent = (self._here(), cell_hosts.c.agent == message.agent, cell_hosts.c.undescribed)
+            query = select(column).where(*of_agent, ~is_described)
             undescribed = list(connection.scalars(query.distinct().order_by(column)))
         return HostsReported(
             returning=tuple(lives),

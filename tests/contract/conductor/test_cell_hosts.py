@@ -1,10 +1,12 @@
 """Descriptions of hosts on their way from the agents to the schedulers, as a cell keeps them, on each store."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select
 from support.databases import migrated
 
@@ -93,6 +95,29 @@ def test_a_host_that_another_agent_describes_is_that_ones(database: Database) ->
     [mine] = [told for told, _number in hosts.forwarded.unacknowledged(1000) if told.service_host == "h1"]
     [theirs] = [told for told, _number in other.forwarded.unacknowledged(1000)]
     assert (mine.agent, theirs.agent) == ("new", "agent")
+
+
+def test_a_host_whose_node_has_another_name_by_now_is_asked_for_until_it_is_described_and_not_for_ever(
+    database: Database,
+) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    incarnation, numbers = ids.fresh(), itertools.count(1)
+
+    def tell(**content: Any) -> tuple[str, ...]:
+        message = ReportHostsInCell(
+            request_id=ids.fresh(), agent="agent", incarnation=incarnation, number=next(numbers), **content
+        )
+        return hosts.report_hosts(message).undescribed
+
+    renamed = structs.replace(described(1), nodename="h1.example")
+    tell(hosts=(described(1), described(2)), started=("h1", "h2"))
+    tell(hosts=(renamed,), started=("h1",))
+    hosts.forwarded.ask_for(["h1"])
+    assert tell(alive=("h1", "h2")) == ("h1",)
+
+    tell(hosts=(renamed,), started=("h1",))
+
+    assert tell(alive=("h1", "h2")) == ()
 
 
 def test_of_the_heartbeats_of_ten_seconds_one_is_recorded(database: Database) -> None:
