@@ -152,9 +152,14 @@ class CellHosts:
 
         def work(connection: Connection) -> list[str]:
             found = self._lives.returning_in(connection, hosts, lives, lock=True)
+            column = cell_hosts.c.service_host
             for names in batches(found):
-                these = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+                these = (self._here(), cell_hosts.c.agent == agent, column.in_(names))
                 connection.execute(update(cell_hosts).where(*these).values(is_returning=False, last_seen=now()))
+                # A node that a former agent has described, and no other one since, keeps no host returning.
+                whole = sorted(set(connection.scalars(select(column).where(*these))))
+                left = (self._here(), column.in_(whole), cell_hosts.c.is_returning)
+                connection.execute(update(cell_hosts).where(*left).values(is_returning=False))
             return found
 
         returned = self._database.write(work)
@@ -294,7 +299,8 @@ class CellHosts:
             # One statement: drivers that measure their hosts change thousands of descriptions every few seconds.
             connection.execute(_REDESCRIBE, changed)
         names = sorted({host.service_host for host in hosts})
-        connection.execute(self._seen(self._here(), cell_hosts.c.service_host.in_(names)))
+        of_agents = cell_hosts.c.agent.in_(sorted({host.agent for host in hosts}))
+        connection.execute(self._seen(self._here(), of_agents, cell_hosts.c.service_host.in_(names)))
         if new:
             lives = self._lives.of_hosts(connection, names)
             for row in new:

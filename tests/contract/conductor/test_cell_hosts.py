@@ -120,6 +120,36 @@ def test_a_host_whose_node_has_another_name_by_now_is_asked_for_until_it_is_desc
     assert tell(alive=("h1", "h2")) == ()
 
 
+def test_a_host_that_comes_back_with_another_agent_and_another_node_returns_whole(database: Database) -> None:
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
+    report(hosts, described(1))
+    away = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - 100.0)
+    database.write(lambda connection: connection.execute(away))
+    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
+    lives = hosts.report_hosts(message).lives
+    assert list(lives) == ["h1"]
+    assert (hosts.why_returning("h1") is not None, hosts.agent_of("h1")) == (True, "new")
+
+    hosts.returned("another", ["h1"], lives)
+    assert hosts.why_returning("h1") is not None, "it is none of that agent's hosts"
+    assert hosts.returned("new", ["h1"], lives) == ["h1"]
+
+    assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
+
+
+def test_a_node_of_a_former_agent_that_was_returning_keeps_its_host_returning_no_longer(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(1),), started=("h1",)))
+    renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
+    message = ReportHostsInCell(request_id=ids.fresh(), agent="new", hosts=(renamed,), started=("h1",))
+    lives = hosts.report_hosts(message).lives
+
+    hosts.returned("new", ["h1"], lives)
+
+    assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
+
+
 def test_of_the_heartbeats_of_ten_seconds_one_is_recorded(database: Database) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
     report(hosts, described(1), described(2))
