@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select, tuple_, update
 
 from conductor.schema import cell_hosts
 from moorage.db.columns import is_ahead, now
@@ -33,16 +33,19 @@ class ForwardedHosts:
         self._database = database
         self._cell_uuid = cell_uuid
 
-    def unacknowledged(self, limit: int) -> list[tuple[HostReport, int]]:
-        """Return descriptions of hosts that are up, as far as no scheduler has them yet, each with its number."""
-        rows = self._database.read(
-            lambda connection: connection.execute(
-                select(cell_hosts.c.description, cell_hosts.c.description_number)
-                .where(*self._up(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number)
-                .order_by(cell_hosts.c.service_host, cell_hosts.c.nodename)
-                .limit(limit)
-            ).all()
+    def unacknowledged(self, limit: int, after: HostReport | None = None) -> list[tuple[HostReport, int]]:
+        """Return descriptions of hosts that are up, as far as no scheduler has them yet, each with its number.
+
+        :param after: only those that follow this one in the order of their names.
+        """
+        host, node = cell_hosts.c.service_host, cell_hosts.c.nodename
+        query = select(cell_hosts.c.description, cell_hosts.c.description_number).where(
+            *self._up(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number
         )
+        if after is not None:
+            later_node = and_(host == after.service_host, node > after.nodename)
+            query = query.where(host >= after.service_host, or_(host > after.service_host, later_node))
+        rows = self._database.read(lambda connection: connection.execute(query.order_by(host, node).limit(limit)).all())
         return [(msgspec.json.decode(row.description, type=HostReport), row.description_number) for row in rows]
 
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:

@@ -96,7 +96,8 @@ class HostForwarder:
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
-        while reports := self._hosts.forwarded.unacknowledged(BATCH):
+        reports = self._hosts.forwarded.unacknowledged(BATCH)
+        while reports:
             answer = self._report(
                 _DESCRIPTION_TRIES,
                 hosts=tuple(report for report, _number in reports),
@@ -105,9 +106,13 @@ class HostForwarder:
             self._hosts.forwarded.acknowledge(reports)
             # Greater numbers were given by another conductor of the cell, or are from lost records: count on from them.
             self._hosts.forwarded.number_after(answer.newer)
+            if answer.newer:
+                self._hosts.changed.set()  # the next round begins at once
             for report, _number in reports:
                 # The host may be new to the schedulers, so that they lack a load that was reported before.
                 self._told_loads.pop(report.service_host, None)
+            # Each host once in a round: hosts that change all the time must not keep the heartbeats waiting.
+            reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock

@@ -10,12 +10,14 @@ from msgspec import structs
 from sqlalchemy import select
 from support.databases import migrated
 
+from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.hosts.loads import CellLoads
 from conductor.schema import CELL, cell_hosts
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
-from moorage.messages import ReportHostsInCell
+from moorage.messages import HostsRegistered, ReportHosts, ReportHostsInCell
 from moorage.model import HostReport
 
 
@@ -82,6 +84,39 @@ def test_a_description_that_changes_while_it_is_told_stays_to_be_told(database: 
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     hosts.forwarded.acknowledge(told)
     assert to_be_told(hosts) == {}
+
+
+class Registry:
+    """A scheduler that takes reports, while all hosts change again with each report."""
+
+    def __init__(self, hosts: CellHosts, number: int) -> None:
+        self.hosts = hosts
+        self.number = number
+        self.told: list[ReportHosts] = []
+
+    def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+        self.told.append(message)
+        assert len(self.told) < 50, "one round goes on for ever"
+        report(self.hosts, *(described(number, load=len(self.told)) for number in range(self.number)))
+        return HostsRegistered()
+
+
+def test_hosts_that_change_faster_than_they_are_told_of_are_told_of_as_alive_all_the_same(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conductor.cell.hosts.forwarder.BATCH", 2)
+    conf, cell = options.new(), ids.fresh()
+    hosts = CellHosts(conf, database, cell)
+    report(hosts, *(described(number, load=0) for number in range(5)))
+    registry = Registry(hosts, 5)
+    client: Any = registry
+    forwarder = HostForwarder(conf, cell, hosts, CellLoads(conf, database, cell), client, "conductor.cell1")
+
+    forwarder.forward()
+
+    names = [f"h{number}" for number in range(5)]
+    assert [told.service_host for message in registry.told for told in message.hosts] == names
+    assert [sorted(message.alive) for message in registry.told if message.alive] == [names]
 
 
 def test_a_host_that_another_agent_describes_is_that_ones(database: Database) -> None:
