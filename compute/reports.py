@@ -118,15 +118,16 @@ class Reporter:
 
     def _begin_anew(self) -> None:
         """Forget all that the cell or the schedulers have lost, so that it is reported again."""
+        # A heartbeat may set it at any moment: what is found lost from here on is left to the next report.
+        lost_all, self._lost_all = self._lost_all, False
         with self._lock:
             lost = [self._hosts.pop(key) for key in list(self._hosts) if key[0] in self._undescribed]
             self._undescribed.clear()
-            if self._lost_all:
+            if lost_all:
                 self._hosts.clear()
         self._tracker.forget(lost)
-        if self._lost_all:
+        if lost_all:
             self._tracker.forget()
-            self._lost_all = False
 
     def _report_hosts(self) -> None:
         with self._lock:
