@@ -1,5 +1,6 @@
 """Records of a cell's hosts, and the endpoint for the reports of their agents."""
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +34,8 @@ from moorage.db.columns import CLOCK_SET_BACK, is_ahead, now, rows_named
 from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
+
+LOG = logging.getLogger(__name__)
 
 #: The part of `host_down_after`, or of `silent_after` if that is shorter, in which one heartbeat of a host is recorded.
 #: What is written of each host again and again is nearly all that a cloud at rest costs, and a host has missed several
@@ -69,7 +72,10 @@ class CellHosts:
         self._database = database
         self._cell_uuid = cell_uuid
         self._down_after: float = conf.scheduler.host_down_after
+        #: Since when, by the monotonic clock, hosts could be heard.
         self._began = time.monotonic()
+        #: The database's clock as it was read last, and when that was.
+        self._clock: tuple[float, float] | None = None
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
         #: By host that has not reported since the database's clock was set back, its time on record, and when that was
         #: found, by the monotonic clock.
@@ -197,18 +203,33 @@ class CellHosts:
     def why_silent(self, service_host: str) -> str | None:
         """Return the reason if a host has been silent for longer than `host_down_after`, else nothing.
 
-        No host was silent while there was no conductor to hear it: each has that time from the start of this one.
+        No host was silent while there was no conductor to hear it: each has that time from the start of this one, and
+        from when the database's clock was set forward.
         """
+        last_seen = func.max(cell_hosts.c.last_seen)
+        query = select(now(), last_seen, now() - last_seen).where(
+            self._here(), cell_hosts.c.service_host == service_host
+        )
+        clock, seen, age = self._database.read(lambda connection: connection.execute(query).one())
+        self._note_clock(clock)
         if time.monotonic() - self._began <= self._down_after:
             return None
-        last_seen = func.max(cell_hosts.c.last_seen)
-        query = select(last_seen, now() - last_seen).where(self._here(), cell_hosts.c.service_host == service_host)
-        seen, age = self._database.read(lambda connection: connection.execute(query).one())
         if age is not None and age < -CLOCK_SET_BACK:
             age = self._since_set_back(service_host, seen)
         if age is None or age <= self._down_after:
             return None
         return f"the host has not reported for {age:.0f} s"
+
+    def _note_clock(self, clock: float) -> None:
+        """Note the database's clock, and give each host its whole time again if it was set forward since the last time.
+
+        So it looks too after this process was suspended.
+        """
+        present = time.monotonic()
+        before, self._clock = self._clock, (clock, present)
+        if before is not None and clock - before[0] - (present - before[1]) >= self._down_after / 2:
+            LOG.warning("The database's clock was set forward: each host has the whole time-out from now on")
+            self._began = present
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:
         """Return for how long a host is known not to have reported since the database's clock was set back."""
@@ -251,13 +272,15 @@ class CellHosts:
         Where others of its hosts have taken their place since, that shows as soon as the records are older.
         """
         lately = now() - self._recorded_in
-        recorded = select(func.count(cell_hosts.c.service_host.distinct())).where(
+        recorded = select(func.count(cell_hosts.c.service_host.distinct()), now()).where(
             self._here(),
             cell_hosts.c.agent == agent,
             cell_hosts.c.last_seen > lately,
             ~is_ahead(cell_hosts.c.last_seen),
         )
-        return connection.scalar(recorded) == hosts
+        count, clock = connection.execute(recorded).one()
+        self._note_clock(clock)
+        return bool(count == hosts)
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
         """Record descriptions; return True if any is new, has changed or was requested."""

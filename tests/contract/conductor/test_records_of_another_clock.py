@@ -1,15 +1,18 @@
 """Records of conductors that were written before the database's clock was set back by an hour, on each store."""
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Table, select
+from sqlalchemy import Table, event, select
 from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+from support.databases import migrated
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Backoff, NoPayload, Wait
-from conductor.schema import cell_hosts, conductor_operations
+from conductor.schema import CELL, cell_hosts, conductor_operations
 from moorage import ids
 from moorage.config import options
 from moorage.db.columns import now
@@ -124,3 +127,28 @@ def test_a_host_that_died_before_the_clock_was_set_back_is_silent_after_the_whol
 
     assert hosts.why_silent("alive") is None
     assert "has not reported" in str(hosts.why_silent("dead"))
+
+
+@pytest.mark.parametrize("known_by", ["heartbeats", "looks"])
+def test_no_host_is_silent_for_its_cell_because_the_clock_was_set_forward(tmp_path: Path, known_by: str) -> None:
+    ahead = [0.0]
+    database = Database(migrated.sqlite(tmp_path / "cell.sqlite", CELL), "cell")
+
+    def set_clock(connection: Any, _record: object) -> None:
+        connection.create_function("julianday", -1, lambda *_: 2440587.5 + (time.time() + ahead[0]) / 86400.0)
+
+    event.listen(database.engine, "connect", set_clock)
+    hosts = CellHosts(options.new({"scheduler": {"host_down_after": 0.5}}), database, ids.fresh())
+    host = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(), agent="agent")
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(host,)))
+    time.sleep(0.6)
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("h1",)))
+    if known_by == "looks":
+        assert hosts.why_silent("h1") is None
+
+    ahead[0] = HOUR
+
+    assert hosts.why_silent("h1") is None
+    time.sleep(0.6)
+    assert "has not reported" in str(hosts.why_silent("h1")), "it has the whole time-out, and no more"
+    database.close()
