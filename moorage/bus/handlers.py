@@ -302,8 +302,7 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
 # --- Size -----------------------------------------------------------------------------------------------------------
 
 #: Bytes of an answer on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the channel:
-#: the caller gets no answer. A build is handed to a cell with the scheduler's answer and the requests in one message,
-#: which is larger than the answer.
+#: the caller gets no answer. Builds are handed to a cell in messages of no more than this, too.
 MAX_REPLY = 12 * 2**20
 #: An encoded answer of at most so many bytes fits: the library encodes it twice, which makes at most 3.5 bytes of one.
 _SURELY_FITS = MAX_REPLY // 4

@@ -25,8 +25,9 @@ from conductor.super.context import SuperPart
 from conductor.super.held_consumers import node_of, on_node
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
+from conductor.super.steps.hand_over import giving
 from moorage import errors
-from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild
+from moorage.messages import MAX_SELECTIONS, DeleteAllocations, InstanceBuild
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -282,11 +283,11 @@ class SuperBuilds(SuperPart):
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
         )
         if len(builds) == 1:
-            faults = yield from self._giving(operation, *next(iter(builds.items())))
+            faults = yield from giving(self._super.cells, operation, *next(iter(builds.items())))
         else:
             # Concurrently: a cell that does not answer must not delay the instances of the others.
             faults = yield partial(
-                concurrently, lambda uuid, of_cell: made_here(self._giving(operation, uuid, of_cell)), builds
+                concurrently, lambda uuid, part: made_here(giving(self._super.cells, operation, uuid, part)), builds
             )
         # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
@@ -296,21 +297,6 @@ class SuperBuilds(SuperPart):
                 self._all_handed_over, _HandedOver(operation.uuid, builds, operation.read(HandOverStep))
             )
         return lambda connection: self._handed_over(connection, operation, builds, faults)
-
-    def _giving(
-        self, operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]
-    ) -> Calling[dict[str, errors.MoorageError | Postponed]]:
-        """Send one cell its instances; return the error by cell uuid if it has not taken them."""
-        message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
-        try:
-            yield from self._super.cells.calling(cell_uuid, message)
-        except Postponed as fault:
-            return {cell_uuid: fault}  # as usual as under load
-        except errors.MoorageError as fault:
-            LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(builds), fault)
-            return {cell_uuid: fault}
-        LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(builds))
-        return {}
 
     @staticmethod
     def _all_handed_over(connection: Connection, handed: Sequence["_HandedOver"]) -> list[Outcome]:

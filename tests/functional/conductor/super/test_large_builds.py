@@ -1,0 +1,70 @@
+"""Builds of many instances with a large request: no message to their cell is larger than the broker takes."""
+
+import json
+
+from support.conductor.builders import CELL_1, wait_until
+from support.conductor.fake_cell import FakeCell
+from support.conductor.moving_world import MovingWorld
+
+from moorage import errors, ids
+from moorage.bus.bus import serves
+from moorage.bus.handlers import MAX_REPLY
+from moorage.messages import BuildInCell, BuildInstances, Done
+from moorage.messages.wire import encode
+from moorage.model import Flavor, Image, RequestSpec
+
+#: With so many instances the requests alone are 24 MiB, and RabbitMQ 4 takes messages of 16 MiB.
+COUNT = 24
+PROPERTIES = {f"p{number}": "x" * 4096 for number in range(256)}
+SPEC = RequestSpec(
+    project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024), image=Image(properties=PROPERTIES)
+)
+
+
+def order(world: MovingWorld) -> list[str]:
+    uuids = tuple(ids.fresh() for _ in range(COUNT))
+    return world.order(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=uuids))
+
+
+def handed_over(world: MovingWorld) -> list[BuildInCell]:
+    return [message for message in world.cell.taken if isinstance(message, BuildInCell)]
+
+
+def size(message: BuildInCell) -> int:
+    """Return the bytes of a message on the bus, where the library encodes it twice."""
+    return len(json.dumps(json.dumps(encode(message))))
+
+
+def test_a_build_is_handed_over_in_messages_that_the_broker_takes(world: MovingWorld) -> None:
+    uuids = order(world)
+
+    for uuid in uuids:
+        wait_until(lambda uuid=uuid: uuid in world.cell.instances)
+    wait_until(lambda: world.pending("conductor") == 0)
+    messages = handed_over(world)
+    assert max(size(message) for message in messages) <= MAX_REPLY
+    assert [build.instance_uuid for message in messages for build in message.builds] == uuids
+    assert len({message.request_id for message in messages}) == len(messages)
+
+
+class RefusingAPart(FakeCell):
+    """Refuses the second message with builds, and takes it when it is sent again."""
+
+    @serves(BuildInCell)
+    def build_instances(self, message: BuildInCell) -> Done:
+        if len(self.taken) == 1:
+            self.taken.append(message)
+            raise errors.InvalidState(reason="not now")
+        return super().build_instances(message)
+
+
+def test_a_cell_that_has_taken_a_part_and_refused_another_is_sent_all_of_it_again(world: MovingWorld) -> None:
+    world.cell = RefusingAPart(world.placement)
+    world.serve(f"conductor.{CELL_1.uuid}", world.cell)
+    uuids = order(world)
+
+    for uuid in uuids:
+        wait_until(lambda uuid=uuid: uuid in world.cell.instances)
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert {world.show(uuid).state for uuid in uuids} == {"active"}
+    assert set(world.placement.held) == set(uuids)
