@@ -123,6 +123,8 @@ class _Bulkhead:
     open_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
+    #: A probe is under way.
+    is_probed: bool = False
     #: Postponed steps: in ``fresh`` those whose record names no reason for the wait yet.
     fresh: deque[Wake] = field(default_factory=deque)
     waiting: deque[Wake] = field(default_factory=deque)
@@ -309,20 +311,25 @@ class Bulkheads:
     # --- Probes -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (due := self._due()) is not None:
-            with ThreadPoolExecutor(min(len(due), _PROBES_AT_ONCE)) as threads:
-                list(threads.map(self._probe, due))
-            self.wake()
+        with ThreadPoolExecutor(_PROBES_AT_ONCE) as threads:
+            while (bulkhead := self._next_due()) is not None:
+                threads.submit(self._probe, bulkhead)
 
-    def _due(self) -> list[_Bulkhead] | None:
-        """Wait until probes are due, and return the bulkheads to probe; null when stopped."""
+    def _next_due(self) -> _Bulkhead | None:
+        """Wait until a probe is due and a thread is free for it, and return its bulkhead; null when stopped."""
         with self._changed:
             while not self._ended:
-                open_ = [each for each in self._bulkheads.values() if each.open_since is not None]
-                now = time.monotonic()
-                if due := [each for each in open_ if each.probe_at <= now]:
-                    return due
-                self._changed.wait(min((each.probe_at for each in open_), default=now + 3600.0) - now)
+                now, all_of_them = time.monotonic(), self._bulkheads.values()
+                idle = [each for each in all_of_them if each.open_since is not None and not each.is_probed]
+                due = [each for each in idle if each.probe_at <= now]
+                if due and sum(each.is_probed for each in all_of_them) < _PROBES_AT_ONCE:
+                    # First where one call has been lost: all steps there wait for this probe, and it is mostly
+                    # answered. Behind the probes of hundreds of dead ones they would wait for minutes.
+                    first = min(due, key=lambda each: (not each.is_suspected, each.probe_at))
+                    first.is_probed = True
+                    return first
+                later = min((each.probe_at for each in idle), default=now + 3600.0)
+                self._changed.wait(None if due else later - now)
         return None
 
     def _probe(self, bulkhead: _Bulkhead) -> None:
@@ -335,7 +342,10 @@ class Bulkheads:
         except Exception:  # the thread must survive any error of one destination's bus
             LOG.exception("The %s %s cannot be probed", self._kind, bulkhead.name)
         with self._changed:
+            bulkhead.is_probed = False
             if answered:
                 self._close(bulkhead)
             elif bulkhead.open_since is not None:
                 self._postpone_probe(bulkhead)
+            self._changed.notify_all()
+        self.wake()

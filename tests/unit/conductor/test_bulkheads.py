@@ -1,8 +1,10 @@
 """Test that a silent destination delays calls to the others only by its share of the threads, and only for a time."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
@@ -260,3 +262,57 @@ def test_steps_whose_calls_one_thread_makes_together_hold_one_place_of_the_share
             pass
     with bulkheads.step(0), made.admit("a", "a", probe):
         pass
+
+
+class SilentOnes:
+    """Many destinations whose probes nobody answers; once they are held, each probe ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.probed: set[str] = set()
+        self.held = 0
+        self.is_holding = False
+        self.let_go = threading.Semaphore(0)
+        self.changed = threading.Condition()
+
+    def probe(self, name: str) -> None:
+        with self.changed:
+            self.probed.add(name)
+            self.held += self.is_holding
+            self.changed.notify_all()
+            is_held = self.is_holding
+        if is_held:
+            assert self.let_go.acquire(timeout=20)
+        raise UNANSWERED
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, 20)
+
+
+def test_a_lost_message_is_cleared_up_at_once_though_many_others_have_been_silent_for_long(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them, silent, last = built(), SilentOnes(), Probe()
+    names = {f"silent {number}" for number in range(40)}
+    for name in names:
+        with pytest.raises(errors.NoReply), all_of_them.admit(name, name, partial(silent.probe, name)):
+            raise UNANSWERED
+    silent.wait_for(lambda: silent.probed == names)
+    # While this one is probed, the next probes of all others become due.
+    last.ends.clear()
+    with pytest.raises(errors.NoReply), all_of_them.admit("last", "last", last):
+        raise UNANSWERED
+    assert last.probed.acquire(timeout=20)
+    time.sleep(0.1)
+    silent.is_holding = True
+    last.ends.set()
+    silent.wait_for(lambda: silent.held == 8)
+
+    fail(all_of_them, probe)
+    silent.let_go.release(8)
+
+    try:
+        assert probe.probed.acquire(timeout=5), silent.held
+    finally:
+        silent.is_holding = False
+        silent.let_go.release(1000)
