@@ -8,6 +8,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conductor.engine import bulkheads
@@ -31,9 +32,10 @@ Course = Generator[Need, Any, Operation | None]
 class StepRun:
     """One step that is being done."""
 
-    def __init__(self, operation: Operation, course: Course, operations: Operations) -> None:
+    def __init__(self, operation: Operation, course: Callable[["StepRun"], Course], operations: Operations) -> None:
+        #: With the lease under which the step is done: it may be taken again first.
         self.operation = operation
-        self._course = course
+        self._course = course(self)
         self._operations = operations
         self._in_own_context = contextvars.copy_context().run
         self._need: Need | None = None
@@ -101,7 +103,10 @@ class StepRuns:
     def begin(self, operations: Sequence[tuple[Operation, KeptPlace | None]]) -> list[StepRun]:
         """Begin steps that one thread does together, each with the place that is kept for it, if any."""
         group = object()
-        return [StepRun(each, self._course(each, place, group), self._operations) for each, place in operations]
+        return [
+            StepRun(each, partial(self._course, place=place, group=group), self._operations)
+            for each, place in operations
+        ]
 
     def may_go_together(self, one: Operation, other: Operation) -> bool:
         """Return whether one thread may do the next steps of both."""
@@ -154,8 +159,9 @@ class StepRuns:
 
     # --- The course of a step -----------------------------------------------------------------------------------------
 
-    def _course(self, operation: Operation, place: KeptPlace | None, group: object) -> Course:
+    def _course(self, run: StepRun, place: KeptPlace | None, group: object) -> Course:
         """Do one step and record its outcome; return the operation with its next step, or null."""
+        operation = run.operation
         with (
             context.bound(request_id=operation.request_id),
             failpoints.within("step", operation.kind, operation.step),
@@ -169,7 +175,11 @@ class StepRuns:
                     return None
                 # The process may have been paused for longer than its lease: make sure that it is still ours.
                 current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
-                return None if current is None else (yield from self._run_and_record(current))
+                if current is None:
+                    return None
+                # Also where it must wait for room: under the former lease, it would be left to the next sweep.
+                run.operation = current
+                return (yield from self._run_and_record(current))
             except Superseded:
                 LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
                 return None
@@ -181,7 +191,7 @@ class StepRuns:
                 LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
             # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is
             # recorded or found superseded.
-            return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
+            return replace(run.operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
 
     def _run_and_record(self, operation: Operation) -> Course:
         failpoints.reached("begin")

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -277,6 +278,33 @@ def test_steps_that_find_no_room_beside_a_group_wait_for_it_and_go_on_then(datab
         stage.wait_for(subjects() | {"t0", "t1", "t2"})
     finally:
         stage.peer.may_answer.set()
+        stage.worker.stop()
+
+
+def test_a_step_that_had_to_take_its_lease_again_before_it_waits_for_room_goes_on_as_one_that_has_sent_nothing(
+    database: Database,
+) -> None:
+    stage = Stage(database, share=1)
+    done: list[Operation] = []
+
+    def ask(operation: Operation) -> Generator[StepCall[Any] | Callable[[], Any], Any, CommitStep]:
+        done.append(operation)
+        return (yield from stage.ask(operation))
+
+    try:
+        with stage.bulkheads.admit("peer", "peer", lambda: None):
+            stage.worker.start(stage.steps | {(BUILD, "ask"): ask})
+            new = [NewOperation(ids.fresh(), BUILD, "s0", "ask", NoPayload())]
+            [begun] = database.write(lambda connection: stage.operations.begin(connection, new, "of it"))
+            # It has waited for a thread for half a lease.
+            stage.worker.take_up(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
+            deadline = time.monotonic() + 20
+            while not done and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)
+        stage.wait_for({"s0"})
+        assert [operation.is_repeated for operation in done] == [False, False]
+    finally:
         stage.worker.stop()
 
 
