@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, exc
 
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
@@ -155,9 +155,16 @@ class OrderRequests:
     def _taken_up(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
-        """Carry out an order under the id that it is stored by, and take up the operations that it has begun."""
+        """Carry out an order under the id that it is stored by, and take up the operations that it has begun.
+
+        :raises RequestIdReused: an order with its id has been carried out, and its answer is forgotten.
+        """
         begun: list[Operation] = []
-        stored = carry_out(self._stored(message), begun)
+        try:
+            stored = carry_out(self._stored(message), begun)
+        except exc.IntegrityError as fault:
+            # The uuid of what it begins follows from its id, and the record of that is kept for longer than an answer.
+            raise errors.RequestIdReused(request_id=message.request_id) from fault
         if not stored.replayed:
             self._worker.take_up(*begun)
         return stored.result
