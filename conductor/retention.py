@@ -219,12 +219,11 @@ class SuperDeletedInstances:
         found: list[str] = []
         for cell_uuid, uuids in by_cell.items():
             try:
-                message = ShowInCell(instance_uuids=tuple(uuids))
-                answer = self._cells.call(cell_uuid, message, timeout=self._cells.patience)
+                answers = list(self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part)))
             except errors.MoorageError as fault:
                 LOG.info("Deleted instances of cell %s stay on record: %s", cell_uuid, fault)
                 continue
-            known = {instance.uuid: instance.state for instance in answer}
+            known = {instance.uuid: instance.state for answer in answers for instance in answer}
             found += [uuid for uuid in uuids if wanted(known, uuid)]
         return found
 

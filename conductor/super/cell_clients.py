@@ -3,7 +3,7 @@
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Bus
-from moorage.messages import ListCells
+from moorage.messages import MAX_INSTANCES, ListCells
 from moorage.messages.wire import Message
 from moorage.model import Cell
 
@@ -116,6 +116,27 @@ class Cells:
                 return answer
         except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
+
+    def read_of(
+        self, uuid: str, named: Sequence[str], message: Callable[[tuple[str, ...]], Message[list[R]]]
+    ) -> Iterator[list[R]]:
+        """Read a cell's records of the named instances or migrations, in as many messages as the answers need.
+
+        :param message: returns the message that asks for some of them.
+        :return: yields the answers.
+        :raises MoorageError: as :meth:`call`.
+        """
+        parts = [tuple(named[start : start + MAX_INSTANCES]) for start in range(0, len(named), MAX_INSTANCES)]
+        while parts:
+            part = parts.pop()
+            try:
+                answer = self.call(uuid, message(part), timeout=self.patience)
+            except errors.ReplyTooLarge:
+                if len(part) == 1:
+                    raise
+                parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+            else:
+                yield answer
 
     def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:
         """Send a read to all cells concurrently; return the answers, and the errors of the cells without one.

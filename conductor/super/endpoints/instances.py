@@ -79,14 +79,13 @@ class SuperView(SuperPart):
         return {instance.uuid: _merged(instance, found.get(instance.uuid), cell) for instance in known}
 
     def _asked(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
-        found: dict[str, Instance] = {}
-        for start in range(0, len(known), MAX_INSTANCES):
-            uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
-            with_request = any(instance.request_spec is not None for instance in known)
-            message = ShowInCell(instance_uuids=uuids, with_request=with_request)
-            answer = self._super.cells.call(cell_uuid, message, timeout=self._super.cells.patience)
-            found |= {instance.uuid: instance for instance in answer}
-        return found
+        with_request = any(instance.request_spec is not None for instance in known)
+        answers = self._super.cells.read_of(
+            cell_uuid,
+            [instance.uuid for instance in known],
+            lambda uuids: ShowInCell(instance_uuids=uuids, with_request=with_request),
+        )
+        return {instance.uuid: instance for answer in answers for instance in answer}
 
     def _note_deleted(self, known: Sequence[Instance], merged: dict[str, Instance]) -> None:
         deleted = [

@@ -12,7 +12,7 @@ from conductor.super.records import migrations as super_migrations
 from conductor.super.records.migrations import OVER, SuperMigration
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
+from moorage.messages import ListMigrations, ListMigrationsInCell, ShowMigration
 from moorage.model import Migration
 from moorage.model.states import MigrationState
 
@@ -67,11 +67,8 @@ class SuperMigrationView(SuperPart):
         cell, fault = None, None
         try:
             cell = self._super.cells.cell(cell_uuid).name
-            for start in range(0, len(known), MAX_INSTANCES):
-                uuids = tuple(one.uuid for one in known[start : start + MAX_INSTANCES])
-                answer = self._super.cells.call(
-                    cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._super.cells.patience
-                )
+            uuids = [one.uuid for one in known]
+            for answer in self._super.cells.read_of(cell_uuid, uuids, lambda part: ListMigrationsInCell(uuids=part)):
                 found |= {one.uuid: one for one in answer}
         except errors.MoorageError as missing:
             LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)
