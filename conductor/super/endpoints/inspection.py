@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -13,9 +14,12 @@ from moorage import errors
 from moorage.bus.bus import serves
 from moorage.cli import lists
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
+from moorage.messages.basis import ListInParts
 from moorage.model.inspection import OperationSummary, UnknownGuest
 
 LOG = logging.getLogger(__name__)
+
+E = TypeVar("E")
 
 _read = partial(list_operations, table=conductor_operations, scope={})
 
@@ -36,7 +40,7 @@ class SuperInspection(SuperPart):
 
         # The cells first: an age counts until it is read, so that a build is older than its part in a cell, however
         # long the cell's answer takes.
-        answers, _faults = self._super.cells.ask_all(
+        answers = self._part_of_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
         )
         own = self._super.database.read(work)
@@ -64,6 +68,18 @@ class SuperInspection(SuperPart):
     @serves(ListStrangers)
     def list_strangers(self, message: ListStrangers) -> list[UnknownGuest]:
         """Return the unknown guests of all cells, by host: guests without a record; with a limit, one page."""
-        answers, _faults = self._super.cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
+        answers = self._part_of_all(ListStrangersInCell(limit=message.limit, after=message.after))
         together = [guest for answer in answers for guest in answer]
         return lists.part_of(together, lists.unknown_guest_key, message.limit, message.after)
+
+    def _part_of_all(self, message: ListInParts[list[E]]) -> list[list[E]]:
+        """Return the answers of the cells that answer.
+
+        :raises ReplyTooLarge: that of one does not fit into a message: a shorter part may.
+        """
+        answers, faults = self._super.cells.ask_all(message)
+        for fault in faults:
+            # A cell of a former release answers with its whole list, however short the part is: it is left out.
+            if isinstance(fault, errors.ReplyTooLarge) and message.limit not in (None, 1):
+                raise fault
+        return answers

@@ -178,6 +178,18 @@ def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away
         assert ages == sorted(ages, reverse=True)
 
 
+def test_operations_are_listed_whole_whose_reasons_are_too_large_for_one_message(world: World) -> None:
+    wait_longer(world, 60.0)
+    other = OtherCell(OTHER)
+    other.operations = [msgspec.structs.replace(one, reason="x" * 2**21) for one in other.operations]
+    world.placement.cells.append(OTHER)
+    world.serve(f"conductor.{OTHER.uuid}", other)
+
+    found = lists.operations(world.bus.client("conductor"), ListOperations(ended=True), 7)
+
+    assert sorted(one.uuid for one in found) == sorted(one.uuid for one in other.operations)
+
+
 @pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
 def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
     found = [*add_strangers(cells, 5), *OtherCell(OTHER).strangers, *FormerCell.strangers]
