@@ -352,11 +352,17 @@ class SuperBuilds(SuperPart):
 
     @step(BUILD, "release")
     def release(self, operation: Operation) -> CommitStep:
-        """Delete for good the allocations of instances in error, and with them those that a late request may claim."""
-        payload = operation.read(HandOverStep)
+        """Delete for good the allocations of instances in error, and with them those that a late request may claim.
+
+        Foreign allocations of a consumer that existed before its instance go too or stay, by the policy.
+        """
+        payload, keeps = operation.read(HandOverStep), self._super.writes.keeps_foreign
+        # The option may be changed by a restart, and with it the content of the request.
+        kept = ("keep extras",) if keeps else ()
         for uuid in payload.release:
+            request_id = operation.derived("release", uuid, *kept)
             self._super.placement.call(
-                DeleteAllocations(request_id=operation.derived("release", uuid), consumer_uuid=uuid, for_good=True)
+                DeleteAllocations(request_id=request_id, consumer_uuid=uuid, for_good=True, keep_extras=keeps)
             )
         return lambda _connection: Ended(payload.reason)
 

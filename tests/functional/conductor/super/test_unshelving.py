@@ -219,3 +219,22 @@ def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingW
 
     assert "it is placed already, by claim" in str(world.becomes(uuid, "error").reason)
     assert world.placement.held[uuid].root == node("b")
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_what_others_hold_stays_where_that_is_configured_though_a_build_upon_it_has_failed(
+    world: MovingWorld, *, deleted: bool
+) -> None:
+    world.restart("super", delete_foreign_amounts=deleted)
+    uuid = ids.fresh()
+    others_put(world, uuid)
+    others_put(world, uuid)
+    before = world.placement.foreign
+    # The first request is not answered, and may be carried out later: the instance is deleted for good.
+    world.serve("scheduler", Losing(world.placement))
+
+    world.build(uuid)
+
+    world.becomes(uuid, "error")
+    wait_until(lambda: uuid in world.placement.deleted)
+    assert world.placement.foreign == ({} if deleted else before)
