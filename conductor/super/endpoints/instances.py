@@ -63,7 +63,8 @@ class SuperView(SuperPart):
 
     def _with_orders(self, instances: Sequence[Instance]) -> list[Instance]:
         """Show in the instances' states the pending orders that have not reached their cells yet."""
-        ordered = self._super.database.read(super_records.being_placed)
+        uuids = [instance.uuid for instance in instances]
+        ordered = self._super.database.read(partial(super_records.being_placed, uuids=uuids))
         return [_ordered(instance, ordered.get(instance.uuid)) for instance in instances]
 
     def _of_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, exc, select
 
-from conductor.engine.rows import document, encoded, of_row, text
+from conductor.engine.rows import batches, document, encoded, of_row, text
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
@@ -38,6 +38,12 @@ _HANDED_OVER = (
         instances.c.selections.is_not(None),
     )
     .values(handed_over=True, selections=None, reason=None, updated_at=now())
+)
+# By the instances: very many other operations may be pending, while their cell is away.
+_BEING_PLACED = select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
+    operations.c.subject.in_(bindparam("uuids", expanding=True)),
+    operations.c.state == "pending",
+    operations.c.kind.in_((MOVE, UNSHELVE)),
 )
 
 
@@ -228,10 +234,12 @@ def read(connection: Connection, uuid: str, *, with_request: bool = False) -> In
     return _instance(row, with_request=with_request)
 
 
-def being_placed(connection: Connection) -> dict[str, tuple[str, str]]:
-    """Return the kind and the uuid of each pending move or unshelving by instance uuid: no cell carries it out yet."""
-    query = select(operations.c.subject, operations.c.kind, operations.c.uuid)
-    rows = connection.execute(query.where(operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))))
+def being_placed(connection: Connection, uuids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the kind and the uuid of each pending move or unshelving of these instances, by instance uuid.
+
+    No cell carries it out yet.
+    """
+    rows = [row for part in batches(uuids) for row in connection.execute(_BEING_PLACED, {"uuids": part})]
     return {row.subject: (row.kind, row.uuid) for row in rows}
 
 
