@@ -119,6 +119,12 @@ class ForwardedOrders(SuperPart):
             done = self._super.cells.call(cell_uuid, in_cell, timeout=self._super.cells.order_patience)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
+        except errors.InstanceNotFound as fault:
+            # Selected, and not handed over yet: there is such an instance.
+            if self._super.database.read(lambda connection: super_records.read(connection, uuid)).state != "building":
+                raise
+            reason = f"instance {uuid} is being built, and its cell does not have it yet"
+            raise errors.InvalidState(reason=reason) from fault
         # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.
         return self._super.stored.once(message, lambda _connection: done).result
 

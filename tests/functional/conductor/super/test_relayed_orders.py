@@ -72,6 +72,29 @@ def test_an_order_that_the_cell_has_carried_out_is_answered_when_it_is_repeated_
     assert len(lost) == 1
 
 
+def test_an_order_about_an_instance_that_its_cell_does_not_have_yet_is_refused_for_its_state(
+    world: MovingWorld,
+) -> None:
+    go_on, reached = threading.Event(), threading.Event()
+
+    def strike(name: str) -> None:
+        if name == "step.build.hand_over.begin":
+            reached.set()
+            assert go_on.wait(60.0)
+
+    with failpoints.observed(strike):
+        [uuid] = world.build()
+        assert reached.wait(60.0)
+        try:
+            with pytest.raises(errors.InvalidState, match="is being built"):
+                world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+        finally:
+            go_on.set()
+        world.becomes(uuid, "active")
+    world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    world.becomes(uuid, "shelved")
+
+
 # --- Commands ---------------------------------------------------------------------------------------------------------
 
 
