@@ -97,10 +97,11 @@ class Worker:
 
     def stop(self) -> None:
         """Finish the steps under way, then release all leases: other conductors take over the operations."""
-        self._sweep.stop()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        # It takes no other operation from now on, and what it has just taken is released below.
+        self._sweep.stop()
         for thread in self._threads:
             liveness.forget(thread)
             if thread.is_alive():
@@ -132,17 +133,29 @@ class Worker:
             self._changed.notify()
 
     def sweep(self) -> None:
-        """Take the due operations whose lease nobody has."""
+        """Take the due operations whose lease nobody has, all that a dead conductor has left."""
         self._operations.restart_waits()
+        while self._take_some():
+            pass
+
+    def _take_some(self) -> bool:
+        """Take some of the due operations; return whether there may be others that can be taken."""
         with self._changed:
             held = set(self._in_hand)
-        for uuid in self._operations.due(held, _SWEEP_LIMIT):
+        uuids = self._operations.due(held, _SWEEP_LIMIT)
+        taken = 0
+        for uuid in uuids:
             with self._changed:
-                if self._in_hand[uuid] or self._ended:
+                if self._ended:
+                    return False
+                if self._in_hand[uuid]:
                     continue
             if (operation := self._operations.take(uuid)) is not None:
                 LOG.info("Going on with the %s of %s at step %s", operation.kind, operation.subject, operation.step)
                 self.take_up(operation)
+                taken += 1
+        # Those that others are taking or changing at this moment are left to the next sweep.
+        return taken > 0 and len(uuids) == _SWEEP_LIMIT
 
     def renew(self) -> None:
         """Renew the leases of all operations in the queue or in a thread."""

@@ -308,6 +308,16 @@ def test_a_step_that_had_to_take_its_lease_again_before_it_waits_for_room_goes_o
         stage.worker.stop()
 
 
+def test_all_operations_that_another_conductor_has_left_are_taken_at_one_look(stage: Stage) -> None:
+    new = [(NewOperation(ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()), "of it") for number in range(450)]
+    stage.database.write(lambda connection: stage.operations.begin_all(connection, new, taken=False))
+
+    stage.worker.sweep()
+
+    others = Operations(stage.database, conductor_operations, "other", {}, QUICK)
+    assert others.due((), len(new)) == []
+
+
 def test_at_the_failpoints_of_a_drill_each_step_stands_for_itself(stage: Stage) -> None:
     passed: list[str] = []
     with failpoints.observed(passed.append):
