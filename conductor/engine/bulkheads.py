@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 _LONGEST_BACKOFF = 3.0
 #: The number of probes under way at a time.
 _PROBES_AT_ONCE = 8
+#: The errors that are no answers: a bus that is away proves nothing about one of its many destinations, and a caller's
+#: time may be over before anything is sent.
+_NO_ANSWERS = (errors.BusUnavailable, errors.DeadlineExceeded)
 
 
 def worker_share(conf: cfg.ConfigOpts) -> int:
@@ -282,10 +285,7 @@ class Bulkheads:
                 # A destination that has answered another call since this one began is alive.
                 if begun > bulkhead.answered_at and bulkhead.open_since is None:
                     self._open(bulkhead, begun, raised)
-            elif raised is None or (
-                isinstance(raised, errors.MoorageError) and not isinstance(raised, errors.BusUnavailable)
-            ):
-                # An unavailable bus proves nothing about one of its many destinations; any other error is an answer.
+            elif raised is None or (isinstance(raised, errors.MoorageError) and not isinstance(raised, _NO_ANSWERS)):
                 self._close(bulkhead)
         self.wake()
 

@@ -128,6 +128,21 @@ def test_neither_a_refusal_nor_a_bus_that_is_away_makes_a_destination_silent(
         pass
 
 
+def test_a_call_that_was_not_sent_because_its_callers_time_was_over_is_no_answer(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    probe.ends.clear()
+    all_of_them = built()
+    fail(all_of_them, probe)
+    assert probe.probed.acquire(timeout=20)
+
+    fail(all_of_them, probe, errors.DeadlineExceeded(point="before it was sent"))
+
+    with bulkheads.step(tries=0), pytest.raises(Postponed), all_of_them.admit("a", "a", probe):
+        raise AssertionError("the call is made")
+    probe.ends.set()
+
+
 def test_a_call_that_began_before_another_one_was_answered_shows_no_silence(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
