@@ -85,6 +85,7 @@ conductor_instances = Table(
     Column("cell_uuid", uuid_type()),
     # The scheduler's selections, until the cell has them.
     Column("selections", document_type()),
+    # Its cell has it, or has refused it.
     Column("handed_over", Boolean, nullable=False),
     # The number of the last order about the instance that was forwarded or recorded.
     Column("order_number", Integer, nullable=False, server_default="0"),

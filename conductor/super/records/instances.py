@@ -149,18 +149,30 @@ def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]
 
 
 def fail(
-    connection: Connection, uuids: Collection[str], reason: str, explanation: Mapping[str, Any] | None = None
+    connection: Connection,
+    uuids: Collection[str],
+    reason: str,
+    explanation: Mapping[str, Any] | None = None,
+    *,
+    by_cell: bool = False,
 ) -> None:
-    """Set instances that are still being built to error, with the reason. No cell has them."""
+    """Set instances that are still being built to error, with the reason. No cell has them.
+
+    :param by_cell: a cell has refused them, so that something is claimed for them.
+    """
     still = (instances.c.uuid.in_(uuids), instances.c.state == "building")
     values = {"state": "error", "reason": reason, "explanation": explanation, "cell_uuid": None, "selections": None}
-    _change(connection, *still, **values)
+    _change(connection, *still, **values, handed_over=by_cell)
 
 
-def failed(connection: Connection, operation_uuid: str) -> dict[str, str]:
-    """Return the instances of a build that are in error, and that no cell has, each with its reason."""
+def refused(connection: Connection, operation_uuid: str) -> dict[str, str]:
+    """Return the instances of a build that a cell has refused, each with its reason."""
     query = select(instances.c.uuid, instances.c.reason).where(
-        instances.c.operation_uuid == operation_uuid, instances.c.state == "error", instances.c.cell_uuid.is_(None)
+        instances.c.operation_uuid == operation_uuid,
+        instances.c.state == "error",
+        instances.c.cell_uuid.is_(None),
+        # Whatever the others hold was not claimed by this build.
+        instances.c.handed_over.is_(True),
     )
     return {row.uuid: text(row.reason) or "" for row in connection.execute(query)}
 

@@ -328,7 +328,7 @@ class SuperBuilds(SuperPart):
             elif was_refused(fault) and not operation.is_repeated:
                 # The cell has refused the only sending there was, so it has none of the instances.
                 reason = str(fault)
-                super_records.fail(connection, uuids, reason)
+                super_records.fail(connection, uuids, reason, by_cell=True)
                 release += uuids
             else:
                 retry = str(fault)
@@ -342,7 +342,7 @@ class SuperBuilds(SuperPart):
             return Retry(retry)
         if operation.is_repeated:
             # A try that waited for one cell has recorded no payload, even where another cell refused its instances.
-            for uuid, why in super_records.failed(connection, operation.uuid).items():
+            for uuid, why in super_records.refused(connection, operation.uuid).items():
                 release, reason = [*release, uuid], reason or why
         if release:
             return Next("release", HandOverStep(release=tuple(dict.fromkeys(release)), reason=reason))

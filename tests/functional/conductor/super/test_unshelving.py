@@ -4,7 +4,7 @@ import pytest
 from support.conductor.builders import CELL_1, FakeScheduler, host_state, node, wait_until
 from support.conductor.moving_world import MovingWorld
 
-from moorage import errors, ids
+from moorage import errors, failpoints, ids
 from moorage.bus.bus import serves
 from moorage.messages import OwnsClaim, SelectDestinations, ShelveInstance, UnshelveInCell, UnshelveInstance
 from moorage.model import Selection
@@ -219,6 +219,29 @@ def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingW
 
     assert "it is placed already, by claim" in str(world.becomes(uuid, "error").reason)
     assert world.placement.held[uuid].root == node("b")
+
+
+@pytest.mark.parametrize("policy", ["retry", "combine"])
+def test_a_consumer_that_is_placed_keeps_all_though_the_build_that_was_refused_is_gone_on_with_after_a_crash(
+    world: MovingWorld, policy: str
+) -> None:
+    world.restart("super", consumer_conflict_policy=policy)
+    uuid, crashed = ids.fresh(), list[str]()
+    claim_id = world.placement.claim(uuid, node("b"))
+
+    def strike(name: str) -> None:
+        if name == "step.build.hand_over.begin" and not crashed:
+            crashed.append(name)
+            raise errors.StoreUnavailable(schema="conductor", reason="it is gone")
+
+    with failpoints.observed(strike):
+        world.build(uuid)
+        world.becomes(uuid, "error")
+        wait_until(lambda: world.pending("conductor") == 0)
+
+    assert crashed
+    assert world.placement.held[uuid].claim_id == claim_id
+    assert uuid not in world.placement.deleted
 
 
 @pytest.mark.parametrize("deleted", [True, False])
