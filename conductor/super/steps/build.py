@@ -128,10 +128,12 @@ class SuperBuilds(SuperPart):
                 keep_held=bool(payload.generations),
             )
         except errors.ConsumerGenerationConflict as conflict:
+            # No doubt is left: while that consumer is there, each copy of this request is refused like this one. And it
+            # may be another's, which is not to be deleted.
             if conflict_policy.is_placed(conflict):
                 # The generations agree, but the consumer has a claim, or allocations on another host than chosen.
-                return self._on_its_node(operation, payload, spec, conflict)
-            return self._not_selected(operation, payload, conflict)
+                return self._on_its_node(payload, spec, conflict)
+            return partial(self._refused, payload=payload, fault=conflict)
         except errors.MoorageError as fault:
             return self._not_selected(operation, payload, fault)
         for uuid, (claimed, *alternates) in zip(payload.instance_uuids, answer, strict=True):
@@ -141,7 +143,7 @@ class SuperBuilds(SuperPart):
         return SharedCommit(self._selected, _Selected(self._doubt(operation, payload), spec, answer))
 
     def _on_its_node(
-        self, operation: Operation, payload: SelectStep, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
+        self, payload: SelectStep, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
     ) -> CommitStep:
         """Restrict the next request to the one host on which an instance has allocations already, or fail the build."""
         uuid = conflict.consumer_uuid
@@ -149,9 +151,9 @@ class SuperBuilds(SuperPart):
             instances = len(payload.instance_uuids)
             node = node_of(self._super.placement, uuid, spec, instances=instances, tried=payload.node)
         except errors.InvalidState as refusal:
-            return self._not_selected(operation, payload, refusal)
+            return partial(self._refused, payload=payload, fault=refusal)
         LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)
-        following = structs.replace(_following(self._doubt(operation, payload), payload.instance_uuids), node=node)
+        following = structs.replace(_following(payload, payload.instance_uuids), node=node)
         return lambda _connection: Next("select", following)
 
     def _doubt(self, operation: Operation, payload: SelectStep) -> SelectStep:

@@ -244,6 +244,34 @@ def test_a_consumer_that_is_placed_keeps_all_though_the_build_that_was_refused_i
     assert uuid not in world.placement.deleted
 
 
+class Late(FakeScheduler):
+    """Answers no first request."""
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        if not self.asked:
+            self.asked.append(message)
+            raise errors.Overloaded(reason="it is held back")
+        return super().select_destinations(message)
+
+
+@pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
+def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_build_was_not_answered(
+    world: MovingWorld, policy: str
+) -> None:
+    world.restart("super", consumer_conflict_policy=policy)
+    uuid = ids.fresh()
+    claim_id = world.placement.claim(uuid, node("b"))
+    world.serve("scheduler", Late(world.placement))
+
+    world.build(uuid)
+
+    world.becomes(uuid, "error")
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert uuid not in world.placement.deleted
+    assert world.placement.held[uuid].claim_id == claim_id
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_what_others_hold_stays_where_that_is_configured_though_a_build_upon_it_has_failed(
     world: MovingWorld, *, deleted: bool
