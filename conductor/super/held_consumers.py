@@ -41,6 +41,19 @@ def _nodes(placement: AcknowledgingClient, providers: list[str]) -> list[str]:
     return sorted(placement.call(GetResourceProvider(uuid=root)).name for root in roots)
 
 
+def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:
+    """Return why the allocations of a consumer are not to be deleted with an instance that no cell has, if so.
+
+    Only a cell gives a claim to a host. So one that a host has accepted was not made for that instance.
+
+    :raises Unavailable: the placement role does not answer.
+    """
+    consumer = find_consumer(placement, uuid)
+    if consumer is None or consumer.accepted_by is None:
+        return None
+    return f"what consumer {uuid} holds by claim {consumer.claim_id} is not of this instance, and stays"
+
+
 def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
     """Return a request restricted to a node, or the request itself if ``node`` is null."""
     return spec if node is None else structs.replace(spec, requested_destination=Destination(node=node))

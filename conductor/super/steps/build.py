@@ -22,7 +22,7 @@ from conductor.engine.step_calls import Calling, made_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
-from conductor.super.held_consumers import node_of, on_node
+from conductor.super.held_consumers import node_of, on_node, why_kept
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, was_refused
 from conductor.super.steps.hand_over import giving
@@ -362,6 +362,9 @@ class SuperBuilds(SuperPart):
         # The option may be changed by a restart, and with it the content of the request.
         kept = ("keep extras",) if keeps else ()
         for uuid in payload.release:
+            if (stays := why_kept(self._super.placement, uuid)) is not None:
+                LOG.warning("Nothing is released: %s", stays)
+                continue
             request_id = operation.derived("release", uuid, *kept)
             self._super.placement.call(
                 DeleteAllocations(request_id=request_id, consumer_uuid=uuid, for_good=True, keep_extras=keeps)

@@ -1,6 +1,7 @@
 """Delete an instance: here while no cell can have it, through its cell from then on."""
 
 import logging
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -19,6 +20,7 @@ from conductor.engine.steps import (
     step,
 )
 from conductor.super.context import SuperPart
+from conductor.super.held_consumers import why_kept
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import ENDED_BY_DELETION
@@ -36,9 +38,13 @@ class SuperDeletes(SuperPart):
         """Delete the instance's consumer for good: a claim that arrives later is refused.
 
         A claim that may be there is released whole: its allocations are not on record here. Without a claim, all
-        allocations of the consumer are foreign, and the instance's record names them.
+        allocations of the consumer are foreign, and the instance's record names them. A claim that a host has accepted
+        is not released: no cell has the instance, so it is a claim of others.
         """
         uuid, keeps = operation.subject, self._super.writes.keeps_foreign
+        if (kept := why_kept(self._super.placement, uuid)) is not None:
+            LOG.warning("Instance %s is deleted; %s", uuid, kept)
+            return partial(self._deleted, uuid, kept)
 
         def message(relied: RelyingOnGenerations) -> DeleteAllocations:
             return DeleteAllocations(
@@ -54,12 +60,12 @@ class SuperDeletes(SuperPart):
             return released
         reason = describe_foreign(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
+        return partial(self._deleted, uuid, reason)
 
-        def commit(connection: Connection) -> Outcome:
-            super_records.set_state(connection, [uuid], "deleted", reason)
-            return Ended()
-
-        return commit
+    @staticmethod
+    def _deleted(uuid: str, reason: str | None, connection: Connection) -> Outcome:
+        super_records.set_state(connection, [uuid], "deleted", reason)
+        return Ended()
 
     @step(DELETE, "in_cell")
     def in_cell(self, operation: Operation) -> CommitStep:

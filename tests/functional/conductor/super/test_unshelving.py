@@ -272,6 +272,40 @@ def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_buil
     assert world.placement.held[uuid].claim_id == claim_id
 
 
+@pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
+def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_an_instance_that_was_refused_for_it_is_deleted(
+    world: MovingWorld, policy: str
+) -> None:
+    world.restart("super", consumer_conflict_policy=policy)
+    uuid = ids.fresh()
+    claim_id = world.placement.claim(uuid, node("b"))
+    world.placement.held[uuid].accepted_by = ids.fresh()
+    world.build(uuid)
+    world.becomes(uuid, "error")
+
+    world.delete(uuid)
+
+    assert claim_id in str(world.becomes(uuid, "deleted").reason)
+    assert world.placement.held[uuid].claim_id == claim_id
+    assert uuid not in world.placement.deleted
+
+
+def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_a_build_fails_after_an_unanswered_request(
+    world: MovingWorld,
+) -> None:
+    uuid = ids.fresh()
+    claim_id = world.placement.claim(uuid, node("b"))
+    world.placement.held[uuid].accepted_by = ids.fresh()
+    world.serve("scheduler", Losing(world.placement))
+
+    world.build(uuid)
+
+    world.becomes(uuid, "error")
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert uuid not in world.placement.deleted
+    assert world.placement.held[uuid].claim_id == claim_id
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_what_others_hold_stays_where_that_is_configured_though_a_build_upon_it_has_failed(
     world: MovingWorld, *, deleted: bool
