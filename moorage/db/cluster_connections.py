@@ -2,7 +2,8 @@
 
 Rows that are locked on one node of a Galera cluster are not locked on the others; a node certifies at COMMIT only what
 has been written (ADR 28). So all processes write to one node, the first one of the list that serves. Those that have
-gone on to another one return when the first serves again.
+gone on to another one return when the first serves again. A primary and its replicas may be listed as well: one that
+only reads, as a replica does, is the last choice.
 """
 
 import logging
@@ -38,6 +39,8 @@ _STATUS = (
     "SHOW GLOBAL STATUS WHERE Variable_name IN "
     "('wsrep_ready', 'wsrep_local_state', 'wsrep_cluster_status', 'wsrep_gcomm_uuid')"
 )
+#: Asked for as text: newer releases of MariaDB have more values of it than on and off.
+_READING_ALONE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only') AND Value <> 'OFF'"
 
 
 class ClusterConnector:
@@ -90,12 +93,12 @@ class ClusterConnector:
             raise exc.DisconnectionError
 
     def _connected(self, words: Any, named: Any) -> MySQLConnection:
-        """Return a connection to the first host that serves; a donor is the last choice.
+        """Return a connection to the first host that serves; a donor, or a host that only reads, is the last choice.
 
         :raises MySQLError: none of them does.
         """
         last_fault: MySQLError | None = None
-        donor: MySQLConnection | None = None
+        kept: MySQLConnection | None = None
         for number in self._in_order():
             try:
                 connection = self._open(number, words, dict(named))
@@ -103,16 +106,15 @@ class ClusterConnector:
                 self._avoid(number, fault)
                 last_fault = fault
                 continue
-            if not connection.is_donor or len(self._hosts) == 1:
+            if connection.last_resort is None or len(self._hosts) == 1:
                 self._avoided.pop(number, None)
-                _close(donor)
+                _close(kept)
                 return connection
-            # It answers, but may keep writes waiting for as long as it gives its data to another node.
-            self._avoid(number, "it gives its data to another node")
-            _close(donor)
-            donor = connection
-        if donor is not None:
-            return donor
+            self._avoid(number, connection.last_resort)
+            _close(kept)
+            kept = connection
+        if kept is not None:
+            return kept
         raise cast(MySQLError, last_fault)
 
     def _in_order(self) -> list[int]:
@@ -142,6 +144,8 @@ class ClusterConnector:
         connection.host_number, connection.made_at = number, time.monotonic()
         try:
             _join(connection)
+            if len(self._hosts) > 1 and _only_reads(connection):
+                connection.last_resort = "it only reads"
         except BaseException:
             _close(connection)
             raise
@@ -187,7 +191,14 @@ def _join(connection: MySQLConnection) -> None:
             raise OperationalError(_NOT_PREPARED, f"the node is not synced with its cluster: {status}")
         cursor.execute(_CAUSAL)
     connection.node = status.get("wsrep_gcomm_uuid")
-    connection.is_donor = state == _DONOR
+    if state == _DONOR:
+        # It answers, but may keep writes waiting for as long as it gives its data to another node.
+        connection.last_resort = "it gives its data to another node"
+
+
+def _only_reads(connection: MySQLConnection) -> bool:
+    with connection.cursor() as cursor:
+        return bool(cursor.execute(_READING_ALONE))
 
 
 def _is_galera(connection: MySQLConnection) -> bool:

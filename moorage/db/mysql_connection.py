@@ -39,9 +39,10 @@ class MySQLConnection(_Connection):
     #: The number of its host in the URL's list, and when the connection was made, by the monotonic clock.
     host_number = 0
     made_at = 0.0
-    #: The node of a Galera cluster, by the id that it has until it ends, and whether it gives its data to another one.
+    #: The node of a Galera cluster, by the id that it has until it ends.
     node: str | None = None
-    is_donor = False
+    #: Why its host is used only where no other one serves; null for a host that may be written.
+    last_resort: str | None = None
 
     _read_timeout: float | None
     _write_timeout: float | None

@@ -1,5 +1,6 @@
 """MariaDB as it is met in the world: with a summer time of its own, read-only from now on, at the end of its life."""
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,11 +10,12 @@ import pymysql
 import pytest
 from sqlalchemy import Connection, exc, make_url, select, text
 
+from harness.cloud import wait_until
 from harness.servers import MariaDBServer
 from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.config import options
-from moorage.db import faults
+from moorage.db import cluster_connections, faults
 from moorage.db.columns import now
 from moorage.db.database import Database
 from placement_store.http import wsgi
@@ -224,3 +226,56 @@ def test_an_error_that_means_away_and_stays_is_answered_as_such(database: Databa
 
     with pytest.raises(errors.StoreUnavailable, match="not here"):
         database.write(lambda connection: connection.execute(signal) and None)
+
+
+# --- A primary and a replica, both named in the URL -----------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(mariadb: MariaDBServer, berlin: MariaDBServer, first_url: str) -> Iterator[Database]:
+    """A database of two hosts, which trade the places of primary and replica."""
+    with_service_user(berlin, "failing_over")
+    hosts = f"127.0.0.1:{mariadb.port},127.0.0.1:{berlin.port}"
+    database = Database(f"mysql+pymysql://{SERVICE}:secret@{hosts}/failing_over", "main", pool_size=CONNECTIONS)
+    yield database
+    database.close()
+    berlin.execute("SET GLOBAL read_only = 0")
+    berlin.drop_database("failing_over")
+
+
+def test_the_next_host_is_written_when_the_first_has_become_a_replica_and_the_first_again_afterwards(
+    mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_connections, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_connections, "_FRESH_SECONDS", 0.0)
+    berlin.execute("SET GLOBAL read_only = 1")
+    assert pair.write(insert) == mariadb.port
+
+    mariadb.execute("SET GLOBAL read_only = 1")
+    berlin.execute("SET GLOBAL read_only = 0")
+    assert [pair.write(insert) for _ in range(2 * CONNECTIONS)] == [berlin.port] * 2 * CONNECTIONS
+    time.sleep(0.3)  # the first host is tried again meanwhile
+    assert [pair.read(lambda connection: connection.scalar(SERVER)) for _ in range(CONNECTIONS)] == (
+        [berlin.port] * CONNECTIONS
+    )
+
+    berlin.execute("SET GLOBAL read_only = 1")
+    mariadb.execute("SET GLOBAL read_only = 0")
+    wait_until(lambda: pair.write(insert) == mariadb.port, "the first host to be written again")
+
+
+def test_a_process_that_starts_while_the_first_host_only_reads_writes_to_the_second(
+    mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database
+) -> None:
+    mariadb.execute("SET GLOBAL read_only = 1")
+    assert pair.write(insert) == berlin.port
+
+
+def test_hosts_that_all_only_read_are_away_for_writes_alone(
+    mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database
+) -> None:
+    for server in (mariadb, berlin):
+        server.execute("SET GLOBAL read_only = 1")
+    with pytest.raises(errors.StoreUnavailable, match="read-only"):
+        pair.write(insert)
+    assert pair.read(lambda connection: connection.scalar(SERVER)) in (mariadb.port, berlin.port)
