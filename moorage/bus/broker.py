@@ -1,4 +1,4 @@
-"""Checks of the broker: connect, have a message confirmed, count consumers; hide passwords, close a transport."""
+"""Checks of the broker: connect, have a message confirmed, count consumers; parse a URL, close a transport."""
 
 import logging
 import socket
@@ -11,11 +11,13 @@ from typing import Any
 import amqp
 import kombu.exceptions
 from kombu.connection import Connection
+from oslo_config import cfg
 
 from moorage import errors, ids
 from moorage.bus import alarms
 from moorage.bus.calling import mask_url as mask_url
 from moorage.bus.calling import reason as reason
+from moorage.bus.calling import unreadable
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
@@ -35,6 +37,19 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
 _REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 _PORT = 5672
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
+
+
+def parsed(conf: cfg.ConfigOpts, url: str) -> oslo_messaging.TransportURL:
+    """Parse the URL of a broker.
+
+    :raises ConfigurationError: it is not valid.
+    """
+    try:
+        return oslo_messaging.TransportURL.parse(conf, url)
+    except ValueError:
+        raise unreadable(url) from None
+    except oslo_messaging.InvalidTransportURL as fault:
+        raise errors.ConfigurationError(reason=f"transport_url {mask_url(url)}: {reason(fault)}") from fault
 
 
 def probe(url: oslo_messaging.TransportURL, timeout: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, probe, servers_of
+from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, parsed, probe, servers_of
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -322,15 +322,15 @@ class Bus:
 
     def new_transport(self) -> oslo_messaging.Transport:
         """Return a transport with connections of its own."""
+        url = parsed(self._conf, self._url)
         try:
-            if self._url.startswith(("rabbit://", "kombu://")):
-                url = oslo_messaging.TransportURL.parse(self._conf, self._url)
+            if url.transport in {"rabbit", "kombu"}:
                 exchange = self._conf.control_exchange
                 return oslo_messaging.transport.RPCTransport(
                     RabbitDriver(self._conf, url, default_exchange=exchange, allowed_remote_exmods=_EXPECTED_REMOTELY)
                 )
-            return oslo_messaging.get_rpc_transport(self._conf, url=self._url, allowed_remote_exmods=_EXPECTED_REMOTELY)
-        except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as fault:
+            return oslo_messaging.get_rpc_transport(self._conf, url=url, allowed_remote_exmods=_EXPECTED_REMOTELY)
+        except (oslo_messaging.DriverLoadFailure, cfg.Error, RuntimeError, ValueError) as fault:  # of options, too
             raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault
 
     @property

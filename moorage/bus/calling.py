@@ -252,3 +252,14 @@ def mask_url(url: str) -> str:
         return scheme + mark + re.sub(r"((?:^|,)[^:@/,?]*):[^:@/,?]*@", r"\1:***@", rest)
     hidden, _, host = rest.rpartition("@")
     return f"{scheme}{mark}{hidden.partition(':')[0]}:***@{host}"
+
+
+def unreadable(url: str) -> errors.ConfigurationError:
+    """Return the error for a URL of which a host or a port cannot be read.
+
+    It does not have the library's text: of a password with reserved characters, a part is taken for the port there.
+    """
+    return errors.ConfigurationError(
+        reason=f"transport_url {mask_url(url)}: a host or a port cannot be read; in a user or a password, characters "
+        "such as / # ? are written as %2F %23 %3F"
+    )

@@ -10,13 +10,23 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import amqp
 
 from moorage import errors, failpoints, ids
 from moorage.bus import alarms
-from moorage.bus.calling import HOUSEKEEPING, QUEUE_PART, Caller, Wake, mask_url, outgoing, plain_type, reason
+from moorage.bus.calling import (
+    HOUSEKEEPING,
+    QUEUE_PART,
+    Caller,
+    Wake,
+    mask_url,
+    outgoing,
+    plain_type,
+    reason,
+    unreadable,
+)
 from moorage.messages.wire import Message, encode, prepare
 
 _FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
@@ -239,8 +249,18 @@ class _Connection:
 
 
 def is_plain(url: str) -> bool:
-    """Return whether a URL is of a RabbitMQ that can be called directly: without TLS or other parameters."""
-    return urlsplit(url).scheme == "rabbit" and not parse_qsl(urlsplit(url).query)
+    """Return whether a URL is of a RabbitMQ that can be called directly: without TLS or other parameters.
+
+    :raises ConfigurationError: it cannot be parsed.
+    """
+    return _split(url).scheme == "rabbit" and not parse_qsl(_split(url).query)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise unreadable(url) from None
 
 
 def _hosts(url: str) -> Iterator[dict[str, Any]]:
@@ -248,14 +268,14 @@ def _hosts(url: str) -> Iterator[dict[str, Any]]:
 
     :raises ConfigurationError: a port is no number.
     """
-    for part in urlsplit(url).netloc.split(","):
+    for part in _split(url).netloc.split(","):
         account, _, address = part.rpartition("@")
         user, _, password = account.partition(":")
         try:
             parsed = urlsplit(f"//{address}")
             port = parsed.port or _PORT
-        except ValueError as fault:
-            raise errors.ConfigurationError(reason=f"transport_url {mask_url(url)}: {fault}") from fault
+        except ValueError:
+            raise unreadable(url) from None
         yield {
             "host": parsed.hostname or "localhost",
             "port": port,

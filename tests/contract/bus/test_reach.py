@@ -9,6 +9,7 @@ import pytest
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
+from moorage.bus.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
 from moorage.cli.shell import main
 from moorage.config import options
@@ -103,3 +104,38 @@ def test_an_audit_with_nobody_there_ends_within_seconds_and_names_each_part_that
             f"Nobody serves {topic} on the message bus: start `moorage {topic.replace('placement', 'scheduler')}`"
             in said
         )
+
+
+@pytest.mark.parametrize("host", ["mq1:567x", "mq1:5672,moorage:secret@mq2:567x", "[::1"])
+@pytest.mark.parametrize("opened", ["by a service", "by a command"])
+def test_an_address_that_cannot_be_read_is_a_fault_of_the_configuration(opened: str, host: str) -> None:
+    url = f"rabbit://moorage:secret@{host}/cloud"
+    with pytest.raises(errors.ConfigurationError, match="a host or a port cannot be read") as caught:
+        _open(url, opened)
+    assert "secret" not in str(caught.value)
+    assert "moorage:***@" in str(caught.value)
+
+
+@pytest.mark.parametrize("character", "/?#")
+@pytest.mark.parametrize("opened", ["by a service", "by a command"])
+def test_no_part_of_a_password_with_a_reserved_character_is_told(opened: str, character: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        _open(f"rabbit://moorage:half{character}other@mq1:5672/cloud", opened)
+    assert "half" not in str(caught.value)
+    assert "other" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["rabbit_quorum_queue=yess", "no_such_option=1", "rpc_conn_pool_size=1"])
+def test_an_option_at_the_end_of_an_address_that_is_wrong_is_a_fault_of_the_configuration(option: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=f"{option.partition('=')[0]}") as caught:
+        _open(f"rabbit://moorage:secret@mq1/cloud?{option}", "by a service")
+    assert "secret" not in str(caught.value)
+
+
+def _open(url: str, opened: str) -> None:
+    if opened == "by a service":
+        Bus(options.new({"DEFAULT": {"transport_url": url}}))
+    elif is_plain(url):
+        DirectBus(url, "moorage")
+    else:
+        raise AssertionError("a command opens it as a service does")

@@ -10,7 +10,7 @@ from support.conductor.builders import FakeScheduler, wait_until
 from support.conductor.moving_world import MovingWorld
 
 from moorage import ids
-from moorage.messages import BuildInstances, ListInstances, ListOperations, SelectDestinations
+from moorage.messages import BuildInstances, ListInstances, ListOperations, ListStrangers, SelectDestinations
 from moorage.model import Cell, Flavor, RequestSpec, Selection
 
 #: Builds for the dead cell: more than a conductor has workers.
@@ -97,6 +97,13 @@ def test_a_request_with_instances_in_both_cells_is_carried_out_in_the_one_that_a
 
     assert time.monotonic() - begun < CALL_TIMEOUT
     assert dead.show(doomed).state == "building"
+
+
+@pytest.mark.parametrize("end", ["56x/", "5672/?rabbit_quorum_queue=yess", "5672/?no_such_option=1"])
+def test_a_cell_with_a_wrong_address_is_left_out_of_lists_of_all_cells(world: MovingWorld, end: str) -> None:
+    world.placement.cells.append(Cell(uuid=DEAD, name="dead", transport_url=f"rabbit://m:secret@127.0.0.1:{end}"))
+    assert world.bus.client("conductor").call(ListOperations()) == []
+    assert world.bus.client("conductor").call(ListStrangers()) == []
 
 
 @pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
