@@ -170,25 +170,40 @@ def _in_words(reason: str) -> str:
 
 
 def decode_strictly(kind: type[T], data: object) -> T:
-    """Decode a request as :func:`decode` does; fields unknown to this version are refused.
+    """Decode a request as :func:`decode` does; fields unknown to this version and texts outside UTF-8 are refused.
 
     :raises InvalidRequest: the data does not fit; the error has the path of the fault.
     """
     value = decode(kind, data)
-    _refuse_unknown_fields(value, data, "$")
+    _refuse_what_does_not_belong(value, data, "$")
     return value
 
 
-def _refuse_unknown_fields(value: object, data: object, path: str) -> None:
-    """Compare a decoded value with its data, and refuse fields that the value does not have."""
-    if isinstance(value, msgspec.Struct) and isinstance(data, dict):
+def _refuse_what_does_not_belong(value: object, data: object, path: str) -> None:
+    """Compare a decoded value with its data; refuse fields that the value does not have, and texts outside UTF-8."""
+    if isinstance(value, str):
+        _refuse_text_outside_utf8(value, path)
+    elif isinstance(value, msgspec.Struct) and isinstance(data, dict):
         for name in data:
             if name not in value.__struct_fields__:
                 raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
-            _refuse_unknown_fields(getattr(value, name), data[name], f"{path}.{name}")
+            _refuse_what_does_not_belong(getattr(value, name), data[name], f"{path}.{name}")
     elif isinstance(value, dict) and isinstance(data, dict):
         for name, part in value.items():
-            _refuse_unknown_fields(part, data[name], f"{path}[{name!r}]")
+            _refuse_what_does_not_belong(name, name, path)
+            _refuse_what_does_not_belong(part, data[name], f"{path}[{name!r}]")
     elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
         for position, part in enumerate(value):
-            _refuse_unknown_fields(part, data[position], f"{path}[{position}]")
+            _refuse_what_does_not_belong(part, data[position], f"{path}[{position}]")
+
+
+def _refuse_text_outside_utf8(text: str, path: str) -> None:
+    """Refuse a text with a surrogate alone, which JSON can write and UTF-8 cannot.
+
+    It is what Python makes of an argument of a command, or of a file's name, that is not written in UTF-8.
+    """
+    try:
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidRequest(path=path, reason="a text that is not written in UTF-8") from None

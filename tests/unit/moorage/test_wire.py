@@ -90,6 +90,26 @@ def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_a_reply(extra: 
     assert decode(Order, data).name == "x"
 
 
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"name": "caf\udce9"}, "$.name"),
+        ({"name": "x", "note": "\ud800"}, "$.note"),
+        ({"name": "x", "by_name": {"\udfff": {}}}, "$.by_name"),
+    ],
+)
+def test_a_text_that_is_not_written_in_utf8_is_refused_by_its_path(data: dict[str, Any], path: str) -> None:
+    # So it comes over the bus: JSON can write the half of a character.
+    with pytest.raises(errors.InvalidRequest, match="UTF-8") as caught:
+        decode_strictly(Order, json.loads(json.dumps({"request_id": "r-1", **data})))
+    assert caught.value.path == path
+    assert json.loads(json.dumps(caught.value.data)) == caught.value.data
+
+
+def test_a_text_in_any_language_is_taken() -> None:
+    assert decode_strictly(Order, encode(order(note="café, 日本, 🐧"))).note == "café, 日本, 🐧"
+
+
 def test_the_lowest_version_follows_what_is_said() -> None:
     assert order().lowest_version() == "1.1"
     assert order(gift=True).lowest_version() == "1.9"
