@@ -167,6 +167,24 @@ def _opened(
 
 
 @contextmanager
+def declaring(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
+    """Translate a broker's refusal of a server's queues, and close the server's connections then.
+
+    :param url: with its passwords hidden.
+    :raises BusRefused: the broker refuses them for good: by its permissions, or as those that it has are of another
+        kind. The library says that it cannot connect.
+    :raises BusUnavailable: it has been lost meanwhile.
+    """
+    try:
+        yield
+    except CONNECTION_FAULTS as fault:
+        let_go(transport)
+        if isinstance(refusal := fault.__context__, amqp.exceptions.IrrecoverableChannelError):
+            raise errors.BusRefused(reason=f"{url}: {reason(refusal)}") from fault
+        raise errors.BusUnavailable(reason=f"{url}: {reason(fault)}") from fault
+
+
+@contextmanager
 def farewell() -> Iterator[None]:
     """Ignore the faults of a connection that is being closed: the broker may be gone already."""
     try:

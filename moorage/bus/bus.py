@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, farewell, let_go, parsed, probe, servers_of
+from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, declaring, farewell, let_go, parsed, probe, servers_of
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -83,14 +83,15 @@ class BusServer:
     def start(self) -> None:
         """Begin to take messages. A stopped server is not started again: make another by :meth:`Bus.server`.
 
-        :raises BusUnavailable: the broker cannot be reached.
+        :raises BusUnavailable: the broker cannot be reached, or refuses the server's queues.
         :raises ServiceNameTaken: another server with this topic and name answers.
         """
         self._bus.probe()
         with self._lock:
             if not self._running:
                 self._bus.refuse_second(self._target)
-                self._server.begin()
+                with declaring(self._bus.url, self._transport):
+                    self._server.begin()
                 self._running = True
 
     def check(self) -> None:

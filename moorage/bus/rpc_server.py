@@ -62,8 +62,8 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Begin to take messages."""
-        self._all_threads.inc(self._threads)
         self.start(override_pool_size=self._threads)
+        self._all_threads.inc(self._threads)
 
     def end(self) -> None:
         """Take no more messages; :meth:`wait` then waits for those that were taken."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.servers import RabbitMQServer
 from moorage import errors
 from moorage.bus.bus import Bus
 from moorage.config import options
@@ -58,6 +59,39 @@ def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password:
         until_available(bus.probe, "the broker")
     bus.close()
     assert ":wrong@" not in str(caught.value)
+
+
+@pytest.fixture
+def placement(rabbitmq_url: str) -> str:
+    """The address of a broker that has the queues of topic `placement`."""
+    begin_to_serve(rabbitmq_url)
+    return rabbitmq_url
+
+
+def begin_to_serve(url: str) -> None:
+    bus = Bus(options.new({"DEFAULT": {"transport_url": url}}))
+    try:
+        bus.server("placement", "one", []).start()
+    finally:
+        bus.close()
+
+
+def test_a_broker_whose_queues_are_of_another_kind_refuses_the_service_and_says_which(placement: str) -> None:
+    with pytest.raises(errors.BusRefused, match=r"'x-queue-type' for queue 'placement'.* check .*the virtual host"):
+        until_available(lambda: begin_to_serve(f"{placement}?rabbit_quorum_queue=true"), "the broker")
+
+
+def test_a_broker_that_lets_a_user_log_in_and_declare_nothing_refuses_the_service(
+    rabbitmq: RabbitMQServer, placement: str
+) -> None:
+    address = placement.rpartition("@")[2]
+    vhost = address.rpartition("/")[2]
+    rabbitmq.add_user("reader", "secret", [vhost])
+    names = f'<<"reader">>, <<"{vhost}">>, <<"^$">>, <<".*">>, <<".*">>, <<"reader">>'
+    rabbitmq.evaluate(f"rabbit_auth_backend_internal:set_permissions({names})")
+    with pytest.raises(errors.BusRefused, match=r"ACCESS_REFUSED.* 'moorage'.* check the user") as caught:
+        until_available(lambda: begin_to_serve(f"rabbit://reader:secret@{address}"), "the broker")
+    assert "secret" not in str(caught.value)
 
 
 SERVED: Sequence[Sequence[str]] = [
