@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from moorage import errors
 from moorage.bus import bus
 from moorage.config import options
 from moorage.messages.wire import Message
+from moorage.service.process import until_available
 
 pytestmark = [
     pytest.mark.servers,
@@ -236,3 +238,40 @@ def test_a_server_that_stood_still_carries_out_nothing_that_came_meanwhile(rabbi
         server.kill()
         server.communicate()
         caller.close()
+
+
+def test_while_the_first_of_several_brokers_is_silent_a_server_is_ready_and_one_that_starts_is_not_held_up(
+    rabbitmq_url: str,
+) -> None:
+    account, _, rest = rabbitmq_url.partition("://")[2].partition("@")
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        several = f"rabbit://{account}@127.0.0.1:{silent.getsockname()[1]},{account}@{rest}"
+        here = bus.Bus(options.new({"DEFAULT": {"transport_url": several}}))
+        server = here.server("porch", "one", [Porch()])
+        try:
+            until_available(server.start, "the brokers")
+            server.check()  # whoever looks for the first time waits for the silent one
+            begun = time.monotonic()
+            server.check()
+            here.probe()
+            # Readiness waits for two seconds.
+            assert time.monotonic() - begun < 1.5
+        finally:
+            here.close()
+
+
+def test_brokers_are_all_asked_however_silent_they_were(rabbitmq_url: str) -> None:
+    account, _, rest = rabbitmq_url.partition("://")[2].partition("@")
+    parts = urlsplit(rabbitmq_url)
+    with TcpProxy("127.0.0.1", parts.port or 0) as first, TcpProxy("127.0.0.1", parts.port or 0) as second:
+        addresses = ",".join(f"{account}@127.0.0.1:{proxy.port}" for proxy in (first, second))
+        here = bus.Bus(options.new({"DEFAULT": {"transport_url": f"rabbit://{addresses}/{rest.partition('/')[2]}"}}))
+        for away, other in ((first, second), (second, first)):
+            other.resume()
+            away.refuse()
+            here.probe()
+            assert here.servers_of("porch") == 0
+        first.refuse()
+        with pytest.raises(errors.BusUnavailable):
+            here.probe()
+        here.close()
