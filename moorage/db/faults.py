@@ -16,8 +16,9 @@ def _sqlite(*codes: int) -> _Codes:
 
 
 _LOCK_WAIT = _mysql(1205)
-#: Deadlock, lock wait, and a row changed since the snapshot (MariaDB with innodb_snapshot_isolation): begin again.
-_COLLISION = _LOCK_WAIT | _mysql(1213, 1020) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+#: Deadlock, lock wait, a row changed since the snapshot (MariaDB with innodb_snapshot_isolation), or a table built anew
+#: since then, as by OPTIMIZE TABLE: begin again.
+_COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone.
 _REFUSED = _mysql(1044, 1045, 1049, 1698)
 #: A statement has taken too long: MariaDB's code, and MySQL's.

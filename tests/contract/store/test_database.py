@@ -71,3 +71,20 @@ def test_a_list_of_values_is_looked_up_by_key_however_long_it_is(mariadb_url: st
     # The table alone, and not the list as one more that may be joined in any order.
     assert database.write(work) == ["seen"]
     database.close()
+
+
+def test_a_table_that_is_built_anew_between_two_statements_of_one_moment_is_read_again(mariadb_url: str) -> None:
+    database = Database(mariadb_url, "test")
+    for name in ("seen", "other"):
+        database.write(lambda connection, name=name: connection.execute(text(f"CREATE TABLE {name} (n INT)")) and None)
+    moments: list[int] = []
+
+    def work(connection: Connection) -> int:
+        moments.append(connection.scalar(COUNT))
+        if len(moments) == 1:  # as an operator does to get room back
+            database.write(lambda other: other.execute(text("OPTIMIZE TABLE other")).all() and None)
+        return int(connection.scalar(text("SELECT COUNT(*) FROM other")))
+
+    assert database.read_one_moment(work) == 0
+    assert moments == [0, 0]
+    database.close()
