@@ -19,8 +19,9 @@ _LOCK_WAIT = _mysql(1205)
 #: Deadlock, lock wait, a row changed since the snapshot (MariaDB with innodb_snapshot_isolation), or a table built anew
 #: since then, as by OPTIMIZE TABLE: begin again.
 _COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-#: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone.
-_REFUSED = _mysql(1044, 1045, 1049, 1698)
+#: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone, or not
+#: from this machine; no rights on a table or column; a locked account (MySQL, MariaDB), or an expired password.
+_REFUSED = _mysql(1044, 1045, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
 _TOO_LONG = _mysql(1969, 3024)
 #: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.

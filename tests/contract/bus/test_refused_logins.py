@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url, text
 
-from harness.servers import RabbitMQServer
+from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors
 from moorage.bus.bus import Bus
 from moorage.config import options
@@ -34,6 +35,40 @@ def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password
     assert time.monotonic() - begun < 5
     assert ":wrong@" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
+
+
+#: What an account is not allowed, by what is done to it.
+KEPT_OUT = {
+    "from another machine": "",
+    "locked": "ALTER USER kept_out@'127.0.0.1' ACCOUNT LOCK",
+    "expired": "ALTER USER kept_out@'127.0.0.1' PASSWORD EXPIRE",
+    "may only read": "REVOKE INSERT ON `{name}`.* FROM kept_out@'127.0.0.1'",
+}
+
+
+@pytest.mark.parametrize("why", KEPT_OUT)
+def test_a_database_that_keeps_an_account_out_is_not_waited_for(
+    mariadb: MariaDBServer, mariadb_url: str, why: str
+) -> None:
+    url = make_url(mariadb_url)
+    mariadb.execute(f"CREATE TABLE `{url.database}`.seen (n INT)")
+    mariadb.execute("CREATE OR REPLACE USER kept_out@'127.0.0.1' IDENTIFIED BY 'secret'")
+    mariadb.execute(f"GRANT SELECT, INSERT ON `{url.database}`.* TO kept_out@'127.0.0.1'")
+    if KEPT_OUT[why]:
+        mariadb.execute(KEPT_OUT[why].format(name=url.database))
+    else:
+        url = url.update_query_dict({"bind_address": "127.0.0.9"})
+    database = Database(
+        url.set(username="kept_out", password="secret").render_as_string(hide_password=False), "main", pool_size=1
+    )
+    with pytest.raises(errors.StoreRefused, match="check the user") as caught:
+        until_available(
+            lambda: database.write(lambda connection: connection.execute(text("INSERT INTO seen VALUES (1)"))),
+            "the main database",
+        )
+    assert "secret" not in str(caught.value)
+    database.close()
+    mariadb.execute("DROP USER kept_out@'127.0.0.1'")
 
 
 def test_the_placement_api_says_that_its_login_is_refused_before_it_starts_a_worker(
