@@ -11,7 +11,7 @@ from typing import Any
 import amqp
 import kombu.exceptions
 from kombu.connection import Connection
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from moorage import errors, ids
 from moorage.bus import alarms
@@ -167,8 +167,10 @@ def _address(host: oslo_messaging.TransportHost) -> tuple[str, int]:
 
 
 def _has_tls(url: oslo_messaging.TransportURL) -> bool:
+    if (said := url.query.get("ssl")) is not None:  # as the library reads it: also 1, yes and on
+        return bool(types.Boolean()(said))
     group = getattr(url.conf, "oslo_messaging_rabbit", None)
-    return url.query.get("ssl", "").lower() == "true" or (group is not None and bool(group.ssl))
+    return group is not None and bool(group.ssl)
 
 
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:

@@ -1,5 +1,6 @@
 """Where nobody serves what a command asks, it says so within seconds, on both buses, and says what to start."""
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,27 @@ def test_an_option_at_the_end_of_an_address_that_is_wrong_is_a_fault_of_the_conf
     with pytest.raises(errors.ConfigurationError, match=f"{option.partition('=')[0]}") as caught:
         _open(f"rabbit://moorage:secret@mq1/cloud?{option}", "by a service")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["true", "True", "1", "yes", "on"])
+def test_a_broker_that_is_reached_over_tls_is_not_spoken_to_in_plain_text(said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        # Whoever waits for TLS says nothing to anything else: it is enough that the port takes connections.
+        bus = Bus(options.new({"DEFAULT": {"transport_url": f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl={said}"}}))
+        bus.probe()
+        assert bus.servers_of("placement") is None
+
+
+def test_the_address_says_that_a_broker_is_reached_without_tls_where_the_options_say_with() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl=no"
+        bus = Bus(options.new({"DEFAULT": {"transport_url": url}, "oslo_messaging_rabbit": {"ssl": True}}))
+        with pytest.raises(errors.BusUnavailable):
+            bus.probe()
+
+
+def _port(listening: socket.socket) -> int:
+    return int(listening.getsockname()[1])
 
 
 def _open(url: str, opened: str) -> None:
