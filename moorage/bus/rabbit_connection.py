@@ -152,6 +152,12 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         self.set_transport_socket_timeout(_SHORTEST_SOCKET_TIMEOUT)
         super().close()
 
+    def _transform_transport_url(self, *arguments: Any, **settings: Any) -> str:
+        """Return the URL of one host for kombu, to which a slash in a user or password would be the end of the host."""
+        account, at, address = str(super()._transform_transport_url(*arguments, **settings)).partition("@")
+        scheme, mark, quoted = account.partition("://")
+        return scheme + mark + quoted.replace("/", "%2F") + at + address
+
     def _set_current_channel(self, new_channel: Any) -> None:
         """Use another channel, and note the broker's alarms on its connection."""
         # The library sets the present channel again at each message; another one may have been closed already.

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import make_url, text
@@ -13,6 +14,7 @@ from sqlalchemy import make_url, text
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors
 from moorage.bus.bus import Bus
+from moorage.bus.direct import DirectBus
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.service.process import until_available
@@ -127,6 +129,17 @@ def test_a_broker_that_lets_a_user_log_in_and_declare_nothing_refuses_the_servic
     with pytest.raises(errors.BusRefused, match=r"ACCESS_REFUSED.* 'moorage'.* check the user") as caught:
         until_available(lambda: begin_to_serve(f"rabbit://reader:secret@{address}"), "the broker")
     assert "secret" not in str(caught.value)
+
+
+def test_a_user_and_a_password_may_have_any_character_in_the_address(rabbitmq: RabbitMQServer, placement: str) -> None:
+    address = placement.rpartition("@")[2]
+    user, password = "odd/user", "/a?b#c@d:e%f,g+h/"
+    rabbitmq.add_user(user, password, [address.rpartition("/")[2]])
+    url = f"rabbit://{quote(user, safe='')}:{quote(password, safe='')}@{address}"
+    begin_to_serve(url)
+    direct = DirectBus(url, "moorage")
+    assert direct.servers_of("placement") == 0
+    direct.close()
 
 
 SERVED: Sequence[Sequence[str]] = [
