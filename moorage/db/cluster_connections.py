@@ -29,8 +29,11 @@ _FRESH_SECONDS = 1.0
 #: How often, after how many seconds, and with how many further connections the nodes behind one address are counted.
 _SAMPLES, _SAMPLE_SECONDS, _CONNECTIONS = 3, 0.5, 3
 
-#: Galera's and MySQL's error codes: a node that has left its cluster; a variable that there is none of.
-_NOT_PREPARED, _NO_SUCH_VARIABLE = 1047, 1193
+#: Galera's and MySQL's error codes: a node that has left its cluster; a variable that there is none of; TLS that the
+#: client cannot have.
+_NOT_PREPARED, _NO_SUCH_VARIABLE, _NO_TLS = 1047, 1193, 2026
+#: Of a URL's TLS settings, those that name files.
+_TLS_FILES = ("ca", "capath", "cert", "key")
 _SYNCED, _DONOR = "4", "2"
 #: A transaction begins once the node has applied all that the cluster had committed by then, whether its first
 #: statement reads, updates or inserts: without that a node that has just become the writer refuses by old rows.
@@ -140,7 +143,11 @@ class ClusterConnector:
             named["connect_timeout"] = min(named["connect_timeout"], _RETRY_TIMEOUT)
         given = {"host": host.name, "port": host.port}
         named.update({name: value for name, value in given.items() if value is not None})
-        connection = MySQLConnection(*words, **named)
+        try:
+            connection = MySQLConnection(*words, **named)
+        except OSError as fault:  # of the files: the driver translates what the network and the server do
+            files = ", ".join(f"{name} {value}" for name, value in named.get("ssl", {}).items() if name in _TLS_FILES)
+            raise OperationalError(_NO_TLS, f"its TLS cannot be set up ({files}): {fault}") from fault
         connection.host_number, connection.made_at = number, time.monotonic()
         try:
             _join(connection)

@@ -5,6 +5,7 @@ its request's row (:mod:`moorage.service.stored_requests`) or changes rows by a 
 transaction whose connection was lost during COMMIT can simply be run again.
 """
 
+import inspect
 import logging
 import threading
 import time
@@ -287,11 +288,29 @@ def _parsed(url: str, schema: str) -> URL:
             reason=f"the URL of the {schema} database cannot be understood, or its driver is not installed: it has to "
             "look like mysql+pymysql://user:password@host/name?charset=utf8mb4, with commas between several hosts"
         ) from fault
-    if len(hosts.hosts_of(parsed)) > 1 and parsed.drivername != _WITH_SEVERAL_HOSTS:
+    if parsed.drivername == _WITH_SEVERAL_HOSTS:
+        _require_known_parameters(parsed, schema)
+    elif len(hosts.hosts_of(parsed)) > 1:
         raise errors.ConfigurationError(
             reason=f"the URL of the {schema} database has several hosts, which only {_WITH_SEVERAL_HOSTS}:// takes"
         )
     return parsed
+
+
+def _require_known_parameters(url: URL, schema: str) -> None:
+    """Verify that PyMySQL takes the parameters of a URL.
+
+    :raises ConfigurationError: it does not take one of them, or not its value.
+    """
+    dialect: Any = url.get_dialect()()
+    try:
+        _words, named = dialect.create_connect_args(hosts.without_hosts(url))
+        inspect.signature(dialect.import_dbapi().connect).bind_partial(**named)
+    except (TypeError, ValueError) as fault:
+        names = ", ".join(sorted(url.query))
+        raise errors.ConfigurationError(
+            reason=f"the URL of the {schema} database has a parameter that the driver does not take ({names}): {fault}"
+        ) from fault
 
 
 class _Late(tenacity.stop.stop_base):

@@ -1,0 +1,40 @@
+"""Parameters of a database's URL that cannot be used: what they are is told, and no password."""
+
+from pathlib import Path
+
+import pytest
+
+from moorage import errors
+from moorage.db.database import Database
+
+#: Nobody listens there.
+URL = "mysql+pymysql://service:secret@127.0.0.1:1/moorage?"
+
+
+def test_a_certificate_that_cannot_be_loaded_is_named_and_waited_for(tmp_path: Path) -> None:
+    empty, missing = tmp_path / "empty.pem", tmp_path / "missing.pem"
+    empty.write_text("no certificate")
+    for settings, file in (
+        (f"ssl_ca={empty}", empty),
+        (f"ssl_ca={missing}", missing),
+        (f"ssl_cert={missing}&ssl_key={missing}", missing),
+    ):
+        database = Database(f"{URL}{settings}", "main")
+        with pytest.raises(errors.StoreUnavailable, match="TLS cannot be set up") as caught:
+            database.read(lambda _connection: None)
+        assert str(file) in str(caught.value)
+        assert "secret" not in str(caught.value)
+        database.close()
+
+
+@pytest.mark.parametrize(
+    "parameter", ["no_such_parameter=1", "connect_timeout=soon", "ssl_check_hostname=perhaps", "isolation_level=x"]
+)
+def test_a_parameter_that_the_driver_does_not_take_is_a_fault_of_the_configuration(parameter: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=f"the main database .*{parameter.partition('=')[0]}") as caught:
+        Database(f"{URL}{parameter}", "main")
+    assert "secret" not in str(caught.value)
+
+
+def test_parameters_that_the_driver_takes_are_taken() -> None:
+    Database(f"{URL}charset=utf8mb4&unix_socket=/run/mysqld.sock&ssl_ca=/ca.pem&connect_timeout=3", "main").close()
