@@ -89,7 +89,7 @@ class Clients:
         self._lock = threading.Lock()
         self._buses: dict[str | None, Bus] = {}
         self._direct: dict[str | None, DirectBus] = {}
-        self._served: dict[tuple[str, str, str | None], bool] = {}
+        self._served: set[tuple[str, str, str | None]] = set()
         # The services of a cloud are started together: this grace time is waited once, and not for each of them.
         self._until = time.monotonic() + min(seconds, _GRACE)
 
@@ -124,22 +124,20 @@ class Clients:
         return self._client(cell.transport_url, topic, None, service)
 
     def require(self, bus: Probing, topic: str, server: str | None, service: str) -> None:
-        """Check, once for each topic, that it is served.
+        """Check that a topic is served; once it was, it is not checked again.
 
         :raises NotServed: it has no server within some seconds from the command's start.
         :raises BusUnavailable: the broker cannot be reached.
         """
         key = (bus.url, topic, server)
-        if key not in self._served:
-            while bus.servers_of(topic, server) == 0:
-                if time.monotonic() > self._until:
-                    self._served[key] = False
-                    break
-                time.sleep(_LOOK)
-            else:
-                self._served[key] = True
-        if not self._served[key]:
-            raise errors.NotServed(topic=topic if server is None else f"{topic}.{server}", service=service)
+        if key in self._served:
+            return
+        while bus.servers_of(topic, server) == 0:
+            # Not kept: a command that watches a list asks again when the service may have come.
+            if time.monotonic() > self._until:
+                raise errors.NotServed(topic=topic if server is None else f"{topic}.{server}", service=service)
+            time.sleep(_LOOK)
+        self._served.add(key)
 
     def _client(self, transport_url: str | None, topic: str, server: str | None, service: str) -> CheckedClient:
         direct = self._called_directly(transport_url)

@@ -59,6 +59,15 @@ def test_so_is_one_whose_last_server_has_stopped(clients: Clients, conf: Any) ->
     bus.close()
 
 
+def test_one_that_is_served_later_is_called_then(clients: Clients, conf: Any) -> None:
+    with pytest.raises(errors.NotServed):
+        clients.topic("placement").call(ListCells())
+    bus = Bus(conf)
+    bus.server("placement", "one", [Cells()]).start()
+    assert clients.topic("placement").call(ListCells()) == []
+    bus.close()
+
+
 def test_a_server_that_comes_within_seconds_is_waited_for(clients: Clients, conf: Any) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
