@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from importlib import metadata
 from pathlib import Path
@@ -229,7 +230,9 @@ class StatusShow(ListCommand):
         """Check all parts."""
         # Checked once, and not for every part.
         required(self.conf, "DEFAULT", "transport_url")
-        lines = Status(self.conf, self.clients(parsed_args.timeout)).lines()
+        # Closed after each round of --watch, and not when the command ends.
+        with closing(Clients(self.conf, parsed_args.timeout)) as clients:
+            lines = Status(self.conf, clients).lines()
         self._wrong = any(line.state != "ok" for line in lines)
         return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
 

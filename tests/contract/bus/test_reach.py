@@ -170,3 +170,35 @@ def _open(url: str, opened: str) -> None:
         DirectBus(url, "moorage")
     else:
         raise AssertionError("a command opens it as a service does")
+
+
+def test_a_status_that_is_watched_leaves_no_bus_open(
+    tmp_path: Path, bus_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_buses: list[Bus] = []
+    open_by_round: list[int] = []
+
+    class Counted(Bus):
+        def __init__(self, *of: Any) -> None:
+            super().__init__(*of)
+            open_buses.append(self)
+
+        def close(self) -> None:
+            super().close()
+            open_buses.remove(self)
+
+    class EnoughSeenError(Exception):
+        pass
+
+    def shown(_command: object, _parsed: object, _columns: object, _rows: object) -> int:
+        open_by_round.append(len(open_buses))
+        if len(open_by_round) == 3:
+            raise EnoughSeenError
+        return 0
+
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {bus_url}\n")
+    monkeypatch.setattr("moorage.bus.bus.Bus", Counted)
+    monkeypatch.setattr("moorage.cli.command.ListCommand.produce_output", shown)
+    assert main(["--config-file", str(file), "status", "--watch", "0.01", "--timeout", "0.1"]) == 1
+    assert open_by_round == [0, 0, 0]
