@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import os
 
 from moorage.cli import group_options
 from moorage.model import Flavor, Image, RequestSpec
@@ -25,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     add("--availability-zone", metavar="NAME", help="where; default: in any zone")
     add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
     add("--project", default="default", metavar="NAME", help="whose; default: default")
-    add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
+    add("--user", default=_system_user(), metavar="NAME", help="by whom; default: the system's user")
     group_options.add_request_options(parser)
 
 
@@ -54,6 +55,14 @@ def request_spec(given: argparse.Namespace) -> RequestSpec:
         groups=dict(group_options.groups(given)),
         **group_options.between(given),
     )
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run its processes under a number that belongs to nobody in it.
+        return str(os.getuid())
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,7 +1,9 @@
 """The `moorage` command itself: what it loads to do what it is asked."""
 
+import argparse
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from moorage.cli import request_arguments
 from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, Table, shown
 from moorage.cli.progress import Elapsed
 from moorage.cli.shell import Shell, main
@@ -232,3 +235,12 @@ def test_a_watched_list_is_shown_again_and_also_what_is_away(
 
     said = [line for line in capsys.readouterr().out.splitlines() if "every 0.5 s" not in line]
     assert said == ["one", "The database of main cannot be reached: it is away.", "two", "three"]
+
+
+def test_a_user_without_a_name_in_the_system_asks_by_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_999_999_999)
+    parser = argparse.ArgumentParser()
+    request_arguments.add_options(parser, size_required=False)
+    assert parser.parse_args([]).user == "1999999999"
