@@ -105,14 +105,24 @@ class DbUpgrade(Configured, Lister):
         if "conductor" in wanted:
             yield Place("conductor", self.conf.conductor.connection or main)
         if "cell" in wanted:
-            yield from self._cells(parsed_args.cell)
+            shown_without = parsed_args.dry_run and "main" in wanted
+            yield from self._cells(parsed_args.cell, shown_without=shown_without)
 
-    def _cells(self, name: str | None) -> Iterator[Place]:
+    def _cells(self, name: str | None, *, shown_without: bool) -> Iterator[Place]:
+        """Yield the places of cells.
+
+        :param shown_without: whether a main schema that this version cannot read yet has none to show: a dry run has
+            not upgraded it.
+        """
         with closing(Database(main_database(self.conf), MAIN.name, pool_size=1)) as database:
             try:
                 MAIN.check(database)
                 known = cells.list_cells(database)
-            except errors.SchemaMismatch:  # a dry run, before there are tables that this version can read
+            except errors.SchemaMismatch as fault:
+                if not shown_without:
+                    raise
+                if fault.found != "none":
+                    LOG.warning("The records of cells are not shown: the main schema, which lists them, comes first")
                 known = []
         if name is not None and name not in {cell.name for cell in known}:
             raise errors.CellNotFound(name=name)
