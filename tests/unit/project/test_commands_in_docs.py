@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -80,3 +82,11 @@ def test_a_command_that_does_not_exist_and_an_unknown_option_are_found() -> None
     assert list(faults("moorage hosts list")) == ["there is no command: moorage hosts list"]
     assert list(faults("moorage host list --colour red")) == ["moorage host list has no --colour"]
     assert list(faults("moorage host set NAME --forced-down")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_tool_of_oslo_policy_that_a_page_names_prints_the_rules(page: Path) -> None:
+    for tool, namespace in re.findall(r"`(oslopolicy-[a-z-]+) --namespace (\S+)`", page.read_text()):
+        words = [str(Path(sys.executable).with_name(tool)), "--namespace", namespace]
+        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert '"placement:reshaper:reshape": "rule:service_api"' in printed
