@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conductor.commands import operation
 from moorage import errors
 
 GUIDE = Path(__file__).parents[3] / "docs" / "operator" / "errors.md"
@@ -33,3 +34,10 @@ def test_each_group_of_errors_stands_in_the_guide_as_it_is_in_the_code(group: ty
 def test_the_guide_names_no_error_that_the_code_does_not_have() -> None:
     named = set(re.findall(r"^\| `(moorage\.[a-z_.]+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert named <= {kind.code for kind in OURS}
+
+
+def test_the_columns_that_the_guide_explains_are_those_of_the_list_of_operations() -> None:
+    section = GUIDE.with_name("health.md").read_text().partition("`moorage operation list`\n\nEverything")[2]
+    rows = re.findall(r"^\| (`.+?`) \|", section.partition("\n## ")[0], re.MULTILINE)
+    named = {name for row in rows for name in re.findall("`([a-z_]+)`", row)}
+    assert {"tries", "reason"} <= named <= set(operation._COLUMNS)
