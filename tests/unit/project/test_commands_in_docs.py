@@ -84,6 +84,13 @@ def test_a_command_that_does_not_exist_and_an_unknown_option_are_found() -> None
     assert list(faults("moorage host set NAME --forced-down")) == []
 
 
+def test_the_lists_that_take_a_part_of_themselves_are_named() -> None:
+    for page in (ROOT / "README.md", ROOT / "docs/running.md"):
+        named = re.findall(r"lists of ([\w\s,]+?)\s(?:take|are)\s", page.read_text())
+        words = {f"{word.removesuffix('s')} list" for one in named for word in re.findall(r"\w+", one) if word != "and"}
+        assert words == {name for name, taken in parsers().items() if "--marker" in taken and name.endswith(" list")}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_tool_of_oslo_policy_that_a_page_names_prints_the_rules(page: Path) -> None:
     for tool, namespace in re.findall(r"`(oslopolicy-[a-z-]+) --namespace (\S+)`", page.read_text()):
