@@ -246,7 +246,10 @@ def mask_url(url: str) -> str:
     host is hidden.
     """
     scheme, mark, rest = url.partition("://")
-    if not mark or "@" not in rest:
+    if not mark:
+        # Mistyped; it is shown with the error that says so.
+        scheme, rest = "", url
+    if "@" not in rest:
         return url
     if _REGULAR.fullmatch(rest):
         return scheme + mark + re.sub(r"((?:^|,)[^:@/,?]*):[^:@/,?]*@", r"\1:***@", rest)

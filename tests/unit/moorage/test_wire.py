@@ -208,6 +208,9 @@ def test_no_two_messages_of_one_topic_share_a_method() -> None:
         ("mysql+pymysql://u:a/b,c:d@e@h/db?charset=utf8mb4", "mysql+pymysql://u:***@h/db?charset=utf8mb4"),
         ("sqlite:///file.db", "sqlite:///file.db"),
         ("no url", "no url"),
+        ("u:p@h:5672/v", "u:***@h:5672/v"),
+        ("rabbit//u:p@h/v", "rabbit//u:***@h/v"),
+        ("rabbit:/u:p@h/v", "rabbit:***@h/v"),
     ],
 )
 def test_no_password_is_left_in_a_url(url: str, masked: str) -> None:
