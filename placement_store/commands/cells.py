@@ -81,6 +81,7 @@ class CellCreate(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Create the cell and show it."""
         database = _database(self)
+        _require_bus(self, parsed_args.transport_url)
         # First the tables, which may exist already: a listed cell must be able to serve.
         upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
         cell = cells.create(
@@ -149,6 +150,7 @@ class CellSet(Configured, ShowOne):
             raise errors.ConfigurationError(reason="nothing was said that is to be changed")
         database = _database(self)
         cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))
+        _require_bus(self, parsed_args.transport_url)
         if "database_connection" in changed:
             upgrade(cell_place(self.conf, cell.name, changed["database_connection"]))
         return _COLUMNS, _row(cells.change(database, cell.uuid, **changed))
@@ -169,6 +171,17 @@ class CellDelete(Configured, ShowOne):
         """Delete the cell and show what it was."""
         cell = cells.delete(_database(self), parsed_args.cell, dry_run=parsed_args.dry_run)
         return (*_COLUMNS, "deleted"), (*_row(cell), not parsed_args.dry_run)
+
+
+def _require_bus(command: Any, transport_url: str | None) -> None:
+    """Check that services could open a cell's bus; it need not be there.
+
+    :raises ConfigurationError: they could not: the URL is not valid.
+    """
+    from moorage.bus.bus import Bus  # here, because the list of cells does not need the bus library
+
+    if transport_url:
+        Bus(command.conf, transport_url).close()
 
 
 def _database(command: Any) -> Database:

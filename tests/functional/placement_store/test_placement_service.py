@@ -185,6 +185,18 @@ def test_a_cell_that_is_there_already_is_refused_in_a_sentence(run: Any, databas
     assert "There is already a cell cell1." in err
 
 
+def test_a_bus_that_no_service_could_open_is_refused_before_anything_is_written(run: Any, database: Database) -> None:
+    run("cell", "create", "cell1", "--transport-url", "rabbit://127.0.0.1/")
+    for words in (("create", "cell2"), ("set", "cell1", "--name", "other")):
+        for url in ("rabbit//u:secret@h/", "rabbitt://u:secret@h/", "rabbit://u:secret@h:port/"):
+            status, _, err = run("cell", *words, "--transport-url", url)
+            assert (status, "secret" in err) == (1, False)
+            assert "The configuration is wrong: transport_url" in err
+    assert [(cell.name, cell.transport_url) for cell in cells.list_cells(database)] == [
+        ("cell1", "rabbit://127.0.0.1/")
+    ]
+
+
 def test_a_database_without_the_schema_is_refused_in_a_sentence(run: Any) -> None:
     status, _, err = run("cell", "list")
     assert status != 0
