@@ -56,10 +56,11 @@ class Names:
 
         :raises NotFound: there is none of that name.
         """
-        if name not in self._ids:
-            self._read(connection)
+        known = self._ids  # another thread may forget them at any time
+        if name not in known:
+            known, _ = self._read(connection)
         try:
-            return self._ids[name]
+            return known[name]
         except KeyError:
             raise self._missing(name) from None
 
@@ -68,10 +69,11 @@ class Names:
 
         :raises NotFound: there is none of that id.
         """
-        if number not in self._names:
-            self._read(connection)
+        known = self._names
+        if number not in known:
+            _, known = self._read(connection)
         try:
-            return self._names[number]
+            return known[number]
         except KeyError:
             raise self._missing(str(number)) from None
 
@@ -192,10 +194,13 @@ class Names:
     def _missing(cls, name: str) -> errors.NotFound:
         return cls._not_found(kind=cls._kind, name=name)
 
-    def _read(self, connection: Connection | None) -> None:
+    def _read(self, connection: Connection | None) -> tuple[Mapping[str, int], Mapping[int, str]]:
+        """Read all names into the cache, and return the ids by name and the names by id."""
         rows = self._database.read(self._all) if connection is None else self._all(connection)
-        self._ids = {**self._fixed_ids, **{name: number for number, name, deleted in rows if not deleted}}
-        self._names = {**self._names, **{number: name for number, name, _ in rows}}
+        ids = {**self._fixed_ids, **{name: number for number, name, deleted in rows if not deleted}}
+        names = {**self._names, **{number: name for number, name, _ in rows}}
+        self._ids, self._names = ids, names
+        return ids, names
 
     @classmethod
     def _all(cls, connection: Connection) -> list[tuple[int, str, bool]]:

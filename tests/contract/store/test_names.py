@@ -1,9 +1,10 @@
 """Resource classes and traits by name: standard and custom ones, created, listed and deleted."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
@@ -47,6 +48,23 @@ def test_custom_classes_are_created_on_demand_and_known_to_every_process(store: 
     assert len(set(numbers.values())) == 2
     assert store.names.id_of("CUSTOM_A") == numbers["CUSTOM_A"]
     assert elsewhere.name_of(numbers["CUSTOM_B"]) == "CUSTOM_B"
+
+
+class Interrupted(ResourceClassNames):
+    """Forgets all names once it has read them, as at the hand of another thread that has just deleted one."""
+
+    def _read(self, connection: Connection | None) -> Any:
+        read = super()._read(connection)
+        self.forget_numbers()
+        return read
+
+
+def test_a_class_is_found_also_where_another_thread_has_all_forgotten_meanwhile(store: Store) -> None:
+    store.names.ensure(["CUSTOM_A"])
+    interrupted = Interrupted(store.database)
+
+    assert interrupted.id_of("CUSTOM_A") == store.names.id_of("CUSTOM_A")
+    assert interrupted.name_of(store.names.id_of("CUSTOM_A")) == "CUSTOM_A"
 
 
 def test_a_class_that_is_neither_standard_nor_custom_is_not_found(store: Store) -> None:
