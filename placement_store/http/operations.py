@@ -75,6 +75,8 @@ class DeclaredOperation:
     #: The first version that has it; an older one is refused with the status ``below``.
     since: Version = MIN
     below: int = 404
+    #: Whether a GET is answered whatever media type the client accepts, as in the published API.
+    for_any_accept: bool = False
     #: The schemas of its parameters.
     query: Schemas = NO_QUERY
     #: The schemas of its body; a version without a schema has none.
@@ -162,7 +164,7 @@ class Resource:
             sentence = f"Not in microversion {version}; it came with {declared.since}."
             phrases = [Phrase.METHOD] if declared.below == 405 else []
             raise HTTPRefusal(declared.below, before(sentence, phrases), headers=headers)
-        if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
+        if request.method == "GET" and not declared.for_any_accept and not request.client_accepts(falcon.MEDIA_JSON):
             raise HTTPRefusal(406, Phrase.ONLY_JSON.about())
         takes_body = declared.body.schema_at(version) is not None
         if takes_body:

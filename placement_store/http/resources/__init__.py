@@ -25,7 +25,7 @@ class RootResource(Resource):
 
     path = "/"
 
-    @DeclaredOperation(None)
+    @DeclaredOperation(None, for_any_accept=True)
     def on_get(self, _call: Call) -> OperationResult:
         """Show the range of microversions."""
         version = {

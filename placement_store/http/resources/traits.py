@@ -42,7 +42,7 @@ class TraitResource(NamedResource):
 
     path = "/traits/{name}"
 
-    @DeclaredOperation("placement:traits:show", since=v("1.6"))
+    @DeclaredOperation("placement:traits:show", since=v("1.6"), for_any_accept=True)
     def on_get(self, _call: Call, name: str) -> OperationResult:
         """Check that a trait exists."""
         self._require(self.store.traits, name)

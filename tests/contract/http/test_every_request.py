@@ -150,6 +150,12 @@ def test_an_answer_that_is_not_accepted_is_406(http: Http, accepted: str) -> Non
     assert http.get("/resource_providers", headers={"Accept": f"{accepted}, */*;q=0.1"}).status == 200
 
 
+def test_the_root_and_an_answer_without_a_document_are_given_whatever_is_accepted(http: Http) -> None:
+    root = http.get("/", headers={"Accept": "text/html"})
+    assert (root.status, root.headers["Content-Type"]) == (200, "application/json")
+    assert http.get("/traits/HW_CPU_X86_AVX2", headers={"Accept": "text/html"}).status == 204
+
+
 def test_an_error_is_a_page_for_a_client_that_prefers_one(http: Http) -> None:
     name = "<b>&"
     reply = http.put(f"/traits/{name}", headers={"Accept": "text/html"})
