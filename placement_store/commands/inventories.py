@@ -123,9 +123,13 @@ class InventorySet(PlacementCommand, Lister):
     def _set_once(self, given: argparse.Namespace, named: str) -> ResourceProvider:
         provider = find(self.placement, named)
         after = amended(provider.inventories if given.amend else {}, given.resource)
-        if given.dry_run:
-            return msgspec.structs.replace(provider, inventories=after)
         generation = provider.generation if given.generation is None else given.generation
+        if given.dry_run:
+            if generation != provider.generation:
+                raise errors.ProviderGenerationConflict(
+                    provider_uuid=provider.uuid, named=generation, found=provider.generation
+                )
+            return msgspec.structs.replace(provider, inventories=after)
         return self.change(
             SetInventories(request_id=ids.fresh(), uuid=provider.uuid, generation=generation, inventories=after)
         )

@@ -156,9 +156,10 @@ def test_an_inventory_that_cannot_be_is_refused_in_one_sentence(operator: Operat
     assert "how much VCPU there is was not said" in refused(f"{inventory} set host1 --resource VCPU:reserved=1")
     assert refused(f"{inventory} set host1 --resource CUSTOMX=1") == "There is no resource class CUSTOMX."
     assert refused(f"{inventory} set host2 --resource VCPU=1") == "There is no resource provider host2."
-    assert refused(f"{inventory} set host1 --generation 7 --resource VCPU=1") == (
-        f"The resource provider {uuid} is at generation 0, not at 7."
-    )
+    for more in ("", "--dry-run"):
+        assert refused(f"{inventory} set host1 --generation 7 --resource VCPU=1 {more}") == (
+            f"The resource provider {uuid} is at generation 0, not at 7."
+        )
     assert "is invalid" in refused(f"{inventory} set host1 --resource VCPU=4 --resource VCPU:reserved=5")
     assert refused(f"{inventory} class set host1 VCPU --max-unit 1").endswith("arguments are required: --total")
     assert "it takes a whole number" in refused(f"{inventory} class set host1 VCPU --total x")
