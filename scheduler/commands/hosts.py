@@ -29,8 +29,14 @@ class WithCells(Configured):
     """A command that takes and shows cells by name."""
 
     def cell_names(self) -> dict[str, str]:
-        """Return the name of each cell by uuid."""
-        return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
+        """Return the name of each cell by uuid; nothing while the placement role is away: the uuids are shown then."""
+        try:
+            return self._named_cells()
+        except errors.BusUnavailable:
+            raise  # nobody else can be asked either
+        except errors.Unavailable as fault:
+            LOG.warning("Cells are shown by their uuids: %s", fault)
+            return {}
 
     def cell_uuid(self, name: str | None) -> str | None:
         """Return the uuid of the cell of a name, or None for None.
@@ -39,10 +45,13 @@ class WithCells(Configured):
         """
         if name is None:
             return None
-        for uuid, known in self.cell_names().items():
+        for uuid, known in self._named_cells().items():
             if known == name:
                 return uuid
         raise errors.CellNotFound(kind="cell", name=name)
+
+    def _named_cells(self) -> dict[str, str]:
+        return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
 
 
 class _HostCommand(WithCells, ShowOne):

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from support.scheduler.builders import select
 from support.scheduler.operator import Operator, operator_of_hosts
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.bus.bus import Bus
 from moorage.cli import lists
 from moorage.config import options
@@ -42,6 +43,29 @@ def test_hosts_are_listed_with_what_is_used_of_them_and_without_it_while_the_pla
     status, listed, said = operator.runs("host", "list")
     assert (status, [host["vcpus"] for host in listed]) == (0, [None] * 3)
     assert "What is used of the hosts is not known" in said
+
+
+def test_hosts_are_listed_and_changed_while_nobody_serves_the_placement_role(
+    operator_of_hosts: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config_file = tmp_path / "alone.conf"
+    url = operator_of_hosts.rig.url
+    config_file.write_text(
+        f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[database]\nconnection = {url}\n"
+        "[scheduler]\nserve_placement = false\n"
+    )
+    service = SchedulerService(options.new(files=[config_file]), "alone")
+    service.start()
+    operator = Operator(config_file, capsys, operator_of_hosts.rig)
+    status, listed, said = operator.runs("host", "list")
+    assert (status, [host["host"] for host in listed]) == (0, ["host1", "host2", "host3"])
+    assert "Nobody serves placement" in said
+    assert operator.types("host", "set", "host1", "--forced-down")["forced_down"] is True
+    operator.types("aggregate", "create", "west")
+    assert [host["host"] for host in operator.types("aggregate", "add-host", "west", "host1")["hosts"]] == ["host1"]
+    # Where a name is given, it has to be looked up.
+    assert "Nobody serves placement" in operator.is_refused("host", "list", "--cell", "cell0")
+    service.stop()
 
 
 def test_a_host_is_disabled_enabled_and_forced_down(operator: Operator) -> None:
