@@ -196,7 +196,7 @@ class ListCommand(Configured, Lister):
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         """Print the part that is asked for.
 
-        :raises InvalidRequest: what `--marker` names is not in the list, or `--sort` names no column.
+        :raises InvalidRequest: what `--marker` names is not in the list once, or `--sort` names no column.
         """
         rows = list(data)
         for column in reversed(parsed_args.sorted_by):
@@ -205,6 +205,10 @@ class ListCommand(Configured, Lister):
             keys = [str(_machine(row[0])) for row in rows]
             if parsed_args.marker not in keys:
                 raise errors.InvalidRequest(path="--marker", reason=f"{parsed_args.marker} is not in the list")
+            if (times := keys.count(parsed_args.marker)) > 1:
+                raise errors.InvalidRequest(
+                    path="--marker", reason=f"{parsed_args.marker} is in the list {times} times: which is meant is open"
+                )
             rows = rows[keys.index(parsed_args.marker) + 1 :]
         return super().produce_output(parsed_args, column_names, rows[: parsed_args.limit])
 

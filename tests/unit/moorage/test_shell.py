@@ -152,6 +152,17 @@ def test_a_part_of_a_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         printed(capsys, "--marker", "four")
 
 
+def test_a_list_does_not_go_on_behind_what_stands_in_it_more_than_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a host does with each of its nodes. A script that asks for the next part by the last line of this one would get
+    # the same part for ever.
+    monkeypatch.setattr(Listed, "rows", [("one", number, ShownAge(1.0)) for number in range(3)])
+    assert printed(capsys, "-f", "value", "-c", "number", "--limit", "1") == "0\n"
+    with pytest.raises(InvalidRequest, match="one is in the list 3 times"):
+        printed(capsys, "--limit", "1", "--marker", "one")
+
+
 def test_a_list_is_sorted_and_what_has_no_value_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
     def names(*words: str) -> list[str]:
         return printed(capsys, "-f", "value", "-c", "name", *words).split()
