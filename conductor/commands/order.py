@@ -45,8 +45,9 @@ class OrderCommand(Configured, Lister):
         """Send an order to the super conductor; if it is unknown whether it arrived, log how to repeat it."""
         try:
             return self.client("conductor").call(self._guarded(message))
-        except (errors.NoReply, errors.StoreUnavailable, errors.CellUnreachable):
-            # It may be on record all the same: the same order with the same request id is carried out once.
+        except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
+            # It may be on record all the same, also where the connection was lost before its answer came: the same
+            # order with the same request id is carried out once.
             LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", self._request_id)
             raise
 

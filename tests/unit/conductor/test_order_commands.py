@@ -1,0 +1,50 @@
+"""The commands that send orders: what they say where an order has not been answered."""
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from conductor.commands.order import OrderCommand
+from moorage import errors, ids
+from moorage.cli.shell import Shell
+from moorage.messages import EnsureTrait
+
+LOST = errors.BusUnavailable(reason="the connection was lost")
+SILENT = errors.NoReply(topic="conductor", method="build_instances", seconds=1.0)
+NOBODY = errors.NotServed(topic="conductor", service="`moorage conductor`")
+
+
+class Broken:
+    """A client whose calls fail."""
+
+    def __init__(self, fault: Exception) -> None:
+        self.fault = fault
+
+    def call(self, _message: object) -> None:
+        raise self.fault
+
+
+class Ordering(OrderCommand):
+    """A command that gives one order."""
+
+    fault: Exception
+
+    def client(self, topic: str) -> Any:
+        assert topic == "conductor"
+        return Broken(self.fault)
+
+    def take_action(self, parsed_args: Namespace) -> None:
+        self.named(parsed_args)
+        self.order(EnsureTrait(request_id=ids.fresh(), name="CUSTOM_A"))
+
+
+@pytest.mark.parametrize(("fault", "is_unknown"), [(LOST, True), (SILENT, True), (NOBODY, False)])
+def test_how_to_repeat_an_order_is_said_exactly_where_it_may_have_arrived(
+    fault: Exception, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
+) -> None:
+    command = Ordering(Shell(), None, "instance build")
+    command.fault = fault
+    with pytest.raises(type(fault)):
+        command.take_action(Namespace(request_id="r"))
+    assert ("Repeat it with --request-id r" in caplog.text) is is_unknown
