@@ -179,6 +179,5 @@ class InstanceDelete(OrderCommand):
         """Send the order, and wait if `--wait` is given."""
         conductor = self.client("conductor")
         uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
-        for uuid in uuids:
-            conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+        self.order_each(uuids, lambda uuid: conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid)))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "deleted", "deleting")

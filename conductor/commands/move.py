@@ -61,12 +61,14 @@ class _MoveOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
-        migrations: list[str] = []
         conductor = self.client("conductor")
-        # All names first: a name that is not clear is refused before anything is ordered.
-        for uuid in [instance_uuid(conductor, named) for named in parsed_args.uuid]:
+
+        def order(uuid: str) -> str:
             order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)
-            migrations.append(self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content)).migration_uuid)
+            return self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content)).migration_uuid
+
+        # All names first: a name that is not clear is refused before anything is ordered.
+        migrations = self.order_each([instance_uuid(conductor, named) for named in parsed_args.uuid], order)
 
         def look(uuid: str) -> Migration:
             return conductor.call(ShowMigration(uuid=uuid))
@@ -172,9 +174,12 @@ class _ServerOrder(OrderCommand):
         request_id = self.named(parsed_args)
         conductor = self.client("conductor")
         uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
-        for uuid in uuids:
+
+        def order(uuid: str) -> object:
             order_id = ids.derived(request_id, "order", uuid)
-            self.order(self.kind(request_id=order_id, instance_uuid=uuid, **self.content(parsed_args)))
+            return self.order(self.kind(request_id=order_id, instance_uuid=uuid, **self.content(parsed_args)))
+
+        self.order_each(uuids, order)
         rows = self.wait(parsed_args, uuids, self.comes_to, "waiting", self.ends)
         return INSTANCE_COLUMNS, rows
 

@@ -51,6 +51,19 @@ class OrderCommand(Configured, Lister):
             LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", self._request_id)
             raise
 
+    def order_each(self, uuids: Sequence[str], order: Callable[[str], T]) -> list[T]:
+        """Give an order for each of these instances; if one is not taken, log for which it was given before."""
+        given: list[T] = []
+        for uuid in uuids:
+            try:
+                given.append(order(uuid))
+            except errors.MoorageError:
+                if given:
+                    before = ", ".join(uuids[: len(given)])
+                    LOG.error("Before that it was ordered for %s; for what follows it was not", before)
+                raise
+        return given
+
     def _guarded(self, message: Mutation[R]) -> Mutation[R]:
         """Add the number of the last order, or the migration, to an order: it is refused after any other order."""
         if not isinstance(message, OrderAfter | EndOfMigration):

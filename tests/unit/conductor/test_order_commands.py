@@ -39,6 +39,27 @@ class Ordering(OrderCommand):
         self.order(EnsureTrait(request_id=ids.fresh(), name="CUSTOM_A"))
 
 
+def test_a_refusal_of_one_of_several_servers_says_which_have_the_order_already(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def order(uuid: str) -> str:
+        if uuid == "c":
+            raise errors.InvalidState(reason="instance c is building")
+        return uuid
+
+    command = Ordering(Shell(), None, "instance migrate")
+    command.named(Namespace(request_id="r"))
+    assert command.order_each(["a", "b"], order) == ["a", "b"]
+    assert caplog.text == ""
+    with pytest.raises(errors.InvalidState):
+        command.order_each(["a", "b", "c", "d"], order)
+    assert "Before that it was ordered for a, b; for what follows it was not" in caplog.text
+    caplog.clear()
+    with pytest.raises(errors.InvalidState):
+        command.order_each(["c", "d"], order)
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(("fault", "is_unknown"), [(LOST, True), (SILENT, True), (NOBODY, False)])
 def test_how_to_repeat_an_order_is_said_exactly_where_it_may_have_arrived(
     fault: Exception, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
