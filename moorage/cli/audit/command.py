@@ -117,12 +117,18 @@ class AuditShow(Configured, Lister):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the rows; the exit status is the verdict."""
         self._shows_remedies: bool = parsed_args.heal
+        self._verdict = INCOMPLETE
         try:
             super().run(parsed_args)
         except errors.MoorageError as fault:
             # For instance an unreadable configuration: nothing was collected, which is no finding.
             LOG.error("%s", fault)
             return INCOMPLETE
+        except Exception as fault:  # else the exit status would be 1, which means that something was found
+            if self.app.options.debug:
+                raise
+            LOG.error("%s: %s", type(fault).__name__, fault)
+            return self._verdict or INCOMPLETE
         return self._verdict
 
 

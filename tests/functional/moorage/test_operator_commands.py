@@ -450,6 +450,20 @@ def test_a_finding_outweighs_what_could_not_be_looked_at(around: Around) -> None
     assert (status, rows[0]["finding"]) == (1, "leaked")
 
 
+def test_an_audit_that_does_not_come_to_its_end_has_found_nothing(
+    around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.serve()
+    status, said = around.types("audit", "-c", "findings")
+    assert (status, "No recognized column names in ['findings']" in said) == (2, True)
+
+    def broken(_clients: object, _state: object) -> None:
+        raise KeyError("holders")
+
+    monkeypatch.setattr("moorage.cli.audit.findings.judge", broken)
+    assert around.types("audit")[0] == 2
+
+
 def test_an_audit_that_cannot_begin_has_looked_at_nothing(around: Around) -> None:
     around.file.write_text("[DEFAULT]\ntransport_url = nonsense://\n")
     assert around.types("audit")[0] == 2
