@@ -135,7 +135,14 @@ class Shell(App):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command in ``argv``; return the exit status."""
-    return int(Shell().run(list(sys.argv[1:] if argv is None else argv)))
+    words = list(sys.argv[1:] if argv is None else argv)
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            sys.stderr.write(f"moorage: the argument {word!r} is no text in UTF-8\n")
+            return 2
+    return int(Shell().run(words))
 
 
 if __name__ == "__main__":

@@ -118,6 +118,12 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
     assert "see `moorage instance show --help`" in said["instance show"]
 
 
+def test_an_argument_that_is_no_text_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    # A byte that is not UTF-8 stands in an argument as half of a character.
+    assert main(["resource", "provider", "show", "h\udcfc1"]) == 2
+    assert capsys.readouterr().err == "moorage: the argument 'h\\udcfc1' is no text in UTF-8\n"
+
+
 class Listed(ListCommand):
     """List three things."""
 
