@@ -42,7 +42,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
         consumer; or a field is set that has a meaning only with ``for_good``.
     :raises ConsumerGenerationConflict: the consumer or its migration is at another generation than the one named.
     :raises ClaimReleased: a claim is named, and it no longer stands.
-    :raises InvalidState: ``unaccepted`` is set, and a host has accepted the claim.
+    :raises InvalidState: ``unaccepted`` is set, and a host has accepted the claim; or a residue cannot be left.
     :raises ConsumerNotFound: there is no such consumer, and ``for_good`` is not set.
     :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """

@@ -54,7 +54,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     :raises ConsumerNotFound: the move has ended.
     :raises InvalidRequest: the migration is none of this instance.
     :raises InvalidState: a host has accepted the claim that is to be released, its guest is not known to be gone, and
-        no residue may be left; or there is no source to go back to, because another client has released it.
+        no residue may or can be left; or there is no source to go back to, because another client has released it.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """

@@ -41,7 +41,7 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     where the guest is known to be gone.
 
     :param kept: those of its allocations that the consumer keeps.
-    :raises InvalidState: its attempt has the uuid of the consumer, under which the residue would have to be written.
+    :raises InvalidState: the attempt, under whose uuid the residue would have to be written, is a consumer already.
     """
     if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
         return None
@@ -53,8 +53,13 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     }
     if not leaving:
         return None
-    if holding.accepted_by == holding.uuid:
-        raise errors.InvalidState(reason=f"consumer {holding.uuid} leaves no residue: its attempt has its own uuid")
+    # One statement, which sees one moment: whoever has just left that residue has changed this consumer as well.
+    present = consumers.holdings(connection, [holding.uuid, holding.accepted_by])
+    if holding.accepted_by in present:
+        if present.get(holding.uuid) != holding:
+            raise StaleRead
+        reason = f"no residue can be left: there is a consumer with the uuid of its attempt {holding.accepted_by}"
+        raise errors.InvalidState(reason=reason)
     return ConsumerChange(
         uuid=holding.accepted_by,
         before=None,

@@ -54,7 +54,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     guest may still run, a residue takes over what leaves the host, if ``leave_residue`` is set.
 
     :raises ClaimReleased: the claim no longer stands.
-    :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may be left.
+    :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may or can be left.
     :raises CapacityExceeded: the next host has not enough room; the old claim stands.
     :raises GroupRuleRefused: the rule of the consumer's server group forbids the next host; the old claim stands.
     :raises ProviderNotFound: a provider that is named does not exist.

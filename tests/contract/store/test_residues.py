@@ -1,11 +1,13 @@
 """Residues: allocations follow the guest, wherever its instance has gone."""
 
+import itertools
 import threading
 
 import pytest
-from support.placement_store.builders import Store
+from support.placement_store.builders import CallBetween, Store
 
 from moorage import errors, ids
+from moorage.db.database import Database
 from moorage.model import Inventory
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
@@ -69,10 +71,50 @@ def test_an_attempt_that_has_the_uuid_of_its_instance_can_leave_no_residue_and_i
         lambda: store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True),
         lambda: store.delete(uuid, claim_id=claim_id, for_good=True, leave_residue=True),
     ):
-        with pytest.raises(errors.InvalidState, match="has its own uuid"):
+        with pytest.raises(errors.InvalidState, match=f"there is a consumer with the uuid of its attempt {uuid}"):
             leave()
     assert store.held(uuid) == {host: SMALL}
     assert store.delete(uuid, for_good=True, leave_residue=True, guests_gone=(uuid,)).residue_uuid is None
+
+
+@pytest.mark.backends("mariadb")
+def test_a_residue_that_another_delete_of_the_same_claim_has_just_left_refuses_nothing(
+    store: Store, request: pytest.FixtureRequest
+) -> None:
+    database = Database(store.database.url.render_as_string(hide_password=False), "main")
+    request.addfinalizer(database.close)
+    other = Store(database)
+
+    def interrupted(after: int) -> list[str]:
+        uuid, attempt = ids.fresh(), ids.fresh()
+        store.accept(uuid, store.claim(uuid, {store.provider(**SMALL): SMALL}).claim_id, attempt)
+        leave = {"for_good": True, "leave_residue": True}
+        with CallBetween(store.database, after, lambda: other.delete(uuid, **leave)) as between:
+            store.delete(uuid, **leave)
+        assert store.consumer(attempt).consumer_type == "RESIDUE"
+        return between.statements
+
+    reads = list(itertools.takewhile(lambda sql: not sql.startswith("UPDATE"), interrupted(0)))
+    assert len(reads) > 4
+    for after in range(1, len(reads) + 1):
+        interrupted(after)
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_of_two_instances_with_one_attempt_the_second_leaves_its_residue_when_that_of_the_first_is_gone(
+    store: Store, host: str
+) -> None:
+    first, second, attempt = ids.fresh(), ids.fresh(), ids.fresh()
+    for uuid in (first, second):
+        store.accept(uuid, store.claim(uuid, {host: SMALL}).claim_id, attempt)
+    assert store.delete(first, for_good=True, leave_residue=True).residue_uuid == attempt
+
+    with pytest.raises(errors.InvalidState, match=f"there is a consumer with the uuid of its attempt {attempt}"):
+        store.delete(second, for_good=True, leave_residue=True)
+
+    store.delete(attempt, for_good=True)
+    store.delete(second, for_good=True, leave_residue=True)
+    assert store.rows() == {}
 
 
 def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
