@@ -17,6 +17,18 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 
 
+#: The errors of a report that is at fault itself, perhaps with one of its hosts alone: it is refused, the conductor
+#: meets an unexpected fault with it, or it cannot be encoded.
+AT_FAULT = (
+    errors.CallerError,
+    errors.PlacementRefused,
+    errors.StaleView,
+    errors.InternalError,
+    TypeError,
+    ValueError,
+)
+
+
 class Interrupted(Exception):
     """A repeated message was interrupted: its answer is no longer wanted."""
 

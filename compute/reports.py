@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from compute.cell_client import CellClient, Interrupted
+from compute.cell_client import AT_FAULT, CellClient, Interrupted
 from compute.driver import Driver
 from compute.numbering import Numbering
 from compute.returns import Returns
@@ -147,7 +147,7 @@ class Reporter:
         try:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
-        except (errors.CallerError, errors.PlacementRefused, errors.StaleView) as refusal:
+        except AT_FAULT as refusal:
             if len(batch) == 1:
                 LOG.error("A report is refused, and comes again with the next: %s (%r)", refusal, batch[0])
                 return

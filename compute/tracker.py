@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from compute.cell_client import CellClient
+from compute.cell_client import AT_FAULT, CellClient
 from compute.driver import Driver, ReshapeNeeded
 from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
@@ -168,7 +168,7 @@ class Tracker:
         except errors.ProviderGenerationConflict as conflict:
             LOG.info("What hosts have is read again: %s", conflict)
             self._after_conflict(changes, tries, conflict)
-        except (errors.CallerError, errors.PlacementRefused, errors.StaleView) as refusal:
+        except AT_FAULT as refusal:
             if len(changes) == 1:
                 self._give_up(changes[0], refusal)
                 return
@@ -199,7 +199,7 @@ class Tracker:
                 self._trees.pop(node)
             self._reported.add(node)
 
-    def _give_up(self, change: TreeChange, why: errors.MoorageError) -> None:
+    def _give_up(self, change: TreeChange, why: Exception) -> None:
         LOG.error("What host %s has is refused, and comes again with the next report: %s", _name(change), why)
         self._refused_so_far.add(change.host.service_host)
         # The cached tree may be wrong: it is read again.

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
+from msgspec import structs
 from support.compute.builders import AGENT, CELL, Begin, FakeCell, wait_until
 
 from compute.fake.driver import FakeDriver
+from compute.provider_tree import ProviderTree
 from moorage import errors, ids
 from moorage.messages import (
     ListProviderTreesInCell,
@@ -12,6 +15,7 @@ from moorage.messages import (
     ReportProviderTree,
 )
 from moorage.messages.wire import Message
+from moorage.model import HostReport, Inventory
 
 
 def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(stage: Begin) -> None:
@@ -75,6 +79,58 @@ def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -
     assert all("host-0002" not in said.alive for said in now.cell.said(ReportHostsInCell))
     # Its guests can be destroyed: one of them may be why it is refused.
     wait_until(lambda: ("host-0002",) in {said.withheld for said in now.cell.said(ReportHostsInCell)})
+
+
+class Refuses(FakeCell):
+    """Meets a fault of its own with what is reported of host 2."""
+
+    def before_answer(self, message: Message[Any]) -> None:
+        names = {report.name for report in getattr(message, "providers", ())}
+        zones = {host.availability_zone for host in getattr(message, "hosts", ())}
+        if "odd" in names | zones:
+            raise errors.InternalError(kind="UnicodeEncodeError")
+
+
+class OddZone(FakeDriver):
+    def hosts(self) -> list[HostReport]:
+        return [odd(host, availability_zone="odd") for host in super().hosts()]
+
+
+class OddAttribute(FakeDriver):
+    def hosts(self) -> list[HostReport]:
+        return [odd(host, attributes={"serial": object()}) for host in super().hosts()]
+
+
+class OddTree(FakeDriver):
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        super().update_provider_tree(host, tree)
+        if host.service_host == "host-0002":
+            tree.new_child("odd", host.compute_node_uuid)
+
+
+class OddInventory(FakeDriver):
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        super().update_provider_tree(host, tree)
+        if host.service_host == "host-0002":
+            total: Any = object()
+            tree.set_inventory(host.compute_node_uuid, "VCPU", Inventory(total=total))
+
+
+def odd(host: HostReport, **changes: Any) -> HostReport:
+    return structs.replace(host, **changes) if host.service_host == "host-0002" else host
+
+
+@pytest.mark.parametrize("driver", [OddZone, OddAttribute, OddTree, OddInventory])
+def test_a_host_that_cannot_be_reported_keeps_none_of_the_others_out(
+    stage: Begin, driver: type[FakeDriver], caplog: pytest.LogCaptureFixture
+) -> None:
+    now = stage(Refuses())
+    now.start(driver)
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+
+    alive = {host for said in now.cell.said(ReportHostsInCell) for host in said.alive}
+    assert alive == {"host-0001", "host-0003"}
+    assert any("host-0002" in record.getMessage() for record in caplog.records if record.levelname == "ERROR")
 
 
 def test_a_dead_host_is_described_and_not_said_to_be_alive(stage: Begin) -> None:
