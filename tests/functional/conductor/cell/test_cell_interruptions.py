@@ -9,10 +9,8 @@ from support.conductor.moving_instances import Mover, becomes, built, rebuild, s
 
 from moorage import errors, failpoints, ids
 from moorage.messages import (
-    AttemptsGone,
     BuildFinished,
     DeleteAllocations,
-    DeleteInCell,
     ListEndedAttempts,
     OwnsClaimInCell,
     ReportHostsInCell,
@@ -338,41 +336,6 @@ def test_a_cleaning_ends_when_its_host_is_away_and_what_was_held_there_has_gone(
     wait_until(lambda: world.pending("cell") == 0)
     [found] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
     assert found.instance_uuid == uuid
-
-
-def test_the_residue_of_an_evacuation_whose_end_a_deletion_has_cut_short_goes_when_its_dead_host_returns(
-    world: World,
-) -> None:
-    world.conf.set_override("host_down_after", 0.3, group="scheduler")
-    world.restart("cell", delete_patience=0.3)
-    uuid = built(world)
-    source = shown(world, uuid).attempts[0]
-    starts(world, "a")
-    world.agent.deaf = {"a"}
-    struck: list[str] = []
-
-    def strike(name: str) -> None:
-        # The store has left the residue, and nobody has recorded that.
-        if name == "step.confirm.end.done" and not struck:
-            struck.append(name)
-            world.cell_call(DeleteInCell(request_id=ids.fresh(), instance_uuid=uuid))
-
-    move = Mover(world, uuid, "evacuation")
-    with failpoints.observed(strike):
-        move.move("b")
-        becomes(world, uuid, "deleted")
-    assert world.placement.residues == {move.migration: node("a")}
-    # The host is not waited for as long as it is silent, unless something is held there.
-    wait_until(lambda: world.pending("cell", "AND tries < 3") == 0)
-
-    world.agent.deaf = set()
-    starts(world, "a")
-    [ended] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
-    assert ended.attempt_id == source.attempt_id
-    world.cell_call(AttemptsGone(request_id=ids.fresh(), agent="agent", attempts=(ended,)))
-
-    wait_until(lambda: not world.placement.residues)
-    wait_until(lambda: world.pending("cell") == 0)
 
 
 def test_a_destination_that_returns_without_the_guest_is_left_for_the_next_one(world: World) -> None:
