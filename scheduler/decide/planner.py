@@ -17,12 +17,12 @@ from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
 from scheduler.decide.evaluation import Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
-from scheduler.decide.explain.how_many_more import InstanceCounter, filled_up
+from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import NO_CANDIDATE, CandidateFilters, HostCandidates, RefusedClaims
 from scheduler.decide.ranking import SeededTies, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
-from scheduler.view.planned import PlannedView
+from scheduler.view.planned import PlannedView, filled_up
 from scheduler.view.snapshot import Snapshot
 
 #: The stage after the filters: of the hosts that passed them all, those without an allocation candidate.

@@ -1,8 +1,10 @@
-"""The host view of one decision: a snapshot plus the claims that the decision has planned so far."""
+"""The host view of one decision: a snapshot plus the claims that it has planned so far, or that it supposes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
+
+import numpy as np
 
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
@@ -83,3 +85,17 @@ class PlannedView(Snapshot):
                 if provider.uuid == provider_uuid:
                     return provider
         return None
+
+
+def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:
+    """Return a view with so many more servers on each host, which take these amounts where there is one provider."""
+    classes = dict(view.classes)
+    flat = np.flatnonzero(view.flat & (there > 0))
+    for name, amount in amounts.items():
+        if name in classes and len(flat):
+            slots = classes[name].slots
+            used = slots.used.copy()
+            used[classes[name].first[flat]] += amount * there[flat]
+            classes[name] = replace(classes[name], slots=replace(slots, used=used))
+    members = None if view.members is None else view.members.with_more(there)
+    return replace(view, classes=classes, placed=view.placed + there, members=members)

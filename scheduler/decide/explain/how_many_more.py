@@ -9,18 +9,18 @@ placing one instance after another.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, Resources, WhatIf
+from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, WhatIf
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import CandidateFilters, HostCandidates, only_resources
 from scheduler.view.inventory_columns import InventoryArrays
-from scheduler.view.planned import PlannedView
+from scheduler.view.planned import PlannedView, filled_up
 from scheduler.view.snapshot import Snapshot
 
 #: The count for a request without amounts: it stands for no limit.
@@ -236,20 +236,6 @@ class InstanceCounter:
             exact = exact and (here == most[row] or takes_none)
             more += here
         return _Count(more, exact)
-
-
-def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:
-    """Return a view with so many more servers on each host, which take these amounts where there is one provider."""
-    classes = dict(view.classes)
-    flat = np.flatnonzero(view.flat & (there > 0))
-    for name, amount in amounts.items():
-        if name in classes and len(flat):
-            slots = classes[name].slots
-            used = slots.used.copy()
-            used[classes[name].first[flat]] += amount * there[flat]
-            classes[name] = replace(classes[name], slots=replace(slots, used=used))
-    members = None if view.members is None else view.members.with_more(there)
-    return replace(view, classes=classes, placed=view.placed + there, members=members)
 
 
 def _candidate(host_candidates: HostCandidates, planned: PlannedView, row: int) -> AllocationRequest | None:
