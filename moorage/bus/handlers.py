@@ -304,8 +304,8 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
 #: Bytes of an answer on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the channel:
 #: the caller gets no answer. Builds are handed to a cell in messages of no more than this, too.
 MAX_REPLY = 12 * 2**20
-#: An encoded answer of at most so many bytes fits: the library encodes it twice, which makes at most 3.5 bytes of one.
-_SURELY_FITS = MAX_REPLY // 4
+#: What has at most so many bytes once encoded fits: the library encodes it twice, which makes at most 3.5 bytes of one.
+SURELY_FITS = MAX_REPLY // 4
 
 
 def _fitting(message: Message[Any], answer: Any) -> Any:
@@ -313,7 +313,7 @@ def _fitting(message: Message[Any], answer: Any) -> Any:
 
     :raises ReplyTooLarge: it does not.
     """
-    if len(msgspec.json.encode(answer)) <= _SURELY_FITS:
+    if len(msgspec.json.encode(answer)) <= SURELY_FITS:
         return answer
     size = len(json.dumps(json.dumps(answer)))
     if size > MAX_REPLY:

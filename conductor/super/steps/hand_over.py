@@ -11,14 +11,10 @@ from conductor.engine.steps import Operation
 from conductor.super.cell_clients import Cells
 from conductor.super.scheduling import was_refused
 from moorage import errors
-from moorage.bus.handlers import MAX_REPLY
+from moorage.bus.handlers import SURELY_FITS
 from moorage.messages import BuildInCell, InstanceBuild
 
 LOG = logging.getLogger(__name__)
-
-#: The most bytes of several builds in one message. The library encodes a message twice, which makes at most 3.5 bytes
-#: of one; RabbitMQ closes the channel upon a message that is too large, so that it would never arrive.
-_MOST_BYTES = MAX_REPLY // 4
 
 
 def giving(
@@ -58,7 +54,7 @@ def _parts(builds: Sequence[InstanceBuild]) -> Iterator[Sequence[InstanceBuild]]
     start = size = 0
     for number, build in enumerate(builds if len(builds) > 1 else ()):
         length = len(msgspec.json.encode(build))
-        if number > start and size + length > _MOST_BYTES:
+        if number > start and size + length > SURELY_FITS:
             yield builds[start:number]
             start, size = number, 0
         size += length
