@@ -255,6 +255,14 @@ class Late(FakeScheduler):
         return super().select_destinations(message)
 
 
+def assert_refused_and_kept(world: MovingWorld, uuid: str, claim_id: str) -> None:
+    """Wait until a build has ended in error, and verify that the consumer of its uuid holds what it held."""
+    world.becomes(uuid, "error")
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert uuid not in world.placement.deleted
+    assert world.placement.held[uuid].claim_id == claim_id
+
+
 @pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
 def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_build_was_not_answered(
     world: MovingWorld, policy: str
@@ -266,10 +274,7 @@ def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_buil
 
     world.build(uuid)
 
-    world.becomes(uuid, "error")
-    wait_until(lambda: world.pending("conductor") == 0)
-    assert uuid not in world.placement.deleted
-    assert world.placement.held[uuid].claim_id == claim_id
+    assert_refused_and_kept(world, uuid, claim_id)
 
 
 @pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
@@ -300,10 +305,7 @@ def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_a_build_fails
 
     world.build(uuid)
 
-    world.becomes(uuid, "error")
-    wait_until(lambda: world.pending("conductor") == 0)
-    assert uuid not in world.placement.deleted
-    assert world.placement.held[uuid].claim_id == claim_id
+    assert_refused_and_kept(world, uuid, claim_id)
 
 
 @pytest.mark.parametrize("deleted", [True, False])
