@@ -1,19 +1,22 @@
 """The schemas and their migrations: one Alembic branch for each; several schemas may share a database."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import tenacity
-from sqlalchemy import Column, Connection, MetaData, Table, inspect
+from sqlalchemy import Column, Connection, MetaData, Table, inspect, text
 from stevedore import ExtensionManager
 
 from moorage import errors
 from moorage.db import faults
 from moorage.db.columns import name_type
 from moorage.db.database import Database
+from moorage.db.engine import WRITING
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -23,6 +26,11 @@ LOG = logging.getLogger(__name__)
 #: Seconds between two tries to change a table that is in use. During a try all other users of the table wait too, for
 #: `lock_wait` seconds at most; between tries they work. Arbitrary.
 _PAUSE = 3.0
+
+#: Seconds that one try waits for another upgrade: in these, the server notices that the connection of one is gone.
+_LOCK_WAIT = 2
+#: The locks of a server are those of all its databases, and have names of 64 characters.
+_LOCK = text("SELECT GET_LOCK(CONCAT('moorage upgrade ', MD5(CONCAT_WS('/', DATABASE(), :schema))), :seconds)")
 
 # Alembic is imported where it is used: every module with a table imports this one, and a command that only calls a
 # service would wait longer for the import than for the answer.
@@ -62,18 +70,20 @@ class Schema:
     def upgrade(self, database: Database, patience: float = 600.0) -> tuple[str | None, str | None]:
         """Migrate the tables to the newest revision; return the revisions before and after.
 
-        Tables of a newer revision are left as they are. A statement that changes a table waits for the table's users,
+        Tables of a newer revision are left as they are. Of several upgrades at once one goes on, and the others wait
+        for its end. A statement that changes a table waits for the table's users,
         and all others wait behind that statement. So its wait is short, and it is tried again after a pause.
 
-        :param patience: seconds to wait for a table that is in use.
+        :param patience: seconds to wait for a table that is in use, or for another upgrade.
         :raises SchemaInUse: a table was in use for so long; a repeated upgrade goes on where this one has ended.
+        :raises UpgradeUnderWay: another upgrade took so long.
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
         """
         before, after = self.planned(database)
         if before == after:
             return before, after
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(faults.is_lock_wait),
+            retry=tenacity.retry_if_exception(_is_waited_for),
             stop=tenacity.stop_after_delay(patience),
             wait=tenacity.wait_fixed(_PAUSE),
             before_sleep=self._log_wait,
@@ -83,6 +93,8 @@ class Schema:
                 tries(self.migrate, database)
             except tenacity.RetryError as ended:
                 fault = ended.last_attempt.exception()
+                if isinstance(fault, errors.UpgradeUnderWay):
+                    raise errors.UpgradeUnderWay(schema=self.name, seconds=patience) from None
                 raise errors.SchemaInUse(schema=self.name, seconds=patience, statement=_statement(fault)) from fault
         return before, after
 
@@ -91,11 +103,14 @@ class Schema:
         LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, statement)
 
     def migrate(self, database: Database, revision: str = "head") -> None:
-        """Run the migrations up to a revision, without a retry."""
+        """Run the migrations up to a revision, without a retry.
+
+        :raises UpgradeUnderWay: another upgrade of this schema does not end soon.
+        """
         from alembic import command
 
         config = self._config()
-        with database.engine.connect() as connection:
+        with database.engine.connect() as connection, _alone(connection, self.name):
             config.attributes["connection"] = connection
             config.attributes["schema"] = self
             command.upgrade(config, revision)
@@ -179,6 +194,33 @@ class Schema:
         config.set_main_option("version_locations", _folder(self.versions))
         config.set_main_option("path_separator", "newline")
         return config
+
+
+@contextmanager
+def _alone(connection: Connection, schema: str) -> Iterator[None]:
+    """Keep other upgrades of the schema waiting: each finds out what is to be done from the tables as they are.
+
+    :raises UpgradeUnderWay: another one does not end soon.
+    """
+    if connection.dialect.name == "sqlite":
+        # One transaction for all, since SQLite's DDL belongs to it.
+        connection.info[WRITING] = True
+        with connection.begin():
+            yield
+        return
+    with connection.begin():
+        is_ours = connection.scalar(_LOCK, {"schema": schema, "seconds": _LOCK_WAIT})
+    if not is_ours:
+        raise errors.UpgradeUnderWay(schema=schema, seconds=_LOCK_WAIT)
+    try:
+        yield
+    finally:
+        # The server gives the lock free with the connection, however that ends.
+        connection.invalidate()
+
+
+def _is_waited_for(fault: BaseException) -> bool:
+    return isinstance(fault, errors.UpgradeUnderWay) or faults.is_collision(fault)
 
 
 def _statement(fault: BaseException | None) -> str:

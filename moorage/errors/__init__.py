@@ -16,6 +16,7 @@ from moorage.errors.away import SchemaInUse as SchemaInUse
 from moorage.errors.away import StoreRefused as StoreRefused
 from moorage.errors.away import StoreUnavailable as StoreUnavailable
 from moorage.errors.away import Unavailable as Unavailable
+from moorage.errors.away import UpgradeUnderWay as UpgradeUnderWay
 from moorage.errors.basis import MoorageError as MoorageError
 from moorage.errors.basis import every_error as every_error
 from moorage.errors.caller import AlreadyExists as AlreadyExists

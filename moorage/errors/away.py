@@ -40,6 +40,17 @@ class SchemaInUse(Unavailable):
     statement: str
 
 
+class UpgradeUnderWay(Unavailable):
+    """Another upgrade of the {schema} schema has been under way for {seconds} s.
+
+    Wait for its end, and repeat `moorage db upgrade`, which then has nothing left to do.
+    """
+
+    code = "moorage.upgrade_under_way"
+    schema: str
+    seconds: float
+
+
 class BusUnavailable(Unavailable):
     """The message bus cannot be reached: {reason}."""
 

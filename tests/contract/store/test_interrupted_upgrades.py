@@ -1,7 +1,10 @@
-"""An upgrade that is killed at any statement of any revision is repeated, and ends where an undisturbed one does."""
+"""An upgrade that is killed at any statement, or runs beside others, ends where an undisturbed one does."""
 
+import multiprocessing
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,8 @@ def revisions() -> Iterator[tuple[str, str]]:
 
 
 Make = Callable[[str], Database]
+#: As many as init containers that a rolling update starts together.
+AT_ONCE = 4
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
@@ -63,3 +68,30 @@ def test_an_upgrade_that_is_killed_at_each_statement_ends_where_an_undisturbed_o
     schema.migrate(interrupted)  # and goes on to the newest
     schema.migrate(undisturbed)
     assert structure(interrupted) == structure(undisturbed)
+
+
+@pytest.mark.parametrize("name", sorted(known_schemas()))
+def test_upgrades_that_are_run_at_once_all_succeed_and_end_where_one_alone_does(make: Make, name: str) -> None:
+    schema = known_schemas()[name]
+    alone, together = make("alone"), make("together")
+    schema.upgrade(alone)
+    url = together.url.render_as_string(hide_password=False)
+
+    # In processes: Alembic has one migration at a time in each.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(AT_ONCE, spawn, _wait_there, (spawn.Barrier(AT_ONCE),)) as pool:
+        ends = list(pool.map(_upgrade, [name] * AT_ONCE, [url] * AT_ONCE))
+
+    assert ends == [schema.head()] * AT_ONCE
+    assert structure(together) == structure(alone)
+
+
+def _wait_there(barrier: threading.Barrier) -> None:
+    """Wait until all processes have imported what they need."""
+    known_schemas()
+    barrier.wait()
+
+
+def _upgrade(name: str, url: str) -> str | None:
+    with closing(Database(url, "test", pool_size=1)) as database:
+        return known_schemas()[name].upgrade(database)[1]
