@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from moorage import context, errors, failpoints, ids, tracing
+from moorage.bus.message_size import check_request
 from moorage.messages.wire import Message, Mutation, R, decode
 
 LOG = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Caller(abc.ABC):
         :raises NoReply: no answer in time; whether the message was carried out is unknown.
         :raises BusUnavailable: the broker cannot be reached.
         :raises DeadlineExceeded: the server took the message too late, or the current context's deadline has passed.
+        :raises RequestTooLarge: it is more than fits into one message, and was not sent.
         :raises MoorageError: the server raised this error.
         """
         exchange = self.exchange(message, timeout)
@@ -75,6 +77,7 @@ class Caller(abc.ABC):
 
         It yields the seconds for it, and is sent the encoded answer (:func:`ended_exchange`); it returns the answer.
         """
+        check_request(message)
         seconds = self.seconds(timeout)
         with (
             tracing.span(f"{message.topic} {message.method}", kind="client", about=message),

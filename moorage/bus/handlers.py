@@ -1,15 +1,12 @@
 """Message handlers: find the handler of a message, bind its context, and encode its answer or error."""
 
 import inspect
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
-
-import msgspec
 
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
@@ -19,6 +16,7 @@ import oslo_messaging
 from moorage import context, errors, failpoints, metrics, tracing
 from moorage.batches import BatchItem
 from moorage.bus.calling import SECONDS_LEFT, SENDING, TRACEPARENT, plain_type, read_sending, request_id_of
+from moorage.bus.message_size import fitting
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
@@ -251,7 +249,7 @@ class Endpoint:
         message, fault = begun.item.value, None
         with context.adopted(begun.item.context):
             try:
-                answer = Answer(_fitting(message, encode(begun.item.outcome())))
+                answer = Answer(fitting(message, encode(begun.item.outcome())))
             except Exception as error:  # noqa: BLE001 - it is the answer
                 fault = error
                 answer = Answer(None, self._translated(message, error).exc_info)
@@ -274,7 +272,7 @@ class Endpoint:
                 place=self._place(message),
                 about=message,
             ):
-                return _fitting(message, encode(self._handler(message)))
+                return fitting(message, encode(self._handler(message)))
         except Exception as fault:  # noqa: BLE001 - the caller gets it
             raise self._translated(message, fault) from None
 
@@ -297,28 +295,6 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
             if not item.is_done:
                 item.fail(fault)
     return [None] * len(items)
-
-
-# --- Size -----------------------------------------------------------------------------------------------------------
-
-#: Bytes of an answer on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the channel:
-#: the caller gets no answer. Builds are handed to a cell in messages of no more than this, too.
-MAX_REPLY = 12 * 2**20
-#: What has at most so many bytes once encoded fits: the library encodes it twice, which makes at most 3.5 bytes of one.
-SURELY_FITS = MAX_REPLY // 4
-
-
-def _fitting(message: Message[Any], answer: Any) -> Any:
-    """Return the answer unchanged if it fits into one message.
-
-    :raises ReplyTooLarge: it does not.
-    """
-    if len(msgspec.json.encode(answer)) <= SURELY_FITS:
-        return answer
-    size = len(json.dumps(json.dumps(answer)))
-    if size > MAX_REPLY:
-        raise errors.ReplyTooLarge(method=message.method, size=size, limit=MAX_REPLY)
-    return answer
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------

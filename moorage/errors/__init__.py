@@ -36,6 +36,7 @@ from moorage.errors.caller import NotFound as NotFound
 from moorage.errors.caller import ProviderNotFound as ProviderNotFound
 from moorage.errors.caller import ReplyTooLarge as ReplyTooLarge
 from moorage.errors.caller import RequestIdReused as RequestIdReused
+from moorage.errors.caller import RequestTooLarge as RequestTooLarge
 from moorage.errors.caller import ResourceClassNotFound as ResourceClassNotFound
 from moorage.errors.caller import ServerGroupNotFound as ServerGroupNotFound
 from moorage.errors.caller import TraitNotFound as TraitNotFound

@@ -121,6 +121,15 @@ class ZoneConflict(CallerError):
     other: str
 
 
+class RequestTooLarge(CallerError):
+    """The request {method} has {size} bytes, and {limit} fit into one message; it was not sent."""
+
+    code = "moorage.request_too_large"
+    method: str
+    size: int
+    limit: int
+
+
 class ReplyTooLarge(CallerError):
     """The answer to {method} has {size} bytes, and {limit} fit into one message.
 

@@ -13,8 +13,9 @@ from conductor.cell.hosts.loads import CellLoads
 from conductor.engine.rows import BATCH, batches
 from moorage import context, errors, ids
 from moorage.bus.bus import Client
+from moorage.bus.message_size import in_parts
 from moorage.messages import HostsRegistered, ReportHosts
-from moorage.model import HostLoad
+from moorage.model import HostLoad, HostReport
 from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class HostForwarder:
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
-        reports = self._hosts.forwarded.unacknowledged(BATCH)
+        reports = self._unacknowledged()
         while reports:
             answer = self._report(
                 _DESCRIPTION_TRIES,
@@ -112,12 +113,16 @@ class HostForwarder:
                 # The host may be new to the schedulers, so that they lack a load that was reported before.
                 self._told_loads.pop(report.service_host, None)
             # Each host once in a round: hosts that change all the time must not keep the heartbeats waiting.
-            reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
+            reports = self._unacknowledged(after=reports[-1][0])
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
         # Last: a failure with the loads must not make hosts look dead.
         self._forward_loads()
+
+    def _unacknowledged(self, after: HostReport | None = None) -> Sequence[tuple[HostReport, int]]:
+        """Return the next descriptions that no scheduler has, as many as fit into a message."""
+        return next(in_parts(self._hosts.forwarded.unacknowledged(BATCH, after)))
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""

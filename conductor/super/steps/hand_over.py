@@ -3,15 +3,13 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from conductor.engine.bulkheads import Postponed
 from conductor.engine.step_calls import Calling
 from conductor.engine.steps import Operation
 from conductor.super.cell_clients import Cells
 from conductor.super.scheduling import was_refused
 from moorage import errors
-from moorage.bus.handlers import SURELY_FITS
+from moorage.bus.message_size import in_parts
 from moorage.messages import BuildInCell, InstanceBuild
 
 LOG = logging.getLogger(__name__)
@@ -42,20 +40,8 @@ def giving(
 
 def _messages(operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]) -> Iterator[BuildInCell]:
     """Yield the messages with the builds, the same ones each time; mostly it is one."""
-    parts = list(_parts(builds))
+    parts = list(in_parts(builds))
     for part in parts:
         # The id names the part: another release may divide the builds differently. A cell takes an instance once.
         named = (part[0].instance_uuid, part[-1].instance_uuid) if len(parts) > 1 else ()
         yield BuildInCell(request_id=operation.derived("hand_over", cell_uuid, *named), builds=tuple(part))
-
-
-def _parts(builds: Sequence[InstanceBuild]) -> Iterator[Sequence[InstanceBuild]]:
-    """Yield the builds in parts that fit into one message each."""
-    start = size = 0
-    for number, build in enumerate(builds if len(builds) > 1 else ()):
-        length = len(msgspec.json.encode(build))
-        if number > start and size + length > SURELY_FITS:
-            yield builds[start:number]
-            start, size = number, 0
-        size += length
-    yield builds[start:]

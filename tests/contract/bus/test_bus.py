@@ -18,7 +18,7 @@ from oslo_config import cfg
 from harness.servers import RabbitMQServer
 from moorage import context, errors, logs
 from moorage.bus import bus
-from moorage.bus.handlers import MAX_REPLY
+from moorage.bus.message_size import MAX_MESSAGE
 from moorage.config import options
 from moorage.messages.wire import Message, Mutation
 from moorage.model import Name, Uuid, Value
@@ -87,6 +87,7 @@ class Junk(Message[Any], frozen=True, kw_only=True):
 class Sing(Message[str], frozen=True, kw_only=True):
     topic = "hall"
     method = "sing"
+    words: str = ""
 
 
 class Fail(Message[str], frozen=True, kw_only=True):
@@ -286,18 +287,28 @@ def test_a_malformed_answer_is_the_servers_fault(cloud: Cloud) -> None:
 
 
 def test_an_answer_of_the_largest_size_arrives(cloud: Cloud) -> None:
-    cloud.serve(Choir("x" * (MAX_REPLY - 100)))
-    assert len(cloud.client().call(Sing())) == MAX_REPLY - 100
+    cloud.serve(Choir("x" * (MAX_MESSAGE - 100)))
+    assert len(cloud.client().call(Sing())) == MAX_MESSAGE - 100
 
 
 # A quotation mark takes two bytes on the bus and four in its envelope, a letter beyond ASCII seven.
-@pytest.mark.parametrize("text", ["x" * MAX_REPLY, '"' * (MAX_REPLY // 4), "é" * (MAX_REPLY // 7 + 1)], ids=len)
+@pytest.mark.parametrize("text", ["x" * MAX_MESSAGE, '"' * (MAX_MESSAGE // 4), "é" * (MAX_MESSAGE // 7 + 1)], ids=len)
 def test_an_answer_that_is_too_large_for_a_message_is_a_typed_error(cloud: Cloud, text: str) -> None:
     cloud.serve(Choir(text))
     with pytest.raises(errors.ReplyTooLarge) as caught:
         cloud.client().call(Sing())
-    assert (caught.value.method, caught.value.limit) == ("sing", MAX_REPLY)
-    assert MAX_REPLY < caught.value.size < 1.01 * MAX_REPLY
+    assert (caught.value.method, caught.value.limit) == ("sing", MAX_MESSAGE)
+    assert MAX_MESSAGE < caught.value.size < 1.01 * MAX_MESSAGE
+
+
+def test_a_request_that_is_too_large_for_a_message_is_a_typed_error_and_not_sent(cloud: Cloud) -> None:
+    choir = Choir("la")
+    cloud.serve(choir)
+    with pytest.raises(errors.RequestTooLarge) as caught:
+        cloud.client().call(Sing(words="x" * MAX_MESSAGE))
+    assert (caught.value.method, caught.value.limit) == ("sing", MAX_MESSAGE)
+    assert MAX_MESSAGE < caught.value.size < 1.01 * MAX_MESSAGE
+    assert cloud.client().call(Sing(words="x" * (MAX_MESSAGE - 200))) == "la"
 
 
 @pytest.mark.parametrize(

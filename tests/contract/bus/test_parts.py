@@ -10,7 +10,7 @@ from msgspec import structs
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, Client, serves
-from moorage.bus.handlers import MAX_REPLY
+from moorage.bus.message_size import MAX_MESSAGE
 from moorage.cli import lists
 from moorage.config import options
 from moorage.messages import MAX_INSTANCES, ListHosts
@@ -122,7 +122,7 @@ def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) ->
 
 
 def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(peers: Peers) -> None:
-    hosts = [host(number, "x" * (MAX_REPLY // 10)) for number in range(12)]
+    hosts = [host(number, "x" * (MAX_MESSAGE // 10)) for number in range(12)]
     registry = Registry(hosts)
 
     assert lists.hosts(peers.serve(registry), ListHosts(), 16) == hosts
@@ -131,7 +131,7 @@ def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(pee
 
 
 def test_an_entry_that_is_too_large_alone_is_a_typed_error(peers: Peers) -> None:
-    client = peers.serve(Registry([host(1), host(2, "x" * MAX_REPLY)]))
+    client = peers.serve(Registry([host(1), host(2, "x" * MAX_MESSAGE)]))
     with pytest.raises(errors.ReplyTooLarge):
         lists.hosts(client, ListHosts(), 2)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.conductor.builders import CELL_1, FakeScheduler, World, report, wait_until
 
 from moorage import errors, ids
@@ -47,6 +48,17 @@ def test_descriptions_are_passed_on_and_again_when_they_change_and_who_is_alive_
     time.sleep(0.5)
     assert len(world.scheduler.reports) == silent, "hosts that were not seen are not reported as alive"
     assert set(told()) <= {("b", "west")}, "only a description whose acknowledgement was under way is told once more"
+
+
+def test_long_descriptions_are_passed_on_in_messages_that_the_broker_takes(world: World) -> None:
+    cell = world.bus.client(f"conductor.{CELL_1.uuid}")
+    long = [structs.replace(report(name), attributes={"topology": "x" * 2**20}) for name in "abcde"]
+
+    cell.call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=tuple(long), alive=tuple("abcde")))
+    wait_until(lambda: {host.service_host for sent in world.scheduler.reports for host in sent.hosts} == {*"abcde"})
+
+    sizes = [sum(len(host.attributes["topology"]) for host in sent.hosts) for sent in world.scheduler.reports]
+    assert max(sizes) == 2 * 2**20
 
 
 def test_a_description_with_a_name_that_ends_with_a_blank_is_refused_by_its_place(world: World) -> None:

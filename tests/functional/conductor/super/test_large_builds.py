@@ -8,7 +8,7 @@ from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.bus.handlers import MAX_REPLY
+from moorage.bus.message_size import MAX_MESSAGE
 from moorage.messages import BuildInCell, BuildInstances, Done
 from moorage.messages.wire import encode
 from moorage.model import Flavor, Image, RequestSpec
@@ -42,7 +42,7 @@ def test_a_build_is_handed_over_in_messages_that_the_broker_takes(world: MovingW
         wait_until(lambda uuid=uuid: uuid in world.cell.instances)
     wait_until(lambda: world.pending("conductor") == 0)
     messages = handed_over(world)
-    assert max(size(message) for message in messages) <= MAX_REPLY
+    assert max(size(message) for message in messages) <= MAX_MESSAGE
     assert [build.instance_uuid for message in messages for build in message.builds] == uuids
     assert len({message.request_id for message in messages}) == len(messages)
 
