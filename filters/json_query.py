@@ -42,6 +42,8 @@ _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
 }
 #: The greatest depth of a query, more than any written by hand.
 _DEEPEST = 32
+#: The most names in a query. Each that no query has had before is looked up on every host.
+_MOST_NAMES = 32
 
 
 class JsonQueryFilter(ConditionsFilter):
@@ -71,7 +73,19 @@ def _question(request: RequestSpec) -> Question | None:
         query = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as fault:
         raise errors.InvalidRequest(path=path_of(_HINT), reason=f"it is no JSON: {fault}") from fault
-    return _read(query, path_of(_HINT), _DEEPEST)
+    question = _read(query, path_of(_HINT), _DEEPEST)
+    if len(set(_names(query))) > _MOST_NAMES:
+        raise _wrong(path_of(_HINT), f"it has more than {_MOST_NAMES} names of hosts' values")
+    return question
+
+
+def _names(query: Sequence[Any]) -> Iterator[str]:
+    """Yield the names of hosts' values in a valid query."""
+    for part in query[1:]:
+        if isinstance(part, list):
+            yield from _names(part)
+        elif isinstance(part, str) and part.startswith("$"):
+            yield part
 
 
 # --- Reading --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from support.scheduler.plugin_cases import attributes, hinted, passing, refusal
 
 from filters.json_query import JsonQueryFilter
 from moorage import errors
+from moorage.plugin.attributes import attribute
 
 PLUGIN = JsonQueryFilter({})
 HOST = {"rack": "a1", "cores": 16, "load": 0.5, "ssd": True, "cpu_info": {"vendor": "Intel"}, "features": ["avx"]}
@@ -121,12 +122,32 @@ def test_without_a_query_all_hosts_pass() -> None:
         ('["in", "$num_instances", 1, "2"]', "[3]", "$num_instances is compared with numbers"),
         (f'["<", "$free_ram_mb", 1{"0" * 400}]', "[2]", "$free_ram_mb is compared with numbers of at most 308 digits"),
         (json.dumps(["=", "$a", 1]).join(['["not", ' * 40, "]" * 40]), "[1]" * 32, "it is more than 32 levels deep"),
+        (
+            json.dumps(["or", *(["=", f"$a{n}", 1] for n in range(33))]),
+            "",
+            "it has more than 32 names",
+        ),
     ],
 )
 def test_a_query_that_cannot_be_meant_is_refused_with_its_place(query: str, place: str, reason: str) -> None:
     path, why = refusal(PLUGIN, hinted(query=query))
     assert path == f"$.scheduler_hints.query{place}"
     assert why.startswith(reason)
+
+
+def test_a_name_is_found_among_those_of_the_host_however_many_dots_it_has() -> None:
+    class Attributes(dict[str, Any]):
+        looked_up = 0
+
+        def get(self, *arguments: Any) -> Any:
+            self.looked_up += 1
+            return super().get(*arguments)
+
+    known = Attributes({"a": {"b.c": 1}, "a.b": {"d": 2}})
+    paths = "a.b.c", "a.b.d", "a.b", "a.b.e", "." * 4000
+    assert [attribute(known, path) for path in paths] == [1, 2, {"d": 2}, None, None]
+    # Each of ten thousand hosts is asked: by every leading part of the path that would be a minute.
+    assert known.looked_up < 50
 
 
 _anything: st.SearchStrategy[Any] = st.recursive(
