@@ -34,7 +34,10 @@ class MoorageError(Exception):
             if name in data or hasattr(type(self), name):
                 self.data[name] = data[name] if name in data else getattr(type(self), name)
         for name, value in self.data.items():
-            setattr(self, name, value)
+            if isinstance(value, str) and not value.isascii():
+                # Names of files, of which reasons are made, need not be written in UTF-8: databases take nothing else.
+                self.data[name] = value.encode("utf-8", "backslashreplace").decode()
+            setattr(self, name, self.data[name])
         super().__init__()
 
     @classmethod

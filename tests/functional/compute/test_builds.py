@@ -1,6 +1,7 @@
 """Test how an agent carries out builds, reports them, and cleans up after failed ones."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,21 @@ def test_a_spawn_from_a_broken_image_is_reported_as_one_that_fails_on_every_host
     [report] = now.cell.said(BuildFailedInCell)
     assert (report.reason, report.no_other_host) == ("image torn is broken", True)
     assert now.guests() == []
+
+
+def test_a_driver_may_give_a_reason_with_a_name_that_is_not_written_in_utf8(stage: Begin) -> None:
+    class WithOldFiles(FakeDriver):
+        def spawn(self, host: str, guest: GuestSpec) -> None:
+            reason = "there is no room for " + os.fsdecode(b"caf\xe9.img")
+            raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=reason)
+
+    now = stage()
+    now.start(WithOldFiles)
+
+    now.build(build_on(HOST))
+    wait_until(lambda: now.cell.said(BuildFailedInCell))
+
+    assert now.cell.said(BuildFailedInCell)[0].reason == r"there is no room for caf\udce9.img"
 
 
 def test_a_refusing_host_accepts_nothing(stage: Begin) -> None:

@@ -51,6 +51,12 @@ def test_data_survive_json_and_pickle(kind: type[errors.MoorageError]) -> None:
     assert again.data == error.data
 
 
+def test_a_text_that_is_not_written_in_utf8_can_be_sent_and_stored() -> None:
+    fault = errors.BuildFailed(instance_uuid="i", host="Zürich", reason="caf\udce9")
+    assert (fault.host, fault.reason) == ("Zürich", r"caf\udce9")
+    assert str(fault).encode()
+
+
 def test_data_of_a_newer_peer_are_dropped() -> None:
     error = errors.NotFound(kind="host", name="a", colour="red")  # type: ignore[call-arg]
     assert error.data == {"kind": "host", "name": "a"}
