@@ -16,6 +16,7 @@ from moorage.model import (
     RequestId,
     RequestSpec,
     ResourceGroup,
+    RowNumber,
     Suffix,
     Uuid,
     Value,
@@ -68,7 +69,7 @@ class ListInstances(ListInParts[list[Instance]], ToConductor, frozen=True, kw_on
     request_id: RequestId | None = None
     #: Only the instances of this name, which need not be unique.
     name: Name | None = None
-    after: Annotated[int, Meta(ge=0)] | None = None
+    after: RowNumber | None = None
 
 
 class Ownership(Value, frozen=True, kw_only=True):
@@ -272,4 +273,4 @@ class ListMigrations(ListInParts[list[Migration]], ToConductor, frozen=True, kw_
     ended: bool = False
     #: Only the migration of this request.
     request_id: RequestId | None = None
-    after: Annotated[int, Meta(ge=0)] | None = None
+    after: RowNumber | None = None

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done, ToPlacement
 from moorage.messages.wire import Message, Mutation
-from moorage.model import Allocations, Generation, RecordedHold, SeenConsumer, Uuid, Value
+from moorage.model import Allocations, Generation, RecordedHold, RowNumber, SeenConsumer, Uuid, Value
 from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
 
 
@@ -50,7 +50,7 @@ class AuditStore(Message[StoreAudit], ToPlacement, frozen=True, kw_only=True):
     since: ClassVar = {"limit": "1.5", "after": "1.5", "amounts": "1.6"}
     #: The most holders; null for all.
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] | None = None
-    after: Annotated[int, Meta(ge=0)] = 0
+    after: RowNumber = 0
     #: Include the allocations of each holder, and the columns of the consumer's row.
     amounts: bool = False
 

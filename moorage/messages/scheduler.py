@@ -112,7 +112,7 @@ class ReportHosts(Mutation[HostsRegistered], ToScheduler, frozen=True, kw_only=T
     cell_uuid: Uuid
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     #: For each description, the number of its changes in the cell: a stored one with a greater number stays.
-    numbers: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=20_000)] = ()
+    numbers: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**63 - 1)], ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     #: The time of the heartbeats by the clock of the cell's database: older ones than stored are ignored.
     alive_at: Annotated[float, Meta(ge=0.0)] = 0.0

@@ -28,6 +28,7 @@ from moorage.model.basis import NewName as NewName
 from moorage.model.basis import RequestId as RequestId
 from moorage.model.basis import ResourceClassName as ResourceClassName
 from moorage.model.basis import Resources as Resources
+from moorage.model.basis import RowNumber as RowNumber
 from moorage.model.basis import Suffix as Suffix
 from moorage.model.basis import Text as Text
 from moorage.model.basis import TraitName as TraitName

@@ -23,7 +23,9 @@ NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
 #: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
 Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Generation = Annotated[int, Meta(ge=0)]
+#: The number of a row, or of one's version: what a column for numbers holds.
+RowNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Generation = RowNumber
 #: Values of extra specs, image properties and hints: long enough for any policy, short enough to store.
 Text = Annotated[str, Meta(max_length=4096)]
 

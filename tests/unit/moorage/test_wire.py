@@ -1,8 +1,9 @@
 """Messages as they travel: decoded strictly where they arrive, leniently where they return, versioned by content."""
 
 import json
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
+import msgspec
 import pytest
 from msgspec import field
 from support.bus.message_samples import RECORDS, every_message, nested_values
@@ -11,7 +12,7 @@ from support.scheduler.builders import CELLS, select
 from moorage import errors, messages
 from moorage.bus import broker
 from moorage.messages.wire import Message, Mutation, decode, decode_strictly, encode
-from moorage.model import Destination, Name, Value
+from moorage.model import Destination, Explanation, Name, Value
 
 #: The fields of all messages of version 1.5, and of the values within them, by the name of their class.
 FORMER_FIELDS: dict[str, list[str]] = json.loads((RECORDS / "fields-1.5.json").read_text())
@@ -41,6 +42,8 @@ def order(**fields: Any) -> Order:
     return Order(request_id="r-1", name="x", **fields)
 
 
+#: What explanations are made of.
+EXPLANATIONS = {Explanation, *nested_values(Explanation)}
 EVERY = pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
 
 
@@ -193,6 +196,24 @@ def test_fields_with_a_version_exist_and_are_optional(kind: type[Message[Any]]) 
     assert {path.partition(".")[0] for path in kind.since} <= set(kind.__struct_fields__)
 
 
+@EVERY
+def test_every_number_of_a_request_fits_into_a_column(kind: type[Message[Any]]) -> None:
+    unbounded = {
+        f"{value.__name__}.{field.name}"
+        # What explains a decision is stored as a document.
+        for value in {kind} | nested_values(kind) - EXPLANATIONS
+        for field in msgspec.structs.fields(value)
+        if _is_unbounded(field.type)
+    }
+    assert unbounded == set()
+
+
+def test_a_number_beyond_that_is_refused_by_its_path() -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        decode_strictly(messages.AuditStore, {"after": 2**63})
+    assert caught.value.data["path"] == "$.after"
+
+
 def test_no_two_messages_of_one_topic_share_a_method() -> None:
     names = [(kind.topic, kind.method) for kind in every_message()]
     assert len(names) == len(set(names))
@@ -215,3 +236,11 @@ def test_no_two_messages_of_one_topic_share_a_method() -> None:
 )
 def test_no_password_is_left_in_a_url(url: str, masked: str) -> None:
     assert broker.mask_url(url) == masked
+
+
+def _is_unbounded(of: Any) -> bool:
+    """Return whether there is an integer without an upper bound in a type."""
+    within = get_args(of)
+    if get_origin(of) is Annotated and within[0] is int:
+        return all(meta.le is None for meta in within[1:])
+    return of is int or any(_is_unbounded(each) for each in within)
