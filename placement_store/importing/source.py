@@ -73,11 +73,13 @@ def url_of(named: str) -> URL:
         try:
             conf([], project="placement", default_config_files=[named], default_config_dirs=[])
         except (cfg.ConfigFilesNotFoundError, cfg.ConfigFileParseError, cfg.ConfigFilesPermissionDeniedError) as fault:
-            raise errors.ConfigurationError(reason=f"the source: {fault}") from fault
+            # What has an "@" may be a mistyped URL, with its password.
+            reason = "it is neither a URL nor a file that can be read" if "@" in named else str(fault)
+            raise errors.ConfigurationError(reason=f"the source: {reason}") from fault
         text = conf.placement_database.connection
     try:
         url = make_url(text or "")
-    except exc.ArgumentError as fault:
+    except (exc.ArgumentError, ValueError) as fault:
         # Without the URL, because of its password.
         what = "is no URL of a database" if "://" in named else f"{named} has no [placement_database] connection"
         raise errors.ConfigurationError(reason=f"the source {what}") from fault

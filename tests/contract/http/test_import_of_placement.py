@@ -279,6 +279,8 @@ def test_the_source_may_be_named_by_the_configuration_file_of_placement(
         ("sqlite:///nowhere.sqlite", "there is no file nowhere.sqlite"),
         ("mysql+pymysql://placement:s3cret@127.0.0.1:1/placement", "cannot be read"),
         ("nothing://", "cannot be read"),
+        ("mysql+pymysql://placement:s3cret@127.0.0.1:33o6/placement", "is no URL of a database"),
+        ("mysql+pymysql:/placement:s3cret@127.0.0.1/placement", "neither a URL nor a file"),
         ("missing.conf", "missing.conf"),
         ("moorage.conf", "has no [placement_database] connection"),
     ],
