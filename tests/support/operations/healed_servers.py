@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from oslo_config import cfg
 from sqlalchemy import Connection, select
 
 from harness.cloud import CloudSpec, wait_until
@@ -43,8 +45,8 @@ PLAN = CloudSpec(
     cells=2,
     settings={
         "rpc": {"call_timeout": 20.0},
-        "conductor": {"report_interval": 0.2, "retry_backoff": 0.05, "delete_patience": 0.3},
-        "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
+        "conductor": {"report_interval": 1.0, "retry_backoff": 0.05, "delete_patience": 0.3},
+        "compute": {"report_interval": 1.0, "stop_timeout": 0.1},
         "service": {"report_interval": 0.5},
         "fake_driver": {"vcpus": 32, **NICS},
     },
@@ -62,6 +64,11 @@ class Servers:
     uuids: dict[str, str] = field(default_factory=dict)
     #: Seconds between two looks of an audit.
     settle: float = 0.3
+
+    @cached_property
+    def conf(self) -> cfg.ConfigOpts:
+        """The configuration of the operator's commands: to make one takes as long as a command."""
+        return self.cloud.configuration()
 
     def call(self, message: Message[R]) -> R:
         return self.cloud.client(message.topic).call(message)
@@ -127,9 +134,9 @@ class Servers:
     # --- Looking and healing ------------------------------------------------------------------------------------------
 
     def audit(self) -> Examination:
-        clients = Clients(self.cloud.configuration(), 20.0)
+        clients = Clients(self.conf, 20.0)
         try:
-            return examine(lambda: AuditCollector(self.cloud.configuration(), clients).collect(), settle=self.settle)
+            return examine(lambda: AuditCollector(self.conf, clients).collect(), settle=self.settle)
         finally:
             clients.close()
 
@@ -140,7 +147,7 @@ class Servers:
 
     def heal(self) -> dict[tuple[str, str, str], str]:
         """Heal all; return what is left, and why."""
-        clients = Clients(self.cloud.configuration(), 20.0)
+        clients = Clients(self.conf, 20.0)
         try:
             last, why = heal(Healer(clients), self.audit(), self.audit)
         finally:
@@ -206,7 +213,7 @@ class Servers:
         return any(operation.subject in attempts for operation in self.pending())
 
     def pending(self) -> list[Any]:
-        clients = Clients(self.cloud.configuration(), 20.0)
+        clients = Clients(self.conf, 20.0)
         try:
             return [one for cell in self.call(ListCells()) for one in clients.cell(cell).call(ListOperationsInCell())]
         finally:
