@@ -241,6 +241,9 @@ class Tracker:
             self._give_up(change, refusal)
             self._inform(change, partial(self._driver.reshape_refused, change.host, refusal))
             return
+        except (TypeError, ValueError) as fault:  # the driver's: it cannot be encoded
+            self._give_up(change, fault)
+            return
         self._inform(change, partial(self._driver.reshaped, change.host, plan))
         LOG.info(
             "The providers of host %s are reshaped: %d new, %d allocation(s) moved",

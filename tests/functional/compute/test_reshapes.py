@@ -192,6 +192,33 @@ def test_a_driver_that_always_wants_a_reshape_holds_nobody_up(stage: Begin, capl
     assert "again and again" in told[0]
 
 
+def test_a_reshape_that_cannot_be_sent_keeps_none_of_the_other_hosts_out(
+    stage: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Restructuring):
+        def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+            """Want a reshape of host 1 by an amount that is no number."""
+            super().update_provider_tree(host, tree)
+            if host.service_host == "host-0001":
+                amount: Any = object()
+                node = host.compute_node_uuid
+                raise ReshapeNeeded(
+                    [
+                        MoveInstruction(
+                            from_resource_provider=node, moved_resources={"VCPU": amount}, to_resource_provider=node
+                        )
+                    ]
+                )
+
+    now = stage(fake_driver={"hosts": 2})
+    with logged(caplog) as told:
+        now.start(Odd)
+        until_alive(now)
+
+    assert {message.alive for message in now.cell.said(ReportHostsInCell) if message.alive} == {("host-0002",)}
+    assert "host-0001 has is refused" in told[0]
+
+
 def test_a_reshape_is_repeated_with_its_id_until_it_is_answered(stage: Begin) -> None:
     now = stage(fake_driver=DEVICES | {"hosts": 1, "layout": "flat"})
     now.start()
