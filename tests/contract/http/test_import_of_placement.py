@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, exc, make_url
+from sqlalchemy import Connection, create_engine, exc, make_url
 from support.databases import migrated
 from support.http.differential.servers import Server, published
 from support.http.placement_database import PlacementDatabase
@@ -167,6 +167,22 @@ def test_a_scheduler_is_told_of_all_imported_providers(placement: Server, target
     rows = target.rows()
     assert {row[1] for row in rows["changes"]} == {row[0] for row in rows["resource_providers"]}
     assert len(rows["changes"]) == TREES * 5
+
+
+def test_the_transaction_of_an_import_may_be_idle_for_as_long_as_it_compares(
+    placement: Server, mariadb_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, limits = Target(tmp_path, mariadb_url), list[int]()
+    write = store.write
+
+    def looked_at(connection: Connection, wanted: store.Content) -> None:
+        limits.append(connection.exec_driver_sql("SELECT @@SESSION.idle_transaction_timeout").scalar_one())
+        write(connection, wanted)
+
+    monkeypatch.setattr(store, "write", looked_at)
+    with closing(target.database):
+        assert imported(target, url_of(placement)) == 0
+    assert limits == [0]
 
 
 def test_a_source_on_mariadb_is_read_as_one_on_sqlite(placement: Server, mariadb_url: str) -> None:
