@@ -267,11 +267,12 @@ def wait_until(
     seconds: float = PATIENCE_SECONDS,
     interval: float = 0.02,
     progress: Callable[[], object] = lambda: None,
-    longest: float | None = None,
+    longest: float = 0.1,
 ) -> None:
     """Wait until ``true`` returns a true value.
 
-    :param interval: seconds between two tries; with ``longest`` between the first two, and a fifth more each time.
+    :param interval: seconds between the first two tries; then a tenth more each time, up to ``longest``. Each try is a
+        part of the load on what is waited for.
     :param what: the subject of the error, or a function that returns it.
     :param progress: returns the present progress. Each change of it starts the time again.
     :raises TimeoutError: the progress has not changed for ``seconds``.
@@ -283,4 +284,4 @@ def wait_until(
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:g} s in vain for {what if isinstance(what, str) else what()}")
         time.sleep(interval)
-        interval = min(interval * 1.2, longest or interval)
+        interval = max(interval, min(interval * 1.1, longest))
