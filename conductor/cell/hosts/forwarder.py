@@ -97,32 +97,33 @@ class HostForwarder:
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
-        reports = self._unacknowledged()
+        reports = self._hosts.forwarded.unacknowledged(BATCH)
         while reports:
-            answer = self._report(
-                _DESCRIPTION_TRIES,
-                hosts=tuple(report for report, _number in reports),
-                numbers=tuple(number for _report, number in reports),
-            )
-            self._hosts.forwarded.acknowledge(reports)
-            # Greater numbers were given by another conductor of the cell, or are from lost records: count on from them.
-            self._hosts.forwarded.number_after(answer.newer)
-            if answer.newer:
-                self._hosts.changed.set()  # the next round begins at once
-            for report, _number in reports:
-                # The host may be new to the schedulers, so that they lack a load that was reported before.
-                self._told_loads.pop(report.service_host, None)
+            for part in in_parts(reports):
+                self._describe(part)
             # Each host once in a round: hosts that change all the time must not keep the heartbeats waiting.
-            reports = self._unacknowledged(after=reports[-1][0])
+            reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
         # Last: a failure with the loads must not make hosts look dead.
         self._forward_loads()
 
-    def _unacknowledged(self, after: HostReport | None = None) -> Sequence[tuple[HostReport, int]]:
-        """Return the next descriptions that no scheduler has, as many as fit into a message."""
-        return next(in_parts(self._hosts.forwarded.unacknowledged(BATCH, after)))
+    def _describe(self, reports: Sequence[tuple[HostReport, int]]) -> None:
+        """Report the descriptions of hosts, each with its number."""
+        answer = self._report(
+            _DESCRIPTION_TRIES,
+            hosts=tuple(report for report, _number in reports),
+            numbers=tuple(number for _report, number in reports),
+        )
+        self._hosts.forwarded.acknowledge(reports)
+        # Greater numbers were given by another conductor of the cell, or are from lost records: count on from them.
+        self._hosts.forwarded.number_after(answer.newer)
+        if answer.newer:
+            self._hosts.changed.set()  # the next round begins at once
+        for report, _number in reports:
+            # The host may be new to the schedulers, so that they lack a load that was reported before.
+            self._told_loads.pop(report.service_host, None)
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""
