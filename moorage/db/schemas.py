@@ -71,8 +71,8 @@ class Schema:
         """Migrate the tables to the newest revision; return the revisions before and after.
 
         Tables of a newer revision are left as they are. Of several upgrades at once one goes on, and the others wait
-        for its end. A statement that changes a table waits for the table's users,
-        and all others wait behind that statement. So its wait is short, and it is tried again after a pause.
+        for its end. A statement that changes a table waits for the table's users, and all others wait behind that
+        statement. So its wait is short, and it is tried again after a pause.
 
         :param patience: seconds to wait for a table that is in use, or for another upgrade.
         :raises SchemaInUse: a table was in use for so long; a repeated upgrade goes on where this one has ended.
@@ -99,8 +99,11 @@ class Schema:
         return before, after
 
     def _log_wait(self, state: tenacity.RetryCallState) -> None:
-        statement = _statement(state.outcome.exception() if state.outcome else None)
-        LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, statement)
+        fault = state.outcome.exception() if state.outcome else None
+        if isinstance(fault, errors.UpgradeUnderWay):
+            LOG.warning("The %s schema: waiting for another upgrade", self.name)
+        else:
+            LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, _statement(fault))
 
     def migrate(self, database: Database, revision: str = "head") -> None:
         """Run the migrations up to a revision, without a retry.
@@ -224,7 +227,8 @@ def _is_waited_for(fault: BaseException) -> bool:
 
 
 def _statement(fault: BaseException | None) -> str:
-    return " ".join(str(getattr(fault, "statement", fault)).split())
+    # A transaction that could not even begin has none.
+    return " ".join(str(getattr(fault, "statement", None) or fault).split())
 
 
 def _folder(package: str) -> str:
