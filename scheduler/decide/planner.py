@@ -143,6 +143,8 @@ class Planner:
             # The time of these plans counts, and not only that of their searches for candidates.
             with refused_claims.budget.running():
                 while isinstance(outcome, NoHost):
+                    # Where a search was not finished, nobody knows that there is no host.
+                    first.host_candidates.undecided.update(outcome.host_candidates.undecided)
                     if outcome.first_chosen is None:
                         return first
                     refused_claims.budget.take_step()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from moorage.model import RequestSpec, ServerGroup
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.decide.request_context import RequestContext
 from scheduler.plugins.loading import Named
@@ -112,3 +113,25 @@ def test_a_search_of_hosts_that_are_too_small_as_trees_ends_when_its_time_is_use
         planned(shown, {"slow": Counting(seconds=0.005)}, 3, budget, vcpus=6)
 
     assert time.thread_time() - begun < 1.0
+
+
+class OneOnTheFirst(Filter):
+    """Passes the first host as long as it has no server, and all others."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.service_host != "host0" or not host.instances
+
+
+def test_a_later_host_whose_own_search_is_not_finished_leaves_it_open_whether_there_is_a_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A flat host is not searched.
+    monkeypatch.setattr(HostCandidates, "__init__", partialmethod(HostCandidates.__init__, steps=1))
+    room = {"MEMORY_MB": 10**6, "DISK_GB": 10**5}
+    halves = (node(1, **room), *(child(1, half, VCPU=10) for half in (1, 2)))
+    shown = host_cache_of(node(0, VCPU=99, **room), *halves, hosts=2)
+
+    found = planned(shown, {"one": OneOnTheFirst({})}, 2, vcpus=6)
+
+    assert isinstance(found, NoHost)
+    assert (found.placed, list(found.host_candidates.undecided)) == (1, [1])
