@@ -1,10 +1,9 @@
 """An upgrade that is killed at any statement, or runs beside others, ends where an undisturbed one does."""
 
-import multiprocessing
-import threading
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,16 @@ def revisions() -> Iterator[tuple[str, str]]:
 Make = Callable[[str], Database]
 #: As many as init containers that a rolling update starts together.
 AT_ONCE = 4
+#: Imports all that it needs, and upgrades when it is told to.
+UPGRADE = """
+import sys
+from moorage.db.database import Database
+from moorage.db.schemas import known_schemas
+schema, database = known_schemas()[sys.argv[1]], Database(sys.argv[2], "test", pool_size=1)
+print("ready", flush=True)
+sys.stdin.readline()
+print(schema.upgrade(database)[1])
+"""
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
@@ -78,20 +87,24 @@ def test_upgrades_that_are_run_at_once_all_succeed_and_end_where_one_alone_does(
     url = together.url.render_as_string(hide_password=False)
 
     # In processes: Alembic has one migration at a time in each.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(AT_ONCE, spawn, _wait_there, (spawn.Barrier(AT_ONCE),)) as pool:
-        ends = list(pool.map(_upgrade, [name] * AT_ONCE, [url] * AT_ONCE))
+    with ExitStack() as ending:
+        running = [_process(name, url, ending) for _ in range(AT_ONCE)]
+        for process in running:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        ends = [process.communicate()[0].strip() for process in running]
 
     assert ends == [schema.head()] * AT_ONCE
     assert structure(together) == structure(alone)
 
 
-def _wait_there(barrier: threading.Barrier) -> None:
-    """Wait until all processes have imported what they need."""
-    known_schemas()
-    barrier.wait()
-
-
-def _upgrade(name: str, url: str) -> str | None:
-    with closing(Database(url, "test", pool_size=1)) as database:
-        return known_schemas()[name].upgrade(database)[1]
+def _process(name: str, url: str, ending: ExitStack) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", UPGRADE, name, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    ending.callback(process.kill)
+    return process
