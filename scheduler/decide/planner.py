@@ -132,10 +132,11 @@ class Planner:
         # The first members of an affinity group all go where the first of them goes. The best host for one may have no
         # room for all, and then another host may have it: each host that fails is left out, and all is planned again.
         entering = _entering(snapshot, before) & _has_room_for_all(snapshot, message)
-        # The first failure explains most: it is the one with all hosts in.
-        first = outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
+        outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
         if isinstance(outcome, DestinationPlan) or outcome.first_chosen is None:
             return outcome
+        # The first failure explains most: it is the one with all hosts in.
+        first = outcome
         # Of many other hosts the filters say at once that they cannot take all either.
         entering = entering & self._may_take_all(task)
         tries = 1
