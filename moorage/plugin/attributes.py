@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -28,6 +28,17 @@ def attribute(attributes: Mapping[str, Any], path: str) -> Any:
         if isinstance(within, Mapping) and (found := attribute(within, path[len(name) + 1 :])) is not None:
             return found
     return None
+
+
+def paths(attributes: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the paths by which :func:`attribute` finds attributes.
+
+    :param before: what precedes each path.
+    """
+    for name, value in attributes.items():
+        yield before + name
+        if isinstance(value, Mapping):
+            yield from paths(value, f"{before}{name}.")
 
 
 def number(name: str, value: Any, absent: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moorage.plugin import BoolArray, FloatArray, IntArray
-from moorage.plugin.attributes import attribute, values_under
+from moorage.plugin.attributes import attribute, paths, values_under
 from scheduler.registry.hosts import HostRow
 
 #: Columns in the cache. Requests name the paths and keys, so there is a limit; arbitrary, and more than flavors name.
@@ -137,6 +137,8 @@ class HostAttributes:
         self._changed_at: IntArray = np.zeros(len(hosts), dtype=np.int64)
         #: The columns, each with the version that it is of.
         self._columns: dict[tuple[str, str], tuple[int, DictionaryColumn]] = {}
+        #: By kind, the names that any host has.
+        self._known: dict[str, frozenset[str]] = {}
 
     def updated(self, hosts: Sequence[HostRow], rows: Collection[int]) -> "HostAttributes":
         """Return the attributes of the present hosts.
@@ -158,19 +160,20 @@ class HostAttributes:
 
     def attribute(self, path: str) -> DictionaryColumn:
         """Return the column of the attribute that drivers report under a path."""
-        return self._column("attribute", path, lambda host: attribute(host.attributes, path))
+        return self._named(
+            "attribute", path, lambda host: attribute(host.attributes, path), None, lambda host: paths(host.attributes)
+        )
 
     def metadata(self, key: str) -> DictionaryColumn:
         """Return the column of the values that the hosts' aggregates give a key."""
-        if key not in self.metadata_keys:
-            # One empty column for all unknown keys: requests may name any number of them.
-            return self._column("no metadata", "", lambda _: frozenset())
-        return self._column("metadata", key, lambda host: host.metadata.get(key, frozenset()))
+        return self._named(
+            "metadata", key, lambda host: host.metadata.get(key, frozenset()), frozenset(), lambda host: host.metadata
+        )
 
     @cached_property
     def metadata_keys(self) -> frozenset[str]:
         """The keys that any host's aggregates give a value."""
-        return frozenset().union(*self._column("metadata keys", "", lambda host: frozenset(host.metadata)).values)
+        return self._names("metadata", lambda host: host.metadata)
 
     def metadata_under(self, prefix: str) -> DictionaryColumn:
         """Return the column of the values that the hosts' aggregates give all keys with a prefix together."""
@@ -178,7 +181,39 @@ class HostAttributes:
 
     def servers_with(self, image_property: str) -> DictionaryColumn:
         """Return the column of the number of servers that run from an image with a property: ``name=value``."""
-        return self._column("image property", image_property, lambda host: host.image_properties.get(image_property, 0))
+        return self._named(
+            "image property",
+            image_property,
+            lambda host: host.image_properties.get(image_property, 0),
+            0,
+            lambda host: host.image_properties,
+        )
+
+    def _named(
+        self,
+        kind: str,
+        name: str,
+        value_of: Callable[[HostRow], Any],
+        absent: Hashable,
+        names_of: Callable[[HostRow], Iterable[str]],
+    ) -> DictionaryColumn:
+        """Return the column of a name, which a request may have chosen.
+
+        There is one column for all names that no host has: a request may contain hundreds, and to look each up on every
+        host would take seconds and displace the columns that others use.
+
+        :param absent: the value of a host without the name.
+        """
+        if (kind, name) not in self._columns and name not in self._names(kind, names_of):
+            return self._column(f"no {kind}", "", lambda _: absent)
+        return self._column(kind, name, value_of)
+
+    def _names(self, kind: str, names_of: Callable[[HostRow], Iterable[str]]) -> frozenset[str]:
+        """Return the names that any host has."""
+        if (found := self._known.get(kind)) is None:
+            by_host = self._column(f"names of {kind}", "", lambda host: frozenset(names_of(host)))
+            found = self._known[kind] = frozenset().union(*by_host.values)
+        return found
 
     def _column(self, kind: str, name: str, value_of: Callable[[HostRow], Any]) -> DictionaryColumn:
         """Return a column of the present version, from the cache if it is there."""

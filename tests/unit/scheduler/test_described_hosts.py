@@ -87,6 +87,30 @@ def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
     assert before.where_attribute("load", lambda value: value == 1).tolist() == [False, True, False, False]
 
 
+@pytest.mark.parametrize("kind", ["attribute", "metadata", "servers_with"])
+def test_names_that_no_host_has_take_one_column_however_many_a_request_contains(kind: str) -> None:
+    described = {"attributes": {"arch": {"a.b": 1}}, "metadata": {"arch.a.b": frozenset("1")}}
+    shown = host_cache([host_row(number, image_properties={"arch.a.b": 1}, **described) for number in range(4)])
+    column = getattr(shown.snapshot().host_attributes, kind)
+    known = column("arch.a.b")
+
+    unknown = [column(f"{name}{number}") for name in ("x", "arch.x", "arch.a.b.") for number in range(300)]
+
+    assert unknown == unknown[:1] * 900
+    assert not unknown[0].values[0]
+    # The columns that others use are still there.
+    assert column("arch.a.b") is known
+    assert [*known.values] == [*column("arch.a.b").values] != [*unknown[0].values]
+
+
+def test_a_name_that_no_host_had_is_found_once_one_has_it() -> None:
+    shown = host_cache([host_row(number) for number in range(3)])
+    assert shown.snapshot().where_attribute("a.b", lambda value: value == 1).tolist() == [False] * 3
+    shown.update(hosts=[host_row(1, attributes={"a": {"b": 1}}, image_properties={"os=linux": 2})])
+    assert shown.snapshot().where_attribute("a.b", lambda value: value == 1).tolist() == [False, True, False]
+    assert shown.snapshot().servers_with("os", "linux").tolist() == [0, 2, 0]
+
+
 def test_a_value_that_no_host_has_any_more_is_not_asked_about() -> None:
     shown = host_cache([host_row(number, attributes={"load": number}) for number in range(4)])
     shown.snapshot().number("load")
