@@ -42,8 +42,9 @@ class DbImportPlacement(Configured, Lister):
         """
         url = source.url_of(parsed_args.source)
         # What is compared within the transaction may be millions of rows.
-        limits: dict[str, Any] = {"pool_size": 1, "statement_limit": None, "idle_transaction": 0.0}
-        with closing(Database(main_database(self.conf), MAIN.name, **limits)) as database:
+        with closing(
+            Database(main_database(self.conf), MAIN.name, pool_size=1, statement_limit=None, idle_transaction=0.0)
+        ) as database:
             if database.url == url:
                 raise errors.ConfigurationError(reason="the source is the store itself")
             MAIN.check(database)
