@@ -251,14 +251,18 @@ class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
 
 
 class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
-    """A private RabbitMQ; any number run side by side, as each has its own port mapper (epmd)."""
+    """A private RabbitMQ; any number run side by side, as each has its own port mapper (epmd).
+
+    Settings are lines of its configuration file: ``RabbitMQServer("channel_max = 100")``.
+    """
 
     programs = ("rabbitmq-server", "epmd")
     package = "rabbitmq-server"
     _mapper: psutil.Popen | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
         port, self._node_port, self._mapper_port = free_ports(3)
+        self._settings = settings
         super().__init__(port=port, nodename=f"moorage-{port}@localhost", username=USER, password=secrets.token_hex(8))
 
     @property
@@ -311,6 +315,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"default_user = {USER}\ndefault_pass = {self.password}\ndefault_vhost = moorage\n"
             "disk_free_limit.absolute = 10MB\n"  # a nearly full disk at home must not hold up the publishers
+            + "".join(f"{setting}\n" for setting in self._settings)
         )
         (directory / "plugins").write_text("[].\n")
         self.env |= {

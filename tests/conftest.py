@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 from support.databases.migrated import OnMariaDB
 from support.processes import private_servers
+from support.processes.tls import Tls, issue
 from support.pytest_plugins import hung_tests
 from support.pytest_plugins.hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
 from support.pytest_plugins.left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
@@ -92,9 +93,21 @@ def mariadb() -> Iterator[MariaDBServer]:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQServer]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """How the session's servers are reached over TLS."""
+    return issue(tmp_path_factory.mktemp("tls"), "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def mariadb_over_tls(tls: Tls) -> Iterator[MariaDBServer]:
+    """One more MariaDB, which offers TLS: each connection uses it then, and takes six times as long to make."""
+    yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2", *tls.mariadb_options))
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tls: Tls) -> Iterator[RabbitMQServer]:
     """One RabbitMQ for the whole session; whoever stops or kills it starts it again."""
-    yield from private_servers.run(RabbitMQServer)
+    yield from private_servers.run(lambda: RabbitMQServer(*tls.rabbitmq_settings))
 
 
 @pytest.fixture
@@ -131,7 +144,7 @@ def rabbitmq_url(fresh_vhosts: Iterator[str]) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out; deal out what takes long."""
     for item in items:
-        if {"mariadb", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
+        if {"mariadb", "mariadb_over_tls", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
     items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 

@@ -10,8 +10,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from moorage import context
 from moorage.batches import Batches, BatchItem
 from moorage.bus.message_batches import MAX_BYTES, MOST, REFUSED, Body, CallSender, Connect, OutgoingCall, size_of
+from moorage.bus.message_json import enveloped
 from moorage.bus.rabbit_connection import Connection
 
 # isort: split
@@ -66,7 +68,7 @@ class AnswerSender:
     def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
         answers = [item.value for item in portion]
         with self._connect(None) as connection:
-            body = rpc_common.serialize_msg(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
+            body = enveloped(answers[0]) if len(answers) == 1 else {_ANSWERS: answers}
             connection.direct_send(reply_queue, body)
         for item in portion:
             item.succeed(None)
@@ -79,6 +81,11 @@ class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
         self._calls = calls  # first: the library's construction starts the thread
         super().__init__(reply_queue, connection, modules)
         self.waiters._wrn_threshold = _MANY_CALLS  # noqa: SLF001 - there is no option
+
+    def wait(self, msg_id: str, timeout: float, *arguments: Any) -> Any:
+        """Wait for an answer until the caller's deadline: the call may have been sent again, and late."""
+        left = context.seconds_left()
+        return super().wait(msg_id, timeout if left is None else min(timeout, max(left, 0.0)), *arguments)
 
     def listen_for(self, call: OutgoingCall) -> None:
         """Give a call what is received for it, until :meth:`unlisten`."""

@@ -1,7 +1,6 @@
 """Checks of the broker: connect, have a message confirmed, count consumers; parse a URL, close a transport."""
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from typing import Any
 import amqp
 import kombu.exceptions
 from kombu.connection import Connection
-from oslo_config import cfg, types
+from oslo_config import cfg
 
 from moorage import errors, ids
-from moorage.bus import alarms
+from moorage.bus import alarms, tls
 from moorage.bus.calling import mask_url as mask_url
 from moorage.bus.calling import reason as reason
 from moorage.bus.calling import unreadable
@@ -88,16 +87,17 @@ def check_alarms(url: oslo_messaging.TransportURL, timeout: float) -> None:
 
     :raises BusUnavailable: an alarm is on, or nothing was confirmed in time.
     """
-    if url.transport not in {"rabbit", "kombu"} or _has_tls(url):
+    if url.transport not in {"rabbit", "kombu"}:
         return
 
     def refuse(kind: str) -> None:
         raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: {alarms.reason_of(kind)}")
 
     for host in _in_order(url):
-        connection: Any = _opened(url, host, timeout, capabilities={"connection.blocked": True})
+        connection: Any = None
         try:
             with _noted(host):
+                connection = _opened(url, host, timeout, capabilities={"connection.blocked": True})
                 connection.ensure_connection(max_retries=0)
                 alarms.listen(connection.connection, refuse)
                 channel = connection.default_channel
@@ -112,7 +112,8 @@ def check_alarms(url: oslo_messaging.TransportURL, timeout: float) -> None:
         else:
             return
         finally:
-            connection.collect()  # without a farewell: while the alarm is on, it would not be answered
+            if connection is not None:
+                tls.drop(connection)  # while the alarm is on, a farewell would not be answered
     raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: it has not confirmed a message within {timeout:g} s")
 
 
@@ -125,7 +126,7 @@ def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, time
         from moorage.bus import inproc  # it stands on this module
 
         return inproc.takers(url, exchange, queue)
-    if url.transport not in {"rabbit", "kombu"} or _has_tls(url):
+    if url.transport not in {"rabbit", "kombu"}:
         return None
     for host in _in_order(url):
         try:
@@ -166,18 +167,7 @@ def _address(host: oslo_messaging.TransportHost) -> tuple[str, int]:
     return host.hostname or "localhost", host.port or _PORT
 
 
-def _has_tls(url: oslo_messaging.TransportURL) -> bool:
-    if (said := url.query.get("ssl")) is not None:  # as the library reads it: also 1, yes and on
-        return bool(types.Boolean()(said))
-    group = getattr(url.conf, "oslo_messaging_rabbit", None)
-    return group is not None and bool(group.ssl)
-
-
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
-    if _has_tls(url):
-        # Only the library has the TLS settings; here it is enough that the port accepts a connection.
-        socket.create_connection((host.hostname, host.port or _PORT), timeout=timeout).close()
-        return
     with _opened(url, host, timeout) as connection:
         connection.ensure_connection(max_retries=0)
 
@@ -185,8 +175,9 @@ def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHos
 def _opened(
     url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float, **properties: object
 ) -> Connection:
+    name = host.hostname or "localhost"
     return Connection(  # type: ignore[no-untyped-call]
-        hostname=host.hostname or "localhost",
+        hostname=name,
         port=host.port or _PORT,
         userid=host.username or "guest",
         password=host.password or "guest",
@@ -194,6 +185,7 @@ def _opened(
         transport="pyamqp",
         connect_timeout=timeout,
         transport_options={"read_timeout": timeout, "write_timeout": timeout, "client_properties": properties},
+        **tls.arguments(url.conf.oslo_messaging_rabbit, url.query, name),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, declaring, farewell, let_go, parsed, probe, servers_of
+from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, let_go, parsed, probe, servers_of
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -24,6 +24,7 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs
 from moorage.batches import BatchItem
+from moorage.bus.bus_server import BusServer as BusServer
 from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_type, reason
 from moorage.bus.calling import mask_url as mask_url
 from moorage.bus.handlers import Endpoint, many_handlers
@@ -33,7 +34,6 @@ from moorage.bus.handlers import serves_many as serves_many
 from moorage.bus.message_batches import LibraryCall
 from moorage.bus.rabbit import BATCHED, RabbitDriver
 from moorage.bus.rabbit_connection import NotSentInTime
-from moorage.bus.rpc_server import ThreadedServer
 from moorage.config import options
 from moorage.messages.wire import Message, R, encode, prepare
 
@@ -41,108 +41,8 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
-#: Seconds that a server waits for an absent broker at a stop. Arbitrary: half of the time that a process has to stop.
-_ANSWER_SECONDS = 5.0
-#: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
-#: a call waits for its answer by default.
-_STUCK_SECONDS = 45.0
 #: The most clients that are kept for their next use. Arbitrary.
 _MOST_CLIENTS = 1000
-
-# --- The serving side -----------------------------------------------------------------------------------------------
-
-
-class _Housekeeping:
-    target = oslo_messaging.Target(namespace=HOUSEKEEPING, version="1.0")
-
-    @oslo_messaging.expose  # type: ignore[untyped-decorator]
-    def wake(self, ctxt: dict[str, Any], /) -> None:
-        """Do nothing: the arrival of the message wakes the listener."""
-
-
-class BusServer:
-    """A server of one topic under its own name; several servers may share a topic."""
-
-    def __init__(self, bus: "Bus", topic: str, server: str, endpoints: Sequence[object], threads: int) -> None:
-        self._bus = bus
-        self._target = oslo_messaging.Target(topic=topic, server=server)
-        # A transport of its own: a server's replies wait for the broker without end, and a client that shared its
-        # connections would wait with them.
-        self._transport = bus.new_transport()
-        self._server = oslo_messaging.get_rpc_server(
-            self._transport,
-            self._target,
-            [*endpoints, _Housekeeping()],
-            access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
-            # Topics of cells end with the cell's uuid: as metrics name them, there are few.
-            server_cls=partial(ThreadedServer, threads=threads, topic=topic.partition(".")[0]),
-        )
-        self._lock = threading.Lock()
-        self._running = False
-
-    def start(self) -> None:
-        """Begin to take messages. A stopped server is not started again: make another by :meth:`Bus.server`.
-
-        :raises BusUnavailable: the broker cannot be reached, or refuses the server's queues.
-        :raises ServiceNameTaken: another server with this topic and name answers.
-        """
-        self._bus.probe()
-        with self._lock:
-            if not self._running:
-                self._bus.refuse_second(self._target)
-                with declaring(self._bus.url, self._transport):
-                    self._server.begin()
-                self._running = True
-
-    def check(self) -> None:
-        """Check that this server gets messages and answers them; a probe of the process's readiness.
-
-        :raises BusUnavailable: the broker cannot be reached or takes no messages, or this server has not come back to
-            its queue yet.
-        :raises Overloaded: all threads have been busy for a long time.
-        """
-        consumers = self._bus.servers_of(self._target.topic, self._target.server)
-        if consumers is None:  # the broker does not give the number, or is reached over TLS
-            self._bus.probe()
-        if consumers == 0:
-            queue = f"{self._target.topic}.{self._target.server}"
-            raise errors.BusUnavailable(reason=f"{self._bus.url}: queue {queue} is not consumed from here")
-        self._bus.check_alarms()
-        if (seconds := self._server.seconds_stuck()) > _STUCK_SECONDS:
-            reason = f"all threads of {self._target.topic} have been busy for {seconds:.0f} s"
-            raise errors.Overloaded(reason=reason)
-
-    def stop(self) -> None:
-        """Take no more messages, and return once those taken have been answered. A second call does nothing.
-
-        If the broker is away, this waits some seconds for it; answers that cannot be sent by then are dropped.
-        """
-        with self._lock:
-            if not self._running:
-                return
-            self._running = False
-            with self._giving_up():
-                self._server.end()
-                with farewell():
-                    self._server.wait()
-            let_go(self._transport)
-            self._bus.forget(self)
-
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        """End all waiting for an absent broker some seconds after entry."""
-        given_up: threading.Event | None = getattr(self._transport._driver, "given_up", None)  # noqa: SLF001
-        if given_up is None:  # within one process the broker is always there
-            yield
-            return
-        timer = threading.Timer(_ANSWER_SECONDS, given_up.set)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-
 
 # --- The calling side -----------------------------------------------------------------------------------------------
 
@@ -234,13 +134,22 @@ class Client(Caller):
         """Note that the reply queue exists."""
         self._bus.has_replied()
 
-    def ping(self, timeout: float | None = None) -> None:
+    def ping(self, timeout: float | None = None) -> str | None:
         """Ping as :meth:`Caller.ping`."""
         seconds = self.seconds(timeout)
         prepared = self._client.prepare(timeout=seconds, namespace=HOUSEKEEPING, version="1.0")
         with self.faults(Wake(), seconds):
             self.reach()
-            prepared.call({}, Wake.method)
+            answer: str | None = prepared.call({}, Wake.method)
+        return answer
+
+    def wake(self) -> None:
+        """Send a message for which a server of this topic does nothing, and that it does not answer.
+
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        with self.faults(Wake(), self._timeout):
+            self._client.prepare(namespace=HOUSEKEEPING, version="1.0").cast({}, Wake.method)
 
     def cast(self, message: Message[R]) -> None:
         """Send ``message`` without waiting until a server takes it.
@@ -369,21 +278,6 @@ class Bus:
         url = oslo_messaging.TransportURL.parse(self._conf, self._url)
         queue = topic if server is None else f"{topic}.{server}"
         return servers_of(url, self._conf.control_exchange, queue, _PROBE_SECONDS)
-
-    def refuse_second(self, target: oslo_messaging.Target) -> None:
-        """Refuse a topic and name that another living server has: the two would share the messages.
-
-        The consumer of a killed server leaves the broker at once. That of a lost machine stays for a while, and does
-        not answer.
-
-        :raises ServiceNameTaken: another server of this name answers.
-        :raises BusUnavailable: the broker cannot be reached.
-        """
-        if self.servers_of(target.topic, target.server) == 0:
-            return
-        with suppress(errors.NoReply):
-            self.client(target.topic, target.server, timeout=self.namesake_seconds).ping()
-            raise errors.ServiceNameTaken(name=target.server, topic=target.topic)
 
     def reach(self) -> None:
         """Call :meth:`probe`, unless a reply has shown already that the reply queue exists."""

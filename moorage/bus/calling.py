@@ -106,8 +106,8 @@ class Caller(abc.ABC):
         return reply
 
     @abc.abstractmethod
-    def ping(self, timeout: float | None = None) -> None:
-        """Return once a server of this topic has answered; its methods do not matter.
+    def ping(self, timeout: float | None = None) -> str | None:
+        """Return which server of this topic has answered, null for one of a former release; its methods do not matter.
 
         :raises NoReply: no server answered in time.
         :raises BusUnavailable: the broker cannot be reached.

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import amqp
+from oslo_config import cfg
 
 from moorage import errors, failpoints, ids
-from moorage.bus import alarms
+from moorage.bus import alarms, tls
 from moorage.bus.calling import (
     HOUSEKEEPING,
     QUEUE_PART,
@@ -55,12 +56,14 @@ class DirectBus:
     """The connections of a command to one broker; thread-safe.
 
     :param url: ``rabbit://user:password@host:port,user:password@host:port/virtual host``.
-    :param exchange: the exchange to which calls go.
+    :param conf: has the exchange to which calls go, and the bus library's options for TLS and the login, where the
+        URL has none of its own.
     """
 
-    def __init__(self, url: str, exchange: str) -> None:
+    def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
         prepare()
-        self.exchange = exchange
+        self.exchange = conf.control_exchange
+        self._options, self._query = conf.oslo_messaging_rabbit, _query(url)
         self.url = mask_url(url)
         self._hosts = list(_hosts(url))
         self._virtual_host = unquote(urlsplit(url).path[1:]) or "/"
@@ -112,7 +115,8 @@ class DirectBus:
         refused = 0
         for host in self._hosts:
             try:
-                return _Connection(**host, virtual_host=self._virtual_host)
+                security = tls.arguments(self._options, self._query, host["host"])
+                return _Connection(**host, virtual_host=self._virtual_host, security=security)
             except _FAULTS as fault:
                 reasons.append(reason(fault))
                 refused += isinstance(fault, _REFUSALS)
@@ -135,11 +139,13 @@ class DirectClient(Caller):
         beside = {f"_context_{name}": value for name, value in outgoing(message, seconds).items()}
         return self._asked(content | beside, seconds)
 
-    def ping(self, timeout: float | None = None) -> None:
+    def ping(self, timeout: float | None = None) -> str | None:
         """Ping as :meth:`Caller.ping`."""
         seconds = self.seconds(timeout)
+        ping = {"method": Wake.method, "namespace": HOUSEKEEPING, "version": "1.0", "args": {}}
         with self.faults(Wake(), seconds):
-            self._asked({"method": Wake.method, "namespace": HOUSEKEEPING, "version": "1.0", "args": {}}, seconds)
+            answer: str | None = self._asked(ping, seconds)
+        return answer
 
     def reach(self) -> None:
         """Do nothing: connecting fails within seconds where there is no broker."""
@@ -170,7 +176,9 @@ class DirectClient(Caller):
 class _Connection:
     """One connection to the broker, with a queue for answers from its first call on; for one thread at a time."""
 
-    def __init__(self, host: str, port: int, user: str, password: str, virtual_host: str) -> None:
+    def __init__(
+        self, host: str, port: int, user: str, password: str, virtual_host: str, security: Mapping[str, Any]
+    ) -> None:
         self._amqp = amqp.Connection(
             host=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             userid=user,
@@ -180,6 +188,7 @@ class _Connection:
             read_timeout=_CONNECT_SECONDS,
             write_timeout=_CONNECT_SECONDS,
             client_properties={"capabilities": {"connection.blocked": True}},
+            **security,
         )
         try:
             self._amqp.connect()
@@ -249,11 +258,15 @@ class _Connection:
 
 
 def is_plain(url: str) -> bool:
-    """Return whether a URL is of a RabbitMQ that can be called directly: without TLS or other parameters.
+    """Return whether a URL is of a RabbitMQ that can be called directly: of the library's options, TLS's alone.
 
     :raises ConfigurationError: it cannot be parsed.
     """
-    return _split(url).scheme == "rabbit" and not parse_qsl(_split(url).query)
+    return _split(url).scheme == "rabbit" and _query(url).keys() <= tls.OPTIONS
+
+
+def _query(url: str) -> dict[str, str]:
+    return dict(parse_qsl(_split(url).query))
 
 
 def _split(url: str) -> SplitResult:

@@ -24,6 +24,7 @@ from oslo_config import cfg
 from oslo_messaging._drivers import base
 from oslo_messaging._drivers import common as rpc_common
 
+from moorage.bus import message_json
 from moorage.bus.calling import SECONDS_LEFT
 
 # Messages kept for a stopped server before the oldest is dropped. RabbitMQ has no such bound, but here they take this
@@ -61,8 +62,7 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
         """Send the answer to the caller; a cast has none."""
         if self._box is not None:
             text = rpc_common.serialize_remote_exception(failure) if failure else None
-            body: dict[str, str] = rpc_common.serialize_msg({"result": reply, "failure": text})
-            self._box.put(body["oslo.message"])
+            self._box.put(message_json.dumps({"result": reply, "failure": text}))
 
     def acknowledge(self) -> None:
         """Do nothing: as on RabbitMQ, a request counts as taken before it is carried out."""
@@ -97,8 +97,7 @@ class Delivery:
         if seconds_left is not None:
             ctxt[SECONDS_LEFT] = seconds_left
         self._broker.publish(self._key, _Envelope(ctxt, copy.deepcopy(self._envelope.message), box, None))
-        text = box.get(timeout=timeout)
-        answer: dict[str, Any] = rpc_common.deserialize_msg({"oslo.version": "2.0", "oslo.message": text})
+        answer: dict[str, Any] = message_json.loads(box.get(timeout=timeout))
         return answer
 
 
@@ -133,7 +132,7 @@ class _Queue:
 
 
 class Broker:
-    """The queues of one broker name. A queue exists from its first listener on, and keeps messages from then on."""
+    """The queues of one broker name. One exists from its first listener or call on, and keeps messages from then on."""
 
     def __init__(self) -> None:
         # Held while a message is handed over, so that no listener gets one after it was unsubscribed.
@@ -258,11 +257,13 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         """Publish a message; with ``wait_for_reply`` wait for its answer and return it."""
         box: Box | None = queue.SimpleQueue() if wait_for_reply else None
         expires = None if timeout is None else time.monotonic() + timeout
-        sent = rpc_common.deserialize_msg(rpc_common.serialize_msg({"ctxt": ctxt, "message": message}))
+        sent = message_json.loads(message_json.dumps({"ctxt": ctxt, "message": message}))
         key = self._keys(target)[-1]
         envelope = _Envelope(sent["ctxt"], sent["message"], box, expires)
         if box is not None and self._is_lost(key, envelope):
             raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}")
+        if box is not None:
+            self._broker.declare([key])  # over RabbitMQ a call is sent again until there is a queue
         arrived = self._broker.publish(key, envelope)
         if not arrived and transport_options is not None and transport_options.at_least_once:
             raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
@@ -283,7 +284,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
             text = box.get(timeout=timeout)
         except queue.Empty:
             raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}") from None
-        body = rpc_common.deserialize_msg({"oslo.version": "2.0", "oslo.message": text})
+        body = message_json.loads(text)
         if body["failure"]:
             raise rpc_common.deserialize_remote_exception(body["failure"], self._allowed_remote_exmods)
         return body["result"]

@@ -18,6 +18,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cachetools
@@ -25,7 +26,8 @@ import msgspec
 
 from moorage import context, metrics
 from moorage.batches import BatchItem
-from moorage.bus.rabbit_connection import NotSentInTime, time_to_live
+from moorage.bus.message_json import enveloped
+from moorage.bus.rabbit_connection import NotSentInTime, send_once_there_is_a_queue, time_to_live
 
 # isort: split
 import oslo_messaging
@@ -139,8 +141,7 @@ class _CallBatch:
         """Return the message; that of a single call is the library's own."""
         bodies = [call.body for call in self.calls]
         if len(bodies) == 1:
-            single: Body = rpc_common.serialize_msg({**bodies[0], amqp.UNIQUE_ID: self.msg_id})
-            return single
+            return enveloped({**bodies[0], amqp.UNIQUE_ID: self.msg_id})
         return {
             "namespace": _NAMESPACE,
             "method": _METHOD,
@@ -361,17 +362,26 @@ class CallSender:
         metrics.BATCH_SIZE.labels("calls").observe(len(batch.calls))
         try:
             # The connection reads from the context how much of the first one's time is over.
-            with context.adopted(first.of_thread), self._connect(target.retry) as connection:
-                connection.topic_send(
-                    exchange_name=target.exchange,
-                    topic=target.topic,
-                    msg=batch.message(),
-                    timeout=first.timeout,
-                    retry=target.retry,
+            with context.adopted(first.of_thread):
+                send_once_there_is_a_queue(
+                    partial(self._publish, target, batch.message(), first.timeout), first.timeout
                 )
         except Exception as fault:  # noqa: BLE001 - it is raised in the thread of each call
             for call in batch.calls:
                 call.put(fault)
+
+    def _publish(
+        self, target: CallQueue, message: Body, timeout: float, options: oslo_messaging.TransportOptions | None
+    ) -> None:
+        with self._connect(target.retry) as connection:
+            connection.topic_send(
+                exchange_name=target.exchange,
+                topic=target.topic,
+                msg=message,
+                timeout=timeout,
+                retry=target.retry,
+                transport_options=options,
+            )
 
     def calls_of_batch(self, msg_id: str) -> Sequence[str]:
         """Return the ids of the calls of a batch that is under way; empty if this is no batch's id."""

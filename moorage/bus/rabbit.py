@@ -1,10 +1,11 @@
 """The library's RabbitMQ driver with connections of ours, and with limits on undeliverable replies and on a stop."""
 
-import functools
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import cachetools
@@ -21,7 +22,8 @@ from moorage.batches import BatchItem
 from moorage.bus.answer_batches import AnswerSender, ReplyWaiter
 from moorage.bus.handlers import Answer
 from moorage.bus.message_batches import CallQueue, CallSender, LibraryCall, calls_of
-from moorage.bus.rabbit_connection import Connection
+from moorage.bus.message_json import enveloped
+from moorage.bus.rabbit_connection import Connection, send_once_there_is_a_queue
 
 LOG = logging.getLogger(__name__)
 
@@ -93,8 +95,9 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         if self.is_batched:
             driver.answers.send(self.reply_q, [self._body(reply, failure)])
         else:
+            body = {**self._body(reply, failure), amqp.UNIQUE_ID: uuid.uuid4().hex}
             with driver.connect() as connection:
-                self._send_reply(connection, reply, failure)
+                connection.direct_send(self.reply_q, enveloped(body))
 
     def _body(self, reply: object, failure: Any) -> dict[str, Any]:
         text = rpc_common.serialize_remote_exception(failure) if failure else None
@@ -207,7 +210,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         #: Set when nothing is to wait any more for an absent broker.
         self.given_up = threading.Event()
         made: pool.ConnectionPool = self._connection_pool
-        made.connection_cls = functools.partial(Connection, given_up=self.given_up)
+        made.connection_cls = partial(Connection, given_up=self.given_up)
         self._calls = CallSender(self.connect)
         self.answers = AnswerSender(self.connect)
 
@@ -232,7 +235,10 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
             for _over in self.send_many(target, [alone], retry):
                 pass
             return alone.outcome()
-        return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
+        if not wait_for_reply or timeout is None:
+            return super().send(target, ctxt, message, wait_for_reply, timeout, call_monitor_timeout, retry)
+        send = partial(super().send, target, ctxt, message, True, timeout, call_monitor_timeout, retry)
+        return send_once_there_is_a_queue(send, timeout)
 
     def send_many(
         self, target: oslo_messaging.Target, calls: Sequence[BatchItem[LibraryCall, Any]], retry: int | None
@@ -247,13 +253,12 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         if self._calls.may_send_to(queue):
             reply_queue = self._get_reply_q()
             portions = self._calls.call(queue, calls, self._waiter, reply_queue)
-        send = super().send
         for portion in portions:
             if over := [call for call in portion if call.is_done]:
                 yield over
             for call in portion:
                 if not call.is_done:
-                    call.do(lambda each: send(target, each.ctxt, each.message, True, each.timeout, retry=retry))
+                    call.do(lambda each: self.send(target, each.ctxt, each.message, True, each.timeout, retry=retry))
                     yield [call]
 
     def listen(

@@ -10,15 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, TypeVar
 
-import msgspec
-from kombu import serialization
-from kombu.utils import json as kombu_json
 from oslo_config import cfg
 
 from moorage import context
-from moorage.bus import alarms
+from moorage.bus import alarms, tls
 from moorage.bus.calling import QUEUE_PART
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
@@ -29,30 +26,16 @@ from oslo_messaging._drivers import common as rpc_common
 
 LOG = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
+#: Has the broker return a call that there is no queue for. The library then raises ``MessageUndeliverable``.
+RETURNED: Final = oslo_messaging.TransportOptions(at_least_once=True)
+#: Seconds between two tries to send a call that was returned. Arbitrary.
+_RETURNED_INTERVAL = 0.1
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
 #: The errors that the library repeats nothing for.
 _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc_common.Timeout)
-
-
-# --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:  # a number that JSON does not have, for instance
-        return kombu_json.loads(text)  # type: ignore[no-untyped-call]
-
-
-# To decode, kombu has a function of Python called for each object in a message. It encodes as before: msgspec would
-# make null of a number that JSON does not have.
-serialization.register(  # type: ignore[no-untyped-call]
-    "json", kombu_json.dumps, _decoded, content_type="application/json", content_encoding="utf-8"
-)
-
-
-# --- Connections ----------------------------------------------------------------------------------------------------
 
 
 class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library lets this class through, unlike others
@@ -75,6 +58,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         given_up: threading.Event,
     ) -> None:
         self._given_up = given_up
+        self._hosts = url.hosts
         self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
         #: The start and end of the last wait for messages, by the monotonic clock.
         self.waits_since = self.waited_until = time.monotonic()
@@ -95,7 +79,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         """
         tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
         # Closed here: the library leaves the socket of the former connection to the garbage collector.
-        self.connection.collect()
+        tls.drop(self.connection)
+        self._verify_next_host()
         self._set_current_channel(None)
         self.connection.ensure_connection(
             errback=self._connection_failed,
@@ -172,7 +157,16 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         """Return the address of the broker that this connection is to."""
         return f"{self.connection.hostname}:{self.connection.port}"
 
+    def _verify_next_host(self) -> None:
+        """Have TLS verify that the certificate names the host that is connected to next.
+
+        With several hosts, kombu would go on with the name of the first one it has tried.
+        """
+        if len(self._hosts) > 1 and isinstance(settings := self.connection.ssl, dict) and "server_hostname" in settings:
+            settings["server_hostname"] = None  # kombu then takes the host's
+
     def _connection_failed(self, fault: Exception, _interval: float) -> None:
+        self._verify_next_host()
         LOG.warning("The broker cannot be reached: %s", fault)
         self._stop_if_given_up(fault)
 
@@ -193,6 +187,28 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         :raises NotSentInTime: the queue's part of the caller's time-out is over.
         """
         super()._publish(exchange, msg, routing_key, time_to_live(timeout), transport_options)
+
+
+def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions | None], R], timeout: float) -> R:
+    """Send a call, and again as long as the broker returns it and it might still wait in a queue.
+
+    A queue comes with its first server, and is lost at a restart of the broker until a server of it has come back. The
+    broker would drop the call, and its caller would wait in vain.
+
+    :param send: sends it with such options.
+    :param timeout: the caller's time-out, in seconds.
+    """
+    end = time.monotonic() + timeout * QUEUE_PART
+    while True:
+        try:
+            return send(RETURNED)
+        except oslo_messaging.MessageUndeliverable:
+            # A try takes time as well, and the last one has to be in time.
+            if time.monotonic() + 2 * _RETURNED_INTERVAL > end:
+                # Dropped this time: its caller waits for all of its time, as it does for a server that is silent. Those
+                # that repeat a call some times would otherwise give up sooner.
+                return send(None)
+            time.sleep(_RETURNED_INTERVAL)
 
 
 def time_to_live(timeout: float | None) -> float | None:

@@ -157,5 +157,5 @@ class Clients:
             return None
         with self._lock:
             if transport_url not in self._direct:
-                self._direct[transport_url] = DirectBus(url, self._conf.control_exchange)
+                self._direct[transport_url] = DirectBus(url, self._conf)
             return self._direct[transport_url]

@@ -17,8 +17,9 @@ _BUS: dict[str | None, list[cfg.Opt]] = {
     None: [cfg.StrOpt("transport_url", secret=True), cfg.StrOpt("control_exchange", default=EXCHANGE)],
     "oslo_messaging_rabbit": [
         cfg.BoolOpt("ssl", default=False),
+        *(cfg.StrOpt(f"ssl_{name}", default="") for name in ("version", "key_file", "cert_file", "ca_file")),
         cfg.StrOpt("kombu_compression"),
-        cfg.StrOpt("rabbit_login_method"),
+        cfg.StrOpt("rabbit_login_method", default="AMQPLAIN"),
     ],
 }
 
@@ -37,6 +38,6 @@ def read(files: Sequence[Path]) -> cfg.ConfigOpts:
 
 
 def is_direct(conf: cfg.ConfigOpts) -> bool:
-    """Return whether the configuration asks for nothing that the bus library alone can do: TLS, say."""
+    """Return whether the configuration asks for nothing that the bus library alone can do: compression, say."""
     rabbit = conf.oslo_messaging_rabbit
-    return not rabbit.ssl and rabbit.kombu_compression is None and rabbit.rabbit_login_method in (None, "AMQPLAIN")
+    return rabbit.kombu_compression is None and rabbit.rabbit_login_method in ("PLAIN", "AMQPLAIN", "EXTERNAL")

@@ -41,6 +41,12 @@ class Greet(Message[Greeting], frozen=True, kw_only=True):
     politely: bool = False
 
 
+class GreetTogether(Greet, frozen=True, kw_only=True):
+    """A greeting that may travel together with others."""
+
+    may_be_batched = True
+
+
 class GreetKnown(Message[Greeting], frozen=True, kw_only=True):
     """A greeting that names how often the guest has been greeted before."""
 
@@ -456,6 +462,9 @@ def test_a_slow_answer_is_no_reply(cloud: Cloud) -> None:
 
 
 def test_a_topic_that_nobody_serves_is_no_reply(cloud: Cloud) -> None:
+    # The first call connects, and what has no time left to be sent is answered at once.
+    with pytest.raises(errors.NoReply):
+        cloud.client().call(Sing(), timeout=0.3)
     begin = time.monotonic()
     with pytest.raises(errors.NoReply):
         cloud.client().call(Sing(), timeout=0.3)
@@ -475,6 +484,28 @@ def test_a_call_waits_for_a_server_that_comes_back(cloud: Cloud) -> None:
         time.sleep(0.3)
         cloud.serve(Hall("second"))
         assert answer.result(10).by == "second"
+
+
+@pytest.mark.parametrize("message", [Greet(name="Ada"), GreetTogether(name="Ada")], ids=["alone", "in a batch"])
+def test_a_call_waits_for_the_first_server_of_its_topic(cloud: Cloud, message: Message[Greeting]) -> None:
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(cloud.client().call, message, 10) for _ in range(3)]
+        time.sleep(0.5)
+        cloud.serve(Hall("first"))
+        assert {answer.result(10).by for answer in answers} == {"first"}
+
+
+def test_the_answer_to_a_call_that_waited_for_its_first_server_is_not_waited_for_longer(cloud: Cloud) -> None:
+    hall, begin = Hall(), time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(cloud.client().call, Wait(), 5)
+        time.sleep(1.6)
+        cloud.serve(hall)
+        with pytest.raises(errors.NoReply):
+            answer.result(30)
+        assert time.monotonic() - begin < 6.3
+        assert hall.entered.is_set()
+        hall.may_leave.set()
 
 
 def test_a_call_that_nobody_took_in_time_is_never_carried_out(cloud: Cloud) -> None:

@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -48,20 +50,65 @@ def bus(conf: Any) -> Iterator[Bus]:
 
 
 @pytest.fixture
+def patient(conf: Any) -> Iterator[Bus]:
+    bus = Bus(conf)
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
 def later(conf: Any) -> Iterator[HastyBus]:
     bus = HastyBus(conf)
     yield bus
     bus.close()
 
 
-def test_a_second_server_of_one_name_is_refused_and_takes_no_message(bus: Bus, later: HastyBus) -> None:
+def test_a_second_server_of_one_name_is_refused_and_takes_no_message(bus: Bus, patient: Bus) -> None:
     first, second = Cells(), Cells()
     bus.server("placement", "one", [first]).start()
+    # Its answer shows that the broker knows it: a server that has begun becomes a consumer a moment later.
+    assert bus.client("placement", "one").call(ListCells()) == []
     with pytest.raises(errors.ServiceNameTaken, match="Another service named one answers on placement"):
-        later.server("placement", "one", [second]).start()
+        patient.server("placement", "one", [second]).start()
     for _ in range(4):
         assert bus.client("placement").call(ListCells()) == []
     assert not second.asked.is_set()
+
+
+class UncountedBus(HastyBus):
+    """Cannot ask for the number of servers, as where the broker does not let this user ask."""
+
+    def servers_of(self, topic: str, server: str | None = None) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("kind", [Bus, UncountedBus])
+def test_of_two_servers_of_one_name_that_start_at_one_moment_at_most_one_goes_on(conf: Any, kind: type[Bus]) -> None:
+    with closing(kind(conf)) as bus, closing(kind(conf)) as other, closing(Bus(conf)) as asking:
+        start_at_once(bus, other, asking)
+
+
+def start_at_once(bus: Bus, other: Bus, asking: Bus) -> None:
+    at_once = threading.Barrier(2)
+
+    def start(on: Bus) -> bool:
+        server = on.server("placement", "one", [Cells()])
+        at_once.wait(10)
+        try:
+            server.start()
+        except errors.ServiceNameTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor() as threads:
+        started = list(threads.map(start, [bus, other]))
+
+    assert sum(started) <= 1
+    if not any(started):
+        # They have seen each other; either may begin now.
+        bus.server("placement", "one", [Cells()]).start()
+    assert asking.client("placement", "one").call(ListCells()) == []
+    assert asking.servers_of("placement", "one") == 1
 
 
 def test_another_name_and_another_topic_are_not_taken(bus: Bus, later: HastyBus) -> None:

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +143,28 @@ def test_an_option_at_the_end_of_an_address_that_is_wrong_is_a_fault_of_the_conf
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("said", ["true", "True", "1", "yes", "on"])
-def test_a_broker_that_is_reached_over_tls_is_not_spoken_to_in_plain_text(said: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        # Whoever waits for TLS says nothing to anything else: it is enough that the port takes connections.
-        bus = Bus(options.new({"DEFAULT": {"transport_url": f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl={said}"}}))
-        bus.probe()
-        assert bus.servers_of("placement") is None
+#: With what a connection begins: a hand-shake of TLS (RFC 8446, section 5.1), or AMQP's own header.
+TLS, PLAIN = b"\x16\x03", b"AM"
 
 
-def test_the_address_says_that_a_broker_is_reached_without_tls_where_the_options_say_with() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl=no"
-        bus = Bus(options.new({"DEFAULT": {"transport_url": url}, "oslo_messaging_rabbit": {"ssl": True}}))
+@pytest.mark.parametrize(
+    ("said", "option", "begin"),
+    [*((said, False, TLS) for said in ("true", "True", "1", "yes", "on")), ("no", True, PLAIN)],
+)
+def test_the_address_says_whether_a_broker_is_spoken_to_over_tls(said: str, option: bool, begin: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as thread:
+        read = thread.submit(_first_bytes, listening)
+        conf = options.new({"oslo_messaging_rabbit": {"ssl": option}})
+        bus = Bus(conf, f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl={said}")
         with pytest.raises(errors.BusUnavailable):
             bus.probe()
+    assert read.result() == begin
+
+
+def _first_bytes(listening: socket.socket) -> bytes:
+    connection, _ = listening.accept()
+    with connection:
+        return connection.recv(2)
 
 
 def _port(listening: socket.socket) -> int:
@@ -167,7 +175,7 @@ def _open(url: str, opened: str) -> None:
     if opened == "by a service":
         Bus(options.new({"DEFAULT": {"transport_url": url}}))
     elif is_plain(url):
-        DirectBus(url, "moorage")
+        DirectBus(url, options.new())
     else:
         raise AssertionError("a command opens it as a service does")
 

@@ -73,6 +73,14 @@ def test_a_database_that_keeps_an_account_out_is_not_waited_for(
     mariadb.execute("DROP USER kept_out@'127.0.0.1'")
 
 
+def test_a_database_that_logs_statements_is_not_waited_for(mariadb_url: str) -> None:
+    database = Database(mariadb_url, "main", pool_size=1)
+    refuse = text("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1665")
+    with pytest.raises(errors.StoreRefused, match="set its binlog_format to MIXED or ROW"):
+        until_available(lambda: database.write(lambda connection: connection.execute(refuse)), "the main database")
+    database.close()
+
+
 def test_the_placement_api_says_that_its_login_is_refused_before_it_starts_a_worker(
     mariadb_url: str, tmp_path: Path
 ) -> None:
@@ -137,7 +145,7 @@ def test_a_user_and_a_password_may_have_any_character_in_the_address(rabbitmq: R
     rabbitmq.add_user(user, password, [address.rpartition("/")[2]])
     url = f"rabbit://{quote(user, safe='')}:{quote(password, safe='')}@{address}"
     begin_to_serve(url)
-    direct = DirectBus(url, "moorage")
+    direct = DirectBus(url, options.new())
     assert direct.servers_of("placement") == 0
     direct.close()
 

@@ -18,6 +18,7 @@ from sqlalchemy import URL, make_url
 from support.http.api import answers
 from support.processes.building_client import SPEC, build
 from support.processes.forked_cloud import ForkedCloud
+from support.processes.tls import Tls
 
 from harness.cloud import Settings, wait_until
 from harness.servers import MariaDBServer, RabbitMQServer, free_ports
@@ -48,6 +49,8 @@ SETTINGS: Settings = {
 PROCESSES = ("scheduler", "placement", "conductor", "conductor-cell1", "placement-api")
 #: Those with connections to RabbitMQ.
 ON_THE_BUS = (*PROCESSES[:4], "agent")
+#: Those that reach both servers over TLS, which has waits of its own: for a hand-shake, and for the end of TLS.
+OVER_TLS = ("scheduler", "conductor-cell1", "placement-api", "agent")
 HOSTS = 2
 #: Calls at the same time: as many threads of the process have a connection each.
 CALLS = 6
@@ -114,11 +117,14 @@ def _by(way: TcpProxy, url: URL) -> str:
 
 
 @pytest.fixture(scope="module")
-def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
+def cloud(mariadb_over_tls: MariaDBServer, rabbitmq: RabbitMQServer, tls: Tls) -> Iterator[Cloud]:
+    mariadb = mariadb_over_tls
     main, of_cell = (make_url(mariadb.create_database(name)) for name in ("silent_main", "silent_cell"))
+    secured = main.update_query_dict({"ssl_ca": str(tls.authority)})
+    of_cell = of_cell.update_query_dict({"ssl_ca": str(tls.authority)})
     transport = rabbitmq.add_vhost("silent_network")
     ways = {name: TcpProxy("127.0.0.1", mariadb.port) for name in (*PROCESSES, "scheduler2")}
-    bus_ways = {name: TcpProxy("127.0.0.1", rabbitmq.port) for name in ON_THE_BUS}
+    bus_ways = {name: TcpProxy("127.0.0.1", tls.port if name in OVER_TLS else rabbitmq.port) for name in ON_THE_BUS}
     [port] = free_ports(1)
     plain = main.render_as_string(hide_password=False)
     with ForkedCloud(transport, plain, SETTINGS) as processes:
@@ -128,9 +134,10 @@ def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
 
         def start(name: str, *words: str, **settings: Any) -> None:
             if name in ways:
-                settings["database"] = {"connection": _by(ways[name], main)}
+                settings["database"] = {"connection": _by(ways[name], secured if name in OVER_TLS else main)}
             if name in bus_ways:
-                settings["DEFAULT"] = {"transport_url": _by(bus_ways[name], make_url(transport))}
+                url = tls.of_rabbitmq(transport) if name in OVER_TLS else transport
+                settings["DEFAULT"] = {"transport_url": _by(bus_ways[name], make_url(url))}
             processes.start(name, *words, settings=settings)
 
         start("placement", "placement", "--name", "placement")

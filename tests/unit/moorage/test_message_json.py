@@ -1,4 +1,4 @@
-"""The JSON of messages on RabbitMQ: the AMQP library encodes it, and msgspec decodes what it can."""
+"""The JSON of messages: msgspec encodes and decodes what it can, and the AMQP library the rest."""
 
 import math
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu import serialization
 
-import moorage.bus.rabbit_connection  # noqa: F401 - for what it registers
+import moorage.bus.message_json  # noqa: F401 - for what it registers
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -39,11 +39,18 @@ def test_a_text_that_is_no_unicode_arrives_as_it_was_sent() -> None:
     assert _received({"reason": "\udcff"}) == {"reason": "\udcff"}
 
 
-def test_numbers_that_json_does_not_have_arrive_as_they_were_sent() -> None:
-    received = _received({"seconds": math.nan, "left": math.inf})
-    assert isinstance(received, dict)
+def test_numbers_that_json_does_not_have_arrive_as_null_like_those_that_are_stored() -> None:
+    assert _received({"seconds": math.nan, "left": [math.inf]}) == {"seconds": None, "left": [None]}
+
+
+def test_a_former_release_may_send_numbers_that_json_does_not_have() -> None:
+    received = serialization.loads('{"seconds": NaN, "left": Infinity}', "application/json", "utf-8")  # type: ignore[no-untyped-call]
     assert math.isnan(received["seconds"])
     assert received["left"] == math.inf
+
+
+def test_an_integer_of_any_size_arrives_as_it_was_sent() -> None:
+    assert _received({"left": 10**40}) == {"left": 10**40}
 
 
 def test_messages_have_the_content_type_and_the_encoding_that_former_releases_send() -> None:

@@ -1,0 +1,87 @@
+"""Private servers that are reached over TLS, with certificates of an authority of their own."""
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from sqlalchemy import make_url
+
+from harness.servers import free_ports
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A certificate, which servers and clients have alike, and the port on which a RabbitMQ is reached with it."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    port: int
+
+    @property
+    def rabbitmq_settings(self) -> list[str]:
+        """The settings of a RabbitMQ that is also reached over TLS, by clients with a certificate of the authority."""
+        return [
+            f"listeners.ssl.1 = 127.0.0.1:{self.port}",
+            f"ssl_options.cacertfile = {self.authority}",
+            f"ssl_options.certfile = {self.certificate}",
+            f"ssl_options.keyfile = {self.key}",
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = true",
+        ]
+
+    @property
+    def mariadb_options(self) -> list[str]:
+        """The options of a MariaDB that is also reached over TLS."""
+        return [f"ssl-ca={self.authority}", f"ssl-cert={self.certificate}", f"ssl-key={self.key}"]
+
+    def of_rabbitmq(self, url: str, **options: str) -> str:
+        """Return the URL of a broker over TLS for one without."""
+        files = {"ca": self.authority, "cert": self.certificate, "key": self.key}
+        query = {"ssl": "true", **{f"ssl_{name}_file": str(file) for name, file in files.items()}, **options}
+        return make_url(url).set(port=self.port, query=query).render_as_string(hide_password=False)
+
+
+def issue(folder: Path, address: str) -> Tls:
+    """Write a certificate for an IP address, of a new authority, into a folder."""
+    [port] = free_ports(1)
+    files = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", port)
+    authority, authority_key = _certificate("authority", x509.BasicConstraints(ca=True, path_length=0))
+    named = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    own, own_key = _certificate("server", named, authority, authority_key)
+    files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    files.certificate.write_bytes(own.public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(
+        own_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return files
+
+
+def _certificate(
+    name: str,
+    extension: x509.ExtensionType,
+    authority: x509.Certificate | None = None,
+    authority_key: ec.EllipticCurvePrivateKey | None = None,
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return a certificate that is good for some days, and its key; without an authority it is one itself."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority.subject if authority else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # The tests of clocks go back and ahead by some hours.
+        .not_valid_before(now - timedelta(days=3))
+        .not_valid_after(now + timedelta(days=3))
+        .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+    )
+    return builder.sign(authority_key or key, hashes.SHA256()), key
