@@ -241,7 +241,7 @@ class Database:
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
         if faults.is_refused(fault):
-            reason = f"{faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+            reason = f"{faults.refusal(fault)} ({self.url.render_as_string(hide_password=True)})"
             return errors.StoreRefused(schema=self.schema, reason=reason)
         if faults.is_too_long(fault):
             LOG.warning("A statement took too long for the database of %s: %s", self.schema, fault.statement)
@@ -297,6 +297,10 @@ def _parsed(url: str, schema: str) -> URL:
     return parsed
 
 
+#: SQLAlchemy gives these to PyMySQL in such a way that it forgets the authority of ``ssl_ca``, and verifies no name.
+_MISLEADING = frozenset(("ssl_verify_cert", "ssl_verify_identity"))
+
+
 def _require_known_parameters(url: URL, schema: str) -> None:
     """Verify that PyMySQL takes the parameters of a URL.
 
@@ -304,6 +308,9 @@ def _require_known_parameters(url: URL, schema: str) -> None:
     """
     dialect: Any = url.get_dialect()()
     try:
+        engine.tls_switch(url)
+        if _MISLEADING & url.query.keys():
+            raise ValueError("ssl_ca verifies certificate and name; ssl_check_hostname=false leaves out the name")
         _words, named = dialect.create_connect_args(hosts.without_hosts(url))
         inspect.signature(dialect.import_dbapi().connect).bind_partial(**named)
     except (TypeError, ValueError) as fault:

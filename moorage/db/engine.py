@@ -6,7 +6,7 @@ from typing import Any, cast
 import sqlalchemy
 from sqlalchemy import Engine, PoolProxiedConnection, event
 from sqlalchemy.engine import URL, Compiled, ExceptionContext
-from sqlalchemy.util import LRUCache
+from sqlalchemy.util import LRUCache, asbool
 
 from moorage.db import faults, hosts
 
@@ -140,6 +140,7 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
             f"SESSION lock_wait_timeout = {_whole(limits.lock_wait)}, "
             f"SESSION sql_mode = 'TRADITIONAL' {_AS_LISTS} {_idle_limits(limits.idle_transaction)}"
             f"{_statement_limits(limits.statement_limit)}",
+            **tls_switch(url),
         },
     )
     event.listen(engine, "handle_error", _drop_what_is_away)
@@ -150,6 +151,14 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
         event.listen(engine, "do_connect", connector.connect)
         event.listen(engine, "checkout", connector.check_out)
     return engine
+
+
+def tls_switch(url: URL) -> dict[str, bool]:
+    """Return whether a URL switches TLS off, as the driver takes it: of a text it would take any for true.
+
+    :raises ValueError: the URL says neither yes nor no.
+    """
+    return {name: asbool(said) for name, said in url.query.items() if name == "ssl_disabled"}
 
 
 def _drop_what_is_away(context: ExceptionContext) -> None:

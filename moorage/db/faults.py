@@ -22,6 +22,8 @@ _COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY
 #: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone, or not
 #: from this machine; no rights on a table or column; a locked account (MySQL, MariaDB), or an expired password.
 _REFUSED = _mysql(1044, 1045, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
+#: A binary log of statements, which does not take what is written at READ COMMITTED.
+_LOGS_STATEMENTS = _mysql(1665)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
 _TOO_LONG = _mysql(1969, 3024)
 #: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.
@@ -93,8 +95,14 @@ def is_unreachable(fault: BaseException) -> bool:
 
 
 def is_refused(fault: BaseException) -> bool:
-    """Return whether the server refuses this user or database; a retry would not help."""
-    return _code(fault) in _REFUSED
+    """Return whether the server refuses this user, this database or all writes; a retry would not help."""
+    return _code(fault) in _REFUSED | _LOGS_STATEMENTS
+
+
+def refusal(fault: exc.DBAPIError) -> str:
+    """Return why the server refuses, and where the driver's text does not say it, what to change there."""
+    advice = "set its binlog_format to MIXED or ROW: " if _code(fault) in _LOGS_STATEMENTS else ""
+    return advice + plain_reason(fault)
 
 
 def plain_reason(fault: exc.DBAPIError) -> str:

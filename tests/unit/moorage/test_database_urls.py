@@ -28,7 +28,16 @@ def test_a_certificate_that_cannot_be_loaded_is_named_and_waited_for(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "parameter", ["no_such_parameter=1", "connect_timeout=soon", "ssl_check_hostname=perhaps", "isolation_level=x"]
+    "parameter",
+    [
+        "no_such_parameter=1",
+        "connect_timeout=soon",
+        "ssl_check_hostname=perhaps",
+        "isolation_level=x",
+        "ssl_disabled=perhaps",
+        "ssl_verify_cert=true",
+        "ssl_verify_identity=true",
+    ],
 )
 def test_a_parameter_that_the_driver_does_not_take_is_a_fault_of_the_configuration(parameter: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"the main database .*{parameter.partition('=')[0]}") as caught:
