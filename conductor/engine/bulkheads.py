@@ -111,12 +111,12 @@ class _CallUnderWay:
     group: object
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Bulkhead:
     """The calls to one destination, and the state of its circuit breaker."""
 
     name: str
-    probe: Callable[[], None]
+    probe: Callable[[], object]
     #: The calls under way.
     begun: list["_CallUnderWay"] = field(default_factory=list)
     #: The places kept for steps that were woken and have not made their calls yet.
@@ -199,6 +199,12 @@ class Bulkheads:
         self._postpones = postpones
         self._changed = threading.Condition()
         self._bulkheads: dict[str, _Bulkhead] = {}
+        # Those with postponed steps, and those whose breaker is open, in the order in which they became so. With an
+        # agent for each host there are thousands of others, and each call would look at all of them.
+        self._awaited: dict[_Bulkhead, None] = {}
+        self._open: dict[_Bulkhead, None] = {}
+        #: The number of probes under way.
+        self._probes = 0
         self._ended = False
         self._prober = threading.Thread(target=self._run, name=f"probes of {kind}s", daemon=True)
 
@@ -215,7 +221,7 @@ class Bulkheads:
             self._prober.join()
 
     @contextmanager
-    def admit(self, key: str, name: str, probe: Callable[[], None]) -> Iterator[None]:
+    def admit(self, key: str, name: str, probe: Callable[[], object]) -> Iterator[None]:
         """Admit one call to a destination, made in the ``with`` block.
 
         :param probe: raises an error unless the destination answers within a short time.
@@ -240,7 +246,9 @@ class Bulkheads:
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
         with self._changed:
-            due = [wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share, self._give_back)]
+            due = [wake for bulkhead in self._awaited for wake in bulkhead.due(self._share, self._give_back)]
+            if due:
+                self._awaited = {each: None for each in self._awaited if each.fresh or each.waiting}
         for wake in due:
             wake()
 
@@ -274,6 +282,7 @@ class Bulkheads:
         with self._changed:
             # Without ``postpones``, a waiting step must go on when the breaker opens: it is refused, and records that.
             (bulkhead.fresh if fresh or not self._postpones else bulkhead.waiting).append(wake)
+            self._awaited[bulkhead] = None
         # There may be room by now.
         self.wake()
 
@@ -284,7 +293,7 @@ class Bulkheads:
             if isinstance(raised, self._opens_on):
                 # A destination that has answered another call since this one began is alive.
                 if begun > bulkhead.answered_at and bulkhead.open_since is None:
-                    self._open(bulkhead, begun, raised)
+                    self._open_breaker(bulkhead, begun, raised)
             elif raised is None or (isinstance(raised, errors.MoorageError) and not isinstance(raised, _NO_ANSWERS)):
                 self._close(bulkhead)
         self.wake()
@@ -294,9 +303,11 @@ class Bulkheads:
         if bulkhead.failures:
             LOG.info("The %s %s answers again", self._kind, bulkhead.name)
         bulkhead.open_since, bulkhead.failures = None, 0
+        self._open.pop(bulkhead, None)
 
-    def _open(self, bulkhead: _Bulkhead, begun: float, raised: BaseException) -> None:
+    def _open_breaker(self, bulkhead: _Bulkhead, begun: float, raised: BaseException) -> None:
         bulkhead.open_since, bulkhead.probe_at = begun, begun
+        self._open[bulkhead] = None
         if isinstance(raised, errors.BusUnavailable):
             # The failed call was as good as a probe: its bus is away.
             self._postpone_probe(bulkhead)
@@ -319,14 +330,15 @@ class Bulkheads:
         """Wait until a probe is due and a thread is free for it, and return its bulkhead; null when stopped."""
         with self._changed:
             while not self._ended:
-                now, all_of_them = time.monotonic(), self._bulkheads.values()
-                idle = [each for each in all_of_them if each.open_since is not None and not each.is_probed]
+                now = time.monotonic()
+                idle = [each for each in self._open if not each.is_probed]
                 due = [each for each in idle if each.probe_at <= now]
-                if due and sum(each.is_probed for each in all_of_them) < _PROBES_AT_ONCE:
+                if due and self._probes < _PROBES_AT_ONCE:
                     # First where one call has been lost: all steps there wait for this probe, and it is mostly
                     # answered. Behind the probes of hundreds of dead ones they would wait for minutes.
                     first = min(due, key=lambda each: (not each.is_suspected, each.probe_at))
                     first.is_probed = True
+                    self._probes += 1
                     return first
                 later = min((each.probe_at for each in idle), default=now + 3600.0)
                 self._changed.wait(None if due else later - now)
@@ -343,6 +355,7 @@ class Bulkheads:
             LOG.exception("The %s %s cannot be probed", self._kind, bulkhead.name)
         with self._changed:
             bulkhead.is_probed = False
+            self._probes -= 1
             if answered:
                 self._close(bulkhead)
             elif bulkhead.open_since is not None:

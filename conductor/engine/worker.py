@@ -244,7 +244,9 @@ class Worker:
     def _let_go(self, operation: Operation) -> None:
         with self._changed:
             self._in_hand[operation.uuid] -= 1
-            self._in_hand += Counter()  # drops the keys that have become 0
+            # Without it, a counter keeps the key of what has become 0.
+            if not self._in_hand[operation.uuid]:
+                del self._in_hand[operation.uuid]
 
     def _leave(self, runs: Sequence[StepRun]) -> None:
         """Leave steps under way to another thread."""

@@ -6,9 +6,9 @@ arrives after its successor, changes nothing.
 
 import logging
 from enum import Enum
-from typing import Literal
+from typing import Literal, get_args
 
-from sqlalchemy import ColumnElement, Connection, exc, select
+from sqlalchemy import Connection, bindparam, exc, select
 
 from conductor.schema import cell_agents
 from moorage import errors
@@ -21,6 +21,22 @@ Kind = Literal["described", "alive", "providers"]
 #: The number of incarnations that are remembered for an agent. A message of a forgotten one would count as that of a
 #: new one, and fence off the present one. Arbitrary: an agent does not start so often while a message is on its way.
 _REMEMBERED = 16
+
+
+# Built once: it takes SQLAlchemy longer to build a statement than to run it, and every agent reports every few seconds.
+_OF_AGENT = (cell_agents.c.cell_uuid == bindparam("of_cell"), cell_agents.c.agent == bindparam("of_agent"))
+
+# SELECT * FROM cell_agents WHERE cell_uuid = … AND agent = … ORDER BY number DESC FOR UPDATE
+# Of two concurrent messages the second waits, and sees the number of the first.
+_LIVES = select(cell_agents).where(*_OF_AGENT).order_by(cell_agents.c.number.desc()).with_for_update()
+
+# UPDATE cell_agents SET alive = :taken WHERE cell_uuid = … AND agent = … AND incarnation = …
+_TAKE = {
+    kind: cell_agents.update()
+    .where(*_OF_AGENT, cell_agents.c.incarnation == bindparam("of_life"))
+    .values({cell_agents.c[kind]: bindparam("taken")})
+    for kind in get_args(Kind)
+}
 
 
 class Order(Enum):
@@ -56,13 +72,7 @@ class AgentReports:
         """
         if incarnation is None:
             return Order.NEXT
-        rows = connection.execute(
-            select(cell_agents)
-            .where(self._of(agent))
-            .order_by(cell_agents.c.number.desc())
-            # Of two concurrent messages the second waits, and sees the number of the first.
-            .with_for_update()
-        ).all()
+        rows = connection.execute(_LIVES, {"of_cell": self._cell_uuid, "of_agent": agent}).all()
         known = next((row for row in rows if row.incarnation == incarnation), None)
         if known is None:
             self._add(connection, agent, incarnation, 1 + max((row.number for row in rows), default=0))
@@ -71,16 +81,14 @@ class AgentReports:
             return Order.SUPERSEDED
         elif number < getattr(known, kind) + (not repeatable):
             return Order.LATE
-        connection.execute(
-            cell_agents.update()
-            .where(self._of(agent), cell_agents.c.incarnation == incarnation)
-            .values({cell_agents.c[kind]: number})
-        )
+        taken = {"of_cell": self._cell_uuid, "of_agent": agent, "of_life": incarnation, "taken": number}
+        connection.execute(_TAKE[kind], taken)
         return Order.NEXT
 
     def _add(self, connection: Connection, agent: str, incarnation: str, number: int) -> None:
         LOG.info("Agent %s has begun a life, the %d. that is known of", agent, number)
-        connection.execute(cell_agents.delete().where(self._of(agent), cell_agents.c.number <= number - _REMEMBERED))
+        of_agent = (cell_agents.c.cell_uuid == self._cell_uuid, cell_agents.c.agent == agent)
+        connection.execute(cell_agents.delete().where(*of_agent, cell_agents.c.number <= number - _REMEMBERED))
         try:
             connection.execute(
                 cell_agents.insert().values(
@@ -95,6 +103,3 @@ class AgentReports:
             )
         except exc.IntegrityError as fault:
             raise errors.RequestInProgress(request_id=incarnation) from fault
-
-    def _of(self, agent: str) -> ColumnElement[bool]:
-        return (cell_agents.c.cell_uuid == self._cell_uuid) & (cell_agents.c.agent == agent)

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Update,
+    Select,
     bindparam,
     case,
     exc,
@@ -46,6 +46,57 @@ _RECORDED_IN = 1 / 6
 IS_RETURNING = "the host has not yet worked through what ended while it was away"
 
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
+
+# Built once: it takes SQLAlchemy longer to build a statement than to run it, and every agent reports every few seconds.
+_OF_AGENT = (cell_hosts.c.cell_uuid == bindparam("of_cell"), cell_hosts.c.agent == bindparam("of_agent"))
+
+_OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
+
+# SELECT agent FROM cell_hosts WHERE cell_uuid = … AND service_host = … ORDER BY last_seen DESC LIMIT 1
+# A node that a former agent has described, and no other one since, is a row that no heartbeat touches.
+_AGENT = select(cell_hosts.c.agent).where(*_OF_HOST).order_by(cell_hosts.c.last_seen.desc()).limit(1)
+
+# SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
+_LAST_SEEN = select(now(), func.max(cell_hosts.c.last_seen), now() - func.max(cell_hosts.c.last_seen)).where(*_OF_HOST)
+
+# SELECT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = …
+_KNOWN = select(cell_hosts.c.service_host).where(*_OF_AGENT)
+
+# SELECT COUNT(DISTINCT service_host), :now FROM cell_hosts
+#  WHERE cell_uuid = … AND agent = … AND last_seen > :now - :lately AND last_seen is not ahead of the clock
+_RECORDED = select(func.count(cell_hosts.c.service_host.distinct()), now()).where(
+    *_OF_AGENT, cell_hosts.c.last_seen > now() - bindparam("lately"), ~is_ahead(cell_hosts.c.last_seen)
+)
+
+
+def _undescribed() -> Select[tuple[str]]:
+    """Return the query for the hosts of an agent that it is to describe."""
+    # SELECT DISTINCT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = … AND undescribed
+    #    AND NOT EXISTS (SELECT * FROM cell_hosts other WHERE … AND NOT other.undescribed) ORDER BY service_host
+    column, other = cell_hosts.c.service_host, cell_hosts.alias()
+    # A node that the host no longer has is never described again: another one shows that the host was.
+    is_described = exists().where(
+        other.c.cell_uuid == bindparam("of_cell"), other.c.service_host == column, other.c.undescribed.is_(False)
+    )
+    return select(column).where(*_OF_AGENT, cell_hosts.c.undescribed, ~is_described).distinct().order_by(column)
+
+
+_UNDESCRIBED = _undescribed()
+
+# UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
+#  life = CASE WHEN last_seen < now - :down_after THEN life + 1 ELSE life END, last_seen = now WHERE cell_uuid = …
+# In this order: MySQL lets a later assignment see the result of an earlier one.
+_MISSED = cell_hosts.c.last_seen < now() - bindparam("down_after")
+_SEEN = (
+    update(cell_hosts)
+    .where(_OF_AGENT[0])
+    .ordered_values(
+        (cell_hosts.c.is_returning, case((_MISSED, true()), else_=cell_hosts.c.is_returning)),
+        (cell_hosts.c.life, case((_MISSED, cell_hosts.c.life + 1), else_=cell_hosts.c.life)),
+        (cell_hosts.c.last_seen, now()),
+    )
+)
+_ALL_SEEN = _SEEN.where(_OF_AGENT[1])
 
 # UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
 #  WHERE cell_uuid = … AND service_host = … AND nodename = …
@@ -134,14 +185,7 @@ class CellHosts:
         lives = self._lives.returning(connection, message.agent)
         undescribed: list[str] = []
         if message.alive:
-            column, other = cell_hosts.c.service_host, cell_hosts.alias()
-            # A node that the host no longer has is never described again: another one shows that the host was.
-            is_described = exists().where(
-                other.c.cell_uuid == self._cell_uuid, other.c.service_host == column, other.c.undescribed.is_(False)
-            )
-            of_agent = (self._here(), cell_hosts.c.agent == message.agent, cell_hosts.c.undescribed)
-            query = select(column).where(*of_agent, ~is_described)
-            undescribed = list(connection.scalars(query.distinct().order_by(column)))
+            undescribed = list(connection.scalars(_UNDESCRIBED, self._of_agent(message.agent)))
         return HostsReported(
             returning=tuple(lives),
             lives=lives,
@@ -182,15 +226,7 @@ class CellHosts:
 
     def agent_of(self, service_host: str) -> str | None:
         """Return the agent that reports a host, or nothing for an unknown one."""
-        # A node that a former agent has described, and no other one since, is a row that no heartbeat touches.
-        query = (
-            select(cell_hosts.c.agent)
-            .where(self._here(), cell_hosts.c.service_host == service_host)
-            .order_by(cell_hosts.c.last_seen.desc())
-            .limit(1)
-        )
-        agent: str | None = self._database.read(lambda connection: connection.scalar(query))
-        return agent
+        return self._database.read(lambda connection: connection.scalar(_AGENT, self._of_host(service_host)))
 
     def why_returning(self, service_host: str) -> str | None:
         """Return the reason if a host is still returning, so that no build may begin there, else nothing."""
@@ -206,11 +242,8 @@ class CellHosts:
         No host was silent while there was no conductor to hear it: each has that time from the start of this one, and
         from when the database's clock was set forward.
         """
-        last_seen = func.max(cell_hosts.c.last_seen)
-        query = select(now(), last_seen, now() - last_seen).where(
-            self._here(), cell_hosts.c.service_host == service_host
-        )
-        clock, seen, age = self._database.read(lambda connection: connection.execute(query).one())
+        named = self._of_host(service_host)
+        clock, seen, age = self._database.read(lambda connection: connection.execute(_LAST_SEEN, named).one())
         self._note_clock(clock)
         if time.monotonic() - self._began <= self._down_after:
             return None
@@ -260,10 +293,13 @@ class CellHosts:
         """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""
         if not names or self._are_recorded(connection, agent, len(names)):
             return []
-        here = (self._here(), cell_hosts.c.agent == agent)
-        known = frozenset(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
-        for these in rows_named(cell_hosts.c.service_host, names, known):
-            connection.execute(self._seen(*here, these))
+        known = frozenset(connection.scalars(_KNOWN, self._of_agent(agent)))
+        named = self._of_agent(agent) | {"down_after": self._down_after}
+        if known.issubset(names):
+            connection.execute(_ALL_SEEN, named)
+        else:
+            for these in rows_named(cell_hosts.c.service_host, names, known):
+                connection.execute(_ALL_SEEN.where(these), named)
         return [name for name in names if name not in known]
 
     def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
@@ -271,14 +307,8 @@ class CellHosts:
 
         Where others of its hosts have taken their place since, that shows as soon as the records are older.
         """
-        lately = now() - self._recorded_in
-        recorded = select(func.count(cell_hosts.c.service_host.distinct()), now()).where(
-            self._here(),
-            cell_hosts.c.agent == agent,
-            cell_hosts.c.last_seen > lately,
-            ~is_ahead(cell_hosts.c.last_seen),
-        )
-        count, clock = connection.execute(recorded).one()
+        named = self._of_agent(agent) | {"lately": self._recorded_in}
+        count, clock = connection.execute(_RECORDED, named).one()
         self._note_clock(clock)
         return bool(count == hosts)
 
@@ -323,7 +353,10 @@ class CellHosts:
             connection.execute(_REDESCRIBE, changed)
         names = sorted({host.service_host for host in hosts})
         of_agents = cell_hosts.c.agent.in_(sorted({host.agent for host in hosts}))
-        connection.execute(self._seen(self._here(), of_agents, cell_hosts.c.service_host.in_(names)))
+        connection.execute(
+            _SEEN.where(of_agents, cell_hosts.c.service_host.in_(names)),
+            {"of_cell": self._cell_uuid, "down_after": self._down_after},
+        )
         if new:
             lives = self._lives.of_hosts(connection, names)
             for row in new:
@@ -334,20 +367,11 @@ class CellHosts:
             connection.execute(statement, new)
         return bool(new or changed)
 
-    # UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
-    #  life = CASE WHEN last_seen < now - :down_after THEN life + 1 ELSE life END, last_seen = now WHERE …
-    # In this order: MySQL lets a later assignment see the result of an earlier one.
-    def _seen(self, *where: ColumnElement[bool]) -> Update:
-        missed = cell_hosts.c.last_seen < now() - self._down_after
-        return (
-            update(cell_hosts)
-            .where(*where)
-            .ordered_values(
-                (cell_hosts.c.is_returning, case((missed, true()), else_=cell_hosts.c.is_returning)),
-                (cell_hosts.c.life, case((missed, cell_hosts.c.life + 1), else_=cell_hosts.c.life)),
-                (cell_hosts.c.last_seen, now()),
-            )
-        )
+    def _of_agent(self, agent: str) -> dict[str, str | float]:
+        return {"of_cell": self._cell_uuid, "of_agent": agent}
+
+    def _of_host(self, service_host: str) -> dict[str, str]:
+        return {"of_cell": self._cell_uuid, "of_host": service_host}
 
     def _here(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

@@ -28,6 +28,18 @@ _PRESENT = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_
     cell_hosts.c.service_host.in_(bindparam("hosts", expanding=True)),
 )
 _LOCKED = _PRESENT.with_for_update()
+# SELECT service_host, MAX(life) FROM cell_hosts WHERE cell_uuid = … AND agent = … AND is_returning
+#  GROUP BY service_host ORDER BY service_host
+_RETURNING = (
+    select(cell_hosts.c.service_host, func.max(cell_hosts.c.life).label("life"))
+    .where(
+        cell_hosts.c.cell_uuid == bindparam("cell_uuid"),
+        cell_hosts.c.agent == bindparam("of_agent"),
+        cell_hosts.c.is_returning,
+    )
+    .group_by(cell_hosts.c.service_host)
+    .order_by(cell_hosts.c.service_host)
+)
 
 
 class HostLives:
@@ -55,14 +67,8 @@ class HostLives:
 
     def returning(self, connection: Connection, agent: str) -> dict[str, int]:
         """Return the present life of each returning host of an agent, keyed by host."""
-        column = cell_hosts.c.service_host
-        query = (
-            select(column, func.max(cell_hosts.c.life).label("life"))
-            .where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.is_returning)
-            .group_by(column)
-            .order_by(column)
-        )
-        return {row.service_host: row.life for row in connection.execute(query)}
+        found = connection.execute(_RETURNING, {"cell_uuid": self._cell_uuid, "of_agent": agent})
+        return {row.service_host: row.life for row in found}
 
     def returning_in(
         self, connection: Connection, hosts: Sequence[str], lives: Mapping[str, int], *, lock: bool = False

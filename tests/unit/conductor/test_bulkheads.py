@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,34 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     assert answered.wait(20)
     with all_of_them.admit("a", "a", probe):
         pass
+
+
+def test_a_call_looks_only_at_the_destinations_that_steps_wait_for(
+    built: Callable[..., Bulkheads], probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    due = bulkheads._Bulkhead.due
+
+    def noted(self: bulkheads._Bulkhead, *settings: Any) -> list[Callable[[], None]]:
+        looked_at.append(self.name)
+        return due(self, *settings)
+
+    monkeypatch.setattr(bulkheads._Bulkhead, "due", noted)
+    all_of_them, woken = built(share=1), threading.Event()
+    for name in map(str, range(20)):
+        with all_of_them.admit(name, name, probe):
+            pass
+    assert not looked_at
+    with all_of_them.admit("a", "a", probe):
+        with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
+            raise AssertionError("the call is made")
+        postponed.value.register(lambda place: (woken.set(), place and place.give_back()))
+    assert woken.is_set()
+    assert set(looked_at) == {"a"}
+    looked_at.clear()
+    with all_of_them.admit("a", "a", probe):
+        pass
+    assert not looked_at
 
 
 def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_probe(
