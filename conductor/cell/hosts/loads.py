@@ -32,14 +32,14 @@ class CellLoads:
         """Return the present loads by host, without idle ones, and the time by the clock of the cell's database."""
         images = self._images.now()
 
-        def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], list[str]]:
+        def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], bool]:
             # The clock first: the records are read after it, so they are at least as new as the returned time.
             clock: float = connection.scalars(select(now())).one()
             return clock, self._under_way(connection), *self._failed.counts(connection, self._half_life)
 
-        at, io_ops, failed, old = self._database.read(work)
-        if old:
-            self._database.write(lambda connection: self._failed.forget(connection, old))
+        at, io_ops, failed, some_are_old = self._database.read(work)
+        if some_are_old:
+            self._database.write(lambda connection: self._failed.forget_old(connection, self._half_life))
         loads = {
             host: HostLoad(
                 io_ops=io_ops.get(host, 0),

@@ -6,7 +6,7 @@ as a half-life of time. So nothing has to be written for time to pass, and the r
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -60,31 +60,30 @@ class FailedBuilds:
             names = sorted(host for host, count in guests.items() if count == started)
             connection.execute(_HALVING, {"cell": self._cell_uuid, "hosts": names, "factor": 0.5**started})
 
-    def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], list[str]]:
-        """Return the present count of each host that has one, and the attempts whose failures can be deleted.
+    def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], bool]:
+        """Return the present count of each host that has one, and whether there are failures that count no more.
 
         :param half_life: seconds after which a failure counts half as much.
         """
         table = cell_failed_builds.c
         age = (now() - table.failed_at).label("age")
-        query = select(table.attempt_id, table.host, table.weight, age).where(table.cell_uuid == self._cell_uuid)
+        query = select(table.host, table.weight, age).where(table.cell_uuid == self._cell_uuid)
         sums: dict[str, float] = {}
-        old: list[str] = []
+        some_are_old = False
         for row in connection.execute(query):
             # A clock that is set back must not make a failure count more than it did.
             half_lives = max(0.0, row.age) / half_life
             if half_lives > _FORGOTTEN_AFTER:
-                old.append(row.attempt_id)
+                some_are_old = True
             else:
                 sums[row.host] = sums.get(row.host, 0.0) + row.weight * 0.5**half_lives
-        return {host: count for host, total in sums.items() if (count := in_steps(total))}, old
+        return {host: count for host, total in sums.items() if (count := in_steps(total))}, some_are_old
 
-    def forget(self, connection: Connection, attempt_ids: Collection[str]) -> None:
-        """Delete failures that count no more."""
+    def forget_old(self, connection: Connection, half_life: float) -> None:
+        """Delete the failures that count no more: by their age, since there may be any number of them."""
         table = cell_failed_builds
-        connection.execute(
-            table.delete().where(table.c.cell_uuid == self._cell_uuid, table.c.attempt_id.in_(attempt_ids))
-        )
+        is_old = table.c.failed_at < now() - _FORGOTTEN_AFTER * half_life
+        connection.execute(table.delete().where(table.c.cell_uuid == self._cell_uuid, is_old))
 
 
 def in_steps(count: float) -> float:

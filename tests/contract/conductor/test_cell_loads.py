@@ -1,12 +1,12 @@
 """Test how a cell computes the load of its hosts, on SQLite and on MariaDB."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from support.databases import migrated
 
 from conductor.cell.hosts.image_counts import ImageCounts
@@ -242,6 +242,25 @@ def test_a_host_rises_with_time_alone_until_nothing_is_told_of_it_and_then_nothi
     failures.pass_(20 * DAY)
     assert failures.told() == {}
     assert failures.rows() == 0
+
+
+def test_failures_are_forgotten_by_a_statement_that_does_not_grow_with_them(failures: Failures) -> None:
+    database = failures.records.database
+    for _ in range(50):
+        failures.fail("a")
+    failures.pass_(20 * DAY)
+    failures.fail("b")
+    longest = 0
+
+    def note(_connection: Connection, _cursor: object, _statement: str, values: Sized, *_more: object) -> None:
+        nonlocal longest
+        longest = max(longest, len(values))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    assert failures.told() == {"b": 1.0}
+    event.remove(database.engine, "before_cursor_execute", note)
+    assert failures.rows() == 1
+    assert longest < 50
 
 
 def test_a_cell_knows_only_its_own_failures(failures: Failures) -> None:
