@@ -12,9 +12,9 @@ from sqlalchemy import Connection, select
 from placement_store.candidates.tree import SHARES, CandidateProvider, HostTree, parents_first, sharing_with
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
-from placement_store.providers import traits
+from placement_store.providers import aggregates, traits
 from placement_store.providers.rows import InventoryRow, inventories_of
-from placement_store.schema import aggregates, provider_aggregates, provider_traits, resource_providers
+from placement_store.schema import provider_traits, resource_providers
 from placement_store.schema import traits as trait_table
 
 # --- The ids of trees, and of the pools that they reach ---------------------------------------------------------------
@@ -31,13 +31,6 @@ _COLUMNS = resource_providers.c
 _PROVIDERS_BY_ROOT = bulk.Lookup(
     select(_COLUMNS.id, _COLUMNS.uuid, _COLUMNS.root_provider_id, _COLUMNS.parent_provider_id).order_by(_COLUMNS.id),
     _COLUMNS.root_provider_id,
-)
-_LINKS = provider_aggregates.c
-_AGGREGATES_BY_PROVIDER = bulk.Lookup(
-    select(_LINKS.resource_provider_id, _LINKS.aggregate_id, aggregates.c.uuid).join(
-        aggregates, aggregates.c.id == _LINKS.aggregate_id
-    ),
-    _LINKS.resource_provider_id,
 )
 
 #: The aggregates of providers by the provider's id: their uuids by their ids.
@@ -65,7 +58,7 @@ class Pools:
     def read(cls, connection: Connection) -> "Pools":
         """Read all pools."""
         root_of = {row.id: row.root_provider_id for row in connection.execute(_POOLS)}
-        aggregates_of = _aggregates_of(connection, {*root_of, *root_of.values()})
+        aggregates_of = aggregates.with_numbers(connection, {*root_of, *root_of.values()})
         members: dict[int, set[int]] = {}
         for pool_id in root_of:
             for number in aggregates_of.get(pool_id, ()):
@@ -115,14 +108,7 @@ def _providers_of(connection: Connection, root_ids: Collection[int]) -> tuple[di
     found: dict[int, list[Any]] = {}
     for row in _PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)):
         found.setdefault(row.root_provider_id, []).append(row)
-    return found, _aggregates_of(connection, [row.id for rows in found.values() for row in rows])
-
-
-def _aggregates_of(connection: Connection, provider_ids: Collection[int]) -> Aggregates:
-    found: dict[int, dict[int, str]] = {}
-    for id_, number, uuid in _AGGREGATES_BY_PROVIDER.rows(connection, sorted(provider_ids)):
-        found.setdefault(id_, {})[number] = uuid
-    return found
+    return found, aggregates.with_numbers(connection, [row.id for rows in found.values() for row in rows])
 
 
 # --- The providers themselves -----------------------------------------------------------------------------------------
@@ -181,7 +167,7 @@ def _described(
                 root_uuid=uuids[root_id],
                 parent_uuid=uuids.get(row.parent_provider_id),
                 inventories={names.name_of(number, connection): one for number, one in held.get(row.id, {}).items()},
-                traits=frozenset(traits_of.get(row.id, ())),
+                traits=traits_of.get(row.id, frozenset()),
                 aggregates=frozenset(aggregates_of.get(row.id, {}).values()),
             )
             for row in of_tree

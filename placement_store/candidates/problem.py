@@ -9,6 +9,7 @@ from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
 from placement_store.candidates.eligibility import Ancestry, has_room, room, serves_group, serves_part
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import CandidateProvider, HostTree
+from placement_store.providers.rows import InventoryRow
 
 #: A set of small numbers: number n is in it if bit n is set.
 Mask = int
@@ -75,6 +76,8 @@ class SearchRequest:
         isolated = [self.groups.keys() - {UNSUFFIXED}] if request.group_policy == "isolate" else []
         self._apart = isolated or [set(suffixes) for suffixes in request.apart]
         self.variables: Sequence[Variable] = list(self._variables())
+        #: Whether each provider of a solution gives some amount: a group may consist of traits alone.
+        self.demands_amounts = all(variable.demands for variable in self.variables if variable.suffix is not None)
 
     def _variables(self) -> Iterator[Variable]:
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -137,8 +140,7 @@ def compile_problem(
     :param budget: pays for this as well: each provider is compared with each variable.
     :raises SearchBoundReached: the budget is used up.
     """
-    ancestry = Ancestry.of(tree)
-    found = [(provider, _kind_of(provider, request, ancestry, budget)) for provider in (*tree.providers, *tree.sharing)]
+    found = list(_serving(tree, request, budget))
     ordered = found if seed is None else _sorted_by_kind(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
     groups_of_subtree = [
@@ -170,8 +172,26 @@ def compile_problem(
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(provider: CandidateProvider, request: SearchRequest, ancestry: Ancestry, budget: SearchBudget) -> _Kind:
-    budget.check()
+def _serving(tree: HostTree, request: SearchRequest, budget: SearchBudget) -> Iterator[tuple[CandidateProvider, _Kind]]:
+    """Yield the providers that can serve some variable: a host may have hundreds of devices, most of them alike."""
+    ancestry = Ancestry.of(tree)
+    kinds: dict[object, _Kind] = {}
+    for provider in (*tree.providers, *tree.sharing):
+        if request.demands_amounts and provider.inventories.keys().isdisjoint(request.classes):
+            continue
+        budget.check()
+        rows = tuple(provider.inventories.get(name) for name in request.classes)
+        alike = rows, provider.root_uuid, provider.traits, provider.aggregates
+        kind = kinds.get(alike)
+        if kind is None:
+            kind = kinds[alike] = _kind_of(provider, rows, request, ancestry)
+        if kind.serves:
+            yield provider, kind
+
+
+def _kind_of(
+    provider: CandidateProvider, rows: Iterable[InventoryRow | None], request: SearchRequest, ancestry: Ancestry
+) -> _Kind:
     serves_unsuffixed = serves_part(provider, request.unsuffixed, ancestry)
 
     def serves(variable: Variable) -> bool:
@@ -182,7 +202,6 @@ def _kind_of(provider: CandidateProvider, request: SearchRequest, ancestry: Ance
             return serves_unsuffixed and has_room(provider, request.classes[class_number], amount)
         return serves_group(provider, request.groups[variable.suffix], ancestry)
 
-    rows = [provider.inventories.get(name) for name in request.classes]
     return _Kind(
         serves=mask_of(number for number, variable in enumerate(request.variables) if serves(variable)),
         room=tuple(0 if row is None else room(row) for row in rows),
@@ -202,7 +221,8 @@ def _sorted_by_kind(
 
 def _parents(providers: Sequence[CandidateProvider], tree: HostTree) -> list[int]:
     numbers = {provider.uuid: number for number, provider in enumerate(providers)}
-    unnumbered = {provider.uuid: provider.parent_uuid for provider in tree.above_sharing}
+    others = (*tree.providers, *tree.sharing, *tree.above_sharing)
+    unnumbered = {provider.uuid: provider.parent_uuid for provider in others}
 
     def number_above(uuid: str | None) -> int:
         while uuid is not None and uuid not in numbers:

@@ -15,9 +15,14 @@ from placement_store.schema import aggregates, provider_aggregates
 _LINK, _UUID = provider_aggregates.c.aggregate_id, aggregates.c.uuid
 
 
-def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
-    """Return the sorted uuids of the aggregates of these providers, or of all, by provider id."""
-    return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _UUID, ids).items()}
+def of(connection: Connection, ids: Collection[int]) -> dict[int, frozenset[str]]:
+    """Return the uuids of the aggregates of these providers by provider id; equal sets are one object."""
+    return links.names_by_id(connection, _LINK, _UUID, ids)
+
+
+def with_numbers(connection: Connection, ids: Collection[int]) -> dict[int, Mapping[int, str]]:
+    """Return the aggregates of these providers by provider id: their uuids by their ids."""
+    return links.held(connection, _LINK, _UUID, ids)
 
 
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
@@ -32,7 +37,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
     links.rewrite(
         connection,
         _LINK,
-        {id_: found.values() for id_, found in links.held(connection, _LINK, _UUID, wanted).items()},
+        with_numbers(connection, wanted),
         {id_: {ids[uuid] for uuid in uuids}.union(staying.get(id_, {}).values()) for id_, uuids in wanted.items()},
     )
 

@@ -83,8 +83,8 @@ def _filled(connection: Connection, found: Sequence[Outline], names: ResourceCla
                 parent_provider_uuid=one.parent_uuid,
                 inventories={name: held[name].described for name in sorted(held)},
                 used={name: held[name].used for name in sorted(held)},
-                traits=tuple(held_traits.get(one.id, ())),
-                aggregates=tuple(held_aggregates.get(one.id, ())),
+                traits=tuple(sorted(held_traits.get(one.id, ()))),
+                aggregates=tuple(sorted(held_aggregates.get(one.id, ()))),
             )
         )
     return shown

@@ -15,9 +15,9 @@ from placement_store.schema import provider_traits, traits
 _LINK, _NAME = provider_traits.c.trait_id, traits.c.name
 
 
-def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
-    """Return the sorted traits of these providers, or of all, by provider id."""
-    return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _NAME, ids).items()}
+def of(connection: Connection, ids: Collection[int]) -> dict[int, frozenset[str]]:
+    """Return the traits of these providers by provider id; equal sets are one object."""
+    return links.names_by_id(connection, _LINK, _NAME, ids)
 
 
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
@@ -28,14 +28,14 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
     :raises TraitNotFound: one of them does not exist.
     """
     before = links.held(connection, _LINK, _NAME, wanted)
-    numbers = {name: number for found in before.values() for name, number in found.items()}
+    numbers = {name: number for found in before.values() for number, name in found.items()}
     # A trait that a provider has cannot be deleted; the others are locked against deletion.
     new = {name for names in wanted.values() for name in names} - numbers.keys()
     numbers |= TraitNames.require(connection, new, lock=True)
     links.rewrite(
         connection,
         _LINK,
-        {id_: found.values() for id_, found in before.items()},
+        before,
         {id_: {numbers[name] for name in names} for id_, names in wanted.items()},
     )
 

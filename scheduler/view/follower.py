@@ -193,8 +193,8 @@ class Follower:
                     self._names.name_of(class_id, connection): HostInventory(*inventory)
                     for class_id, inventory in row.inventories.items()
                 },
-                traits=frozenset(traits_of.get(row.id, ())),
-                aggregates=frozenset(aggregates_of.get(row.id, ())),
+                traits=traits_of.get(row.id, frozenset()),
+                aggregates=aggregates_of.get(row.id, frozenset()),
             )
             for row in rows
         ]

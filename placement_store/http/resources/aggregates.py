@@ -70,7 +70,7 @@ class AggregatesResource(ProviderScopedResource):
 
     def part(self, connection: Connection, id_: int) -> Sequence[str]:
         """Read the aggregates of a provider."""
-        return aggregates.of(connection, [id_]).get(id_, [])
+        return sorted(aggregates.of(connection, [id_]).get(id_, ()))
 
     def _replace_silently(
         self, connection: Connection, uuid: str, wanted: Sequence[str]

@@ -152,7 +152,7 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     def part(self, connection: Connection, id_: int) -> Sequence[str]:
         """Read the traits of a provider."""
-        return traits.of(connection, [id_]).get(id_, [])
+        return sorted(traits.of(connection, [id_]).get(id_, ()))
 
 
 def _shown(provider: Outline, held: Sequence[str]) -> OperationResult:

@@ -273,13 +273,13 @@ def test_but_for_the_first_few_trees_that_lack_what_is_asked_are_not_loaded(stor
     assert (loads(asked), loads(asked_in_vain)) == (2, 1)
 
 
-def test_candidates_of_the_first_trees_are_six_statements(store: Store) -> None:
+def test_candidates_of_the_first_trees_are_seven_statements_however_many_traits_they_have(store: Store) -> None:
     fleet(store, 20)
     with Statements(store) as asked:
         assert len(ask(store, limit=10).allocation_requests) == 10
 
-    # The pools; the first roots; their providers, aggregates, inventories and traits.
-    assert len(asked.sent) == 6
+    # The pools; the first roots; their providers, aggregates, inventories and traits; the names of these traits.
+    assert len(asked.sent) == 7
 
 
 # --- What is true of every candidate ----------------------------------------------------------------------------------

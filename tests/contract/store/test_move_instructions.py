@@ -97,8 +97,8 @@ def test_children_are_created_at_any_depth_with_their_traits_and_aggregates(
     assert (found.parent_provider_uuid, found.root_provider_uuid) == (uuid, node)
     number = store.scalar(select(resource_providers.c.id).where(resource_providers.c.name == "deep"))
     with store.database.engine.connect() as connection:
-        assert traits.of(connection, [number]) == {number: ["CUSTOM_FAST", "HW_CPU_X86_AVX2"]}
-        assert aggregates.of(connection, [number]) == {number: [aggregate]}
+        assert traits.of(connection, [number]) == {number: {"CUSTOM_FAST", "HW_CPU_X86_AVX2"}}
+        assert aggregates.of(connection, [number]) == {number: {aggregate}}
 
 
 def test_what_was_moved_moves_back_with_all_that_is_allocated(store: Store, reshaping: Reshaping, node: str) -> None:

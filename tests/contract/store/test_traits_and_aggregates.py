@@ -1,15 +1,17 @@
 """Test the traits and aggregates of providers: each set is replaced as a whole."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider, ListResourceProviders, SetAggregates, SetTraits
 from moorage.model import ResourceProvider
-from placement_store.schema import aggregates
+from placement_store.providers import traits as provider_traits
+from placement_store.schema import aggregates, resource_providers
 
 AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
 RACK, ROOM = ids.derived("rack"), ids.derived("room")
@@ -35,6 +37,28 @@ def test_traits_are_replaced_as_a_whole_and_shown_sorted(store: Store, host: str
 
     [listed] = store.dispatcher.call(ListResourceProviders(name="other"))
     assert listed.traits == (SSD,)
+
+
+@pytest.mark.backends("mariadb")
+def test_all_traits_are_read_wherever_the_database_cuts_long_texts(store: Store, host: str) -> None:
+    other, plain = store.provider("other"), store.provider("plain")
+    set_traits(store, host, AVX, SSE, SSD)
+    set_traits(store, other, AVX, SSE, SSD)
+    query = select(resource_providers.c.id, resource_providers.c.uuid)
+
+    def read(connection: Connection, longest: int) -> dict[str, frozenset[str]]:
+        known = {row.id: row.uuid for row in connection.execute(query)}
+        connection.exec_driver_sql(f"SET SESSION group_concat_max_len = {longest}")
+        found = provider_traits.of(connection, known)
+        connection.exec_driver_sql("SET SESSION group_concat_max_len = DEFAULT")
+        return {known[id_]: names for id_, names in found.items()}
+
+    # Within a number, before and after a comma, at the end, and never.
+    for longest in (*range(4, 16), 1024):
+        found = store.database.read(partial(read, longest=longest))
+        assert found == {host: {AVX, SSE, SSD}, other: {AVX, SSE, SSD}}
+        assert found[host] is found[other]
+        assert plain not in found
 
 
 def test_traits_move_the_generation_only_if_anything_changes(store: Store, host: str) -> None:

@@ -206,6 +206,39 @@ def test_every_device_is_reached_though_it_looks_like_the_others() -> None:
 # --- Spreading --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("group", "served_by"),
+    [
+        (ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_NEW",)), {"new"}),
+        (ResourceGroup(resources={"VGPU": 1}, member_of=(("rack",),)), {"racked"}),
+        (ResourceGroup(resources={"VGPU": 1}, in_tree="pool"), {"pool"}),
+        (ResourceGroup(resources={"VGPU": 2}), {"large"}),
+        (ResourceGroup(resources={"VGPU": 1}), {"plain", "new", "racked", "sharing", "pool", "large"}),
+    ],
+)
+def test_devices_that_are_alike_in_all_but_one_thing_are_told_apart_by_it(
+    group: ResourceGroup, served_by: set[str]
+) -> None:
+    shared = {"traits": (SHARES,), "aggregates": ("shared",)}
+    tree = HostTree(
+        [
+            provider("host", None, VCPU=64, MEMORY_MB=65536, aggregates=("shared",)),
+            provider("plain", VGPU=1),
+            provider("new", VGPU=1, traits=("CUSTOM_NEW",)),
+            provider("racked", VGPU=1, aggregates=("rack",)),
+            provider("sharing", VGPU=1, **shared),
+            provider("large", VGPU=2),
+            provider("unwanted", SRIOV_NET_VF=8),
+        ],
+        [provider("pool", None, "pool", VGPU=1, **shared)],
+    )
+
+    found = list(search(tree, ResourceRequest(groups={"_0": group})))
+
+    assert {uuid for candidate in found for uuid in candidate.allocations} == served_by
+    assert set(map(amounts, found)) == every_candidate(tree, ResourceRequest(groups={"_0": group}))
+
+
 def test_seeds_spread_the_first_choice_over_equal_devices_and_over_nothing_else() -> None:
     tree = host(provider("preferred", VGPU=4), *gpus(8))
 
