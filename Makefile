@@ -14,6 +14,10 @@ WORKERS ?= 4
 CLOUDS := $(if $(filter 1,$(WORKERS)),1,2)
 # Of the simulation, in `make drills`.
 HISTORIES ?= 10000
+# So many of them an interrupted run has made already.
+AFTER ?= 0
+# By default the date.
+SEED ?=
 # What its tests have printed, in `make test`; and how they are run: in the time that nobody else needs.
 SIMULATED := build/simulation.txt
 IDLE := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
@@ -69,7 +73,7 @@ drills: $(VENV)/.test
 	$(MAKE) simulation
 
 simulation: $(VENV)/.test
-	$(BIN)/python -m harness.simulation --histories $(HISTORIES) --jobs $(WORKERS) --most 3
+	$(BIN)/python -m harness.simulation --histories $(HISTORIES) --after $(AFTER) $(SEED:%=--seed %) --jobs $(WORKERS) --most 3
 
 breaks: $(VENV)/.test
 	.ci/install-servers

@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import os_traits
+
 from harness.cloud import RunningCloud
+from harness.simulation.cloud import MEMBERS, POOL, WHOLE
 from harness.simulation.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, SERVERS, Action, Story
 from moorage import errors, ids
@@ -14,7 +17,6 @@ from moorage.messages import (
     AttachResource,
     BuildInstances,
     ConfirmMigration,
-    CreateResourceProvider,
     DeleteAllocations,
     DeleteInstance,
     DetachResource,
@@ -25,11 +27,11 @@ from moorage.messages import (
     MigrateInstance,
     PutAllocations,
     RebuildInstance,
+    ReportProviders,
     ResizeInstance,
     RevertMigration,
     SelectDestinations,
     SetHost,
-    SetInventories,
     ShelveInstance,
     UnshelveInstance,
 )
@@ -40,6 +42,7 @@ from moorage.model import (
     Image,
     Inventory,
     ProviderAmounts,
+    ProviderReport,
     RequestSpec,
     ResourceGroup,
     Resources,
@@ -345,19 +348,19 @@ class Callers:
         return ids.derived("simulation", self._story.seed, *words)
 
 
-def create_licences(cloud: RunningCloud) -> None:
-    """Create the provider of licences."""
+def create_providers(cloud: RunningCloud) -> None:
+    """Create the providers that are no host's: that of licences, and the pool."""
     placement = cloud.client("placement", timeout=20.0)
     placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
-    made = placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=LICENCES, name="licences"))
-    placement.call(
-        SetInventories(
-            request_id=ids.fresh(),
-            uuid=LICENCES,
-            generation=made.generation,
-            inventories={LICENCE: Inventory(total=1000)},
-        )
+    licences = ProviderReport(uuid=LICENCES, name="licences", inventories={LICENCE: Inventory(total=1000)})
+    pool = ProviderReport(
+        uuid=POOL,
+        name="pool",
+        inventories={"DISK_GB": Inventory(total=WHOLE["DISK_GB"])},
+        traits=(os_traits.MISC_SHARES_VIA_AGGREGATE,),
+        aggregates=(MEMBERS,),
     )
+    placement.call(ReportProviders(request_id=ids.fresh(), providers=(licences, pool)))
 
 
 def until_answered(call: Callable[[], Any]) -> Any:

@@ -9,12 +9,16 @@ from harness.cloud import CloudSpec, RunningCloud
 from harness.simulation import network, store
 from harness.simulation.kernel import KERNEL, OUTSIDE
 from harness.simulation.story import CELLS, HOSTS_OF_A_CELL, PROCESSES
-from moorage import errors
+from moorage import errors, ids
 from moorage.service.process import Service
 from scheduler.service import SchedulerService
 
 #: What a host has in all, whether it is flat or nested.
 WHOLE = {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200, "VGPU": 4}
+#: The hosts of this cell have no disk of their own: a provider that shares with the members of an aggregate has one for
+#: all of them.
+CELL_WITH_POOL = CELLS[1]
+POOL, MEMBERS = ids.derived("simulation", "pool"), ids.derived("simulation", "members of the pool")
 #: Seconds between two tries to start a service that misses something.
 _START_INTERVAL = 1.0
 
@@ -97,8 +101,14 @@ class SimulatedCloud(RunningCloud):
             "host_prefix": f"{cell}-host",
             "state_file": str(self.folder / f"{name}.guests"),
             "layout": self.layouts[f"compute-{cell}"],
+            "shared_disk_aggregate": MEMBERS if cell == CELL_WITH_POOL else None,
         }
         return ComputeService(self.configuration(compute={"agent": name}, fake_driver=hosts_of_agent), cell)
+
+
+def uses_pool(host: str) -> bool:
+    """Return whether a host has its disk from the pool."""
+    return host.startswith(f"{CELL_WITH_POOL}-")
 
 
 def specification() -> CloudSpec:

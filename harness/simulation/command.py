@@ -35,7 +35,7 @@ def main(asked: argparse.Namespace) -> int:
     spent = broken = 0
     began = last = _seconds()
     counts: Counter[str] = Counter()
-    stories = (draw(name, asked.operations) for name in _names(asked.seed, asked.histories))
+    stories = (draw(name, asked.operations) for name in _names(asked.seed, asked.histories)[asked.after :])
     for story, outcome in forks.outcomes(stories, asked.jobs):
         spent += 1
         counts.update(outcome.counts)
@@ -48,7 +48,7 @@ def main(asked: argparse.Namespace) -> int:
         if _seconds() - last > _REPORT_INTERVAL:
             last = _seconds()
             rate = _rate(spent, last - began)
-            _say(f"{spent} of {asked.histories} histories, {rate}, {broken} with a broken promise")
+            _say(f"{asked.after + spent} of {asked.histories} histories, {rate}, {broken} with a broken promise")
         if outcome.broken:
             broken += 1
             _tell(story, outcome, 0 if asked.as_it_is else asked.shrink)
@@ -98,6 +98,7 @@ def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="default: the date, %(default)s")
     parser.add_argument("--histories", type=int, default=1)
+    parser.add_argument("--after", type=int, default=0, help="leave out so many, which an interrupted run has made")
     parser.add_argument("--operations", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=1, help="histories at once, each in a process of its own")
     parser.add_argument("--most", type=int, default=1, help="stop after so many that break a promise")
@@ -105,4 +106,7 @@ def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     parser.add_argument("--as-it-is", action="store_true", help="do not shorten it")
     parser.add_argument("--verbose", action="store_true", help="a line for each history")
     parser.add_argument("--load", help="module:function to call before the first history")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if not 0 <= asked.after < asked.histories:
+        parser.error(f"--after {asked.after} leaves none of {asked.histories} histories")
+    return asked

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.simulation import network, patches, store
-from harness.simulation.callers import Broken, Callers, create_licences
+from harness.simulation.callers import Broken, Callers, create_providers
 from harness.simulation.cloud import SimulatedCloud, specification
 from harness.simulation.judge import Judge
 from harness.simulation.kernel import KERNEL, OUTSIDE, Deadlock
@@ -68,7 +68,7 @@ def start_cloud(seed: str) -> SimulatedCloud:
     store.FAULTS.reset()
     cloud = SimulatedCloud(specification())
     cloud.start()
-    create_licences(cloud)
+    create_providers(cloud)
     while store.is_in_transaction():
         KERNEL.sleep(0.01)
     return cloud

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from compute.fake.guest_file import GuestFile
-from harness.simulation import store
+from harness.simulation import queries, store
 from harness.simulation.callers import ACCEPTED, UNKNOWN, Broken, Callers, Told, until_answered
-from harness.simulation.cloud import WHOLE, SimulatedCloud
+from harness.simulation.cloud import POOL, WHOLE, SimulatedCloud, uses_pool
 from harness.simulation.kernel import KERNEL
 from moorage import errors, ids
 from moorage.messages import (
@@ -36,59 +36,6 @@ _OF_TOTALS = frozenset(("hosts", "inventories", "resource_providers"))
 _OF_PLACEMENTS = frozenset(("allocations", "consumers"))
 _AT_REST = ("active", "moved", "shelved", "error", "deleted")
 
-# An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
-_WRONG_INVENTORIES = """
-SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
-  FROM inventories i
-  JOIN resource_providers p ON p.id = i.resource_provider_id
-  LEFT JOIN (SELECT resource_provider_id, resource_class_id, SUM(used) AS amount
-               FROM allocations GROUP BY resource_provider_id, resource_class_id) a
-    ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
- WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
-"""
-# What the providers of each host have in all, by class: a reshape shows it neither twice nor not at all.
-_TOTALS = """
-SELECT h.service_host, c.name, SUM(i.total)
-  FROM hosts h
-  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
-  JOIN resource_providers p ON p.root_provider_id = root.id
-  JOIN inventories i ON i.resource_provider_id = p.id
-  JOIN resource_classes c ON c.id = i.resource_class_id
- GROUP BY h.service_host, c.name
-"""
-# Guests whose host holds nothing for their attempt: neither its instance, a migration nor a residue does.
-_UNHELD_GUESTS = """
-SELECT g.host, g.attempt_id, g.instance_uuid
-  FROM ({guests}) g
-  JOIN hosts h ON h.service_host = g.host
-  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
- WHERE NOT EXISTS (
-       SELECT 1
-         FROM consumers c
-         JOIN allocations a ON a.consumer_id = c.id
-         JOIN resource_providers p ON p.id = a.resource_provider_id
-        WHERE c.accepted_by = g.attempt_id AND p.root_provider_id = root.id)
-"""
-# What has to come to an end before the verdict.
-_UNFINISHED = """
-SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'
-UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
-UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
-UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
-           WHERE accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
-"""
-_ROOTS = """
-SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
-"""
-_NESTED_HOSTS = "SELECT COUNT(DISTINCT root_provider_id) FROM resource_providers WHERE parent_provider_id IS NOT NULL"
-_PLACEMENTS = """
-SELECT DISTINCT c.uuid, p.root_provider_id
-  FROM allocations a
-  JOIN consumers c ON c.id = a.consumer_id
-  JOIN resource_providers p ON p.id = a.resource_provider_id
- WHERE c.consumer_type = 'INSTANCE'
-"""
-
 
 class Judge:
     """Judges one history."""
@@ -101,7 +48,7 @@ class Judge:
             guests = store.place(str(cloud.folder / f"agent-{cell}.guests"))
             self._file.execute(f"ATTACH 'file:{guests}?mode=ro' AS {cell}")
         guests_of = "SELECT host, attempt_id, instance_uuid FROM {cell}.guests"
-        self._unheld_guests = _UNHELD_GUESTS.format(
+        self._unheld_guests = queries.UNHELD_GUESTS.format(
             guests=" UNION ALL ".join(guests_of.format(cell=cell) for cell in cloud.cell_names)
         )
         self.commits = 0
@@ -121,7 +68,7 @@ class Judge:
             wrong += [
                 f"promise 1: at the commit of {process}, {name} has {amount} of class {number} allocated, "
                 f"and {used} counted as used, of {capacity:g}"
-                for name, number, used, amount, capacity in self._file.execute(_WRONG_INVENTORIES)
+                for name, number, used, amount, capacity in self._file.execute(queries.WRONG_INVENTORIES)
             ]
         if not _OF_TOTALS.isdisjoint(written):
             wrong += self._wrong_totals()
@@ -137,13 +84,13 @@ class Judge:
 
     def _wrong_totals(self) -> Iterator[str]:
         totals: dict[str, dict[str, int]] = defaultdict(dict)
-        for host, name, total in self._file.execute(_TOTALS):
+        for host, name, total in self._file.execute(queries.TOTALS):
             totals[host][name] = total
-        return (f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != WHOLE)
+        return (f"promise 1: {host} has {has} in all" for host, has in totals.items() if has != _whole(host))
 
     def _wrong_placements(self) -> list[str]:
         roots: dict[str, set[int]] = defaultdict(set)
-        for uuid, root in self._file.execute(_PLACEMENTS):
+        for uuid, root in self._file.execute(queries.PLACEMENTS):
             roots[uuid].add(root)
         wrong = [f"promise 2: {uuid} is on {len(on)} hosts at once" for uuid, on in roots.items() if len(on) > 1]
         return [*wrong, *self._broken_rules(roots)]
@@ -175,19 +122,42 @@ class Judge:
         """
         end = KERNEL.now + _QUIET_WITHIN
         # What is asked over the bus is the second look, and costs more: the databases are looked at first.
-        while not self._callers.are_answered or self._unfinished() or self._not_at_rest():
+        while True:
+            may_rest = self._callers.are_answered and not self._unfinished()
+            if may_rest and not self._not_at_rest():
+                return
             self.check()
             if KERNEL.now > end:
                 raise Broken(
                     f"promise 10: this goes on for ever: {self._not_at_rest() + self._unfinished() or 'callers wait'}"
                 )
+            if may_rest:
+                self._restore_layouts()
             KERNEL.sleep(_LOOK)
+
+    def _restore_layouts(self) -> None:
+        """Start agents with flat hosts again whose guests do not fit into nested ones, as an operator has to.
+
+        What a consumer holds of a provider goes whole to one place of the new layout, so a reshape may be refused for
+        ever, and the host stays down.
+        """
+        parts: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for host, name, amount in self._file.execute(queries.PARTS_OF_FLAT_HOSTS):
+            parts[host, name].append(amount)
+        for (host, name), amounts in parts.items():
+            agent = f"compute-{host.partition('-')[0]}"
+            if self._cloud.layouts[agent] == "nested" and not _fit_into_two(amounts, WHOLE[name] // 2):
+                self._cloud.reshape(agent)
+                # One that is down gets it when it comes back.
+                if agent in self._cloud.services:
+                    self._cloud.crash(agent)
+                    self._cloud.restart(agent)
 
     def _unfinished(self) -> list[str]:
         """Return in words what the databases say is under way; forced-down hosts are declared up."""
         for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down").fetchall():
             self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host, forced_down=False))
-        found = self._file.execute(_UNFINISHED).fetchall()
+        found = self._file.execute(queries.UNFINISHED).fetchall()
         return [f"{what} {uuid}" for what, uuid in found if uuid not in self._callers.others]
 
     def _not_at_rest(self) -> list[str]:
@@ -206,7 +176,7 @@ class Judge:
         self.check()
         instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
         self._callers.answers.update(f"ended {one.state}" for one in instances)
-        self._callers.answers["ended nested"] += self._file.execute(_NESTED_HOSTS).fetchone()[0]
+        self._callers.answers["ended nested"] += self._file.execute(queries.NESTED_HOSTS).fetchone()[0]
         self._check_states({one.uuid: one for one in instances})
         hosts: dict[str, HostState] = {one.service_host: one for one in self._ask("scheduler", ListHosts())}
         migrations: dict[str, Migration] = {one.uuid: one for one in self._ask("conductor", ListMigrations(ended=True))}
@@ -250,8 +220,17 @@ class Judge:
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
     ) -> tuple[dict[object, object], dict[object, object]]:
         """Return what each consumer is to hold of which host, and how many guests of each server a host is to have."""
-        held: dict[object, object] = {}
+        held: dict[object, Counter[str]] = defaultdict(Counter)
         guests: Counter[object] = Counter()
+
+        def hold(consumer: str, host: str, amounts: Resources) -> None:
+            held[consumer, hosts[host].compute_node_uuid].update(amounts)
+            if uses_pool(host):
+                disk = held[consumer, hosts[host].compute_node_uuid].pop("DISK_GB")
+                # Where both hosts of a move use it, the instance holds the larger of the amounts, its migration none.
+                uuid = instance.uuid
+                held[uuid, POOL]["DISK_GB"] = max(disk, held[uuid, POOL]["DISK_GB"])
+
         for instance in instances:
             if instance.host is None or instance.state in ("deleted", "shelved"):
                 continue
@@ -259,16 +238,16 @@ class Judge:
             if instance.state == "moved" and instance.migration_uuid is not None:
                 migration = migrations[instance.migration_uuid]
                 source = str(migration.source_host)
-                held[migration.uuid, hosts[source].compute_node_uuid] = _amounts(flavor, instance)
+                hold(migration.uuid, source, _amounts(flavor, instance))
                 guests[source, instance.uuid] += 1
                 flavor = self._callers.sizes.get(migration.uuid, flavor)
-            held[instance.uuid, hosts[instance.host].compute_node_uuid] = _amounts(flavor, instance)
+            hold(instance.uuid, instance.host, _amounts(flavor, instance))
             guests[instance.host, instance.uuid] += 1
-        return held, dict(guests)
+        return {key: dict(amounts) for key, amounts in held.items()}, dict(guests)
 
     def _held(self) -> dict[object, object]:
         """Return what each consumer holds of which host, in all of its providers."""
-        root_of = dict(self._file.execute(_ROOTS))
+        root_of = dict(self._file.execute(queries.ROOTS))
         held: dict[object, Counter[str]] = defaultdict(Counter)
         for one in self._holders():
             if one.uuid not in self._callers.others:
@@ -321,6 +300,14 @@ class Judge:
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
 
 
+def _fit_into_two(amounts: Sequence[int], size: int) -> bool:
+    """Return whether amounts, none of them divided, fit into two places of a size."""
+    sums = {0}
+    for amount in amounts:
+        sums |= {reached + amount for reached in sums}
+    return any(sum(amounts) - size <= reached <= size for reached in sums)
+
+
 def _faults_of(instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
     """Yield in words what is wrong with how an instance stands at last, each with the promise that it breaks."""
     state, possible = instance.state, (ACCEPTED, UNKNOWN)
@@ -344,6 +331,11 @@ def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, 
     for key in sorted(found.keys() | wanted.keys(), key=str):
         if found.get(key) != wanted.get(key):
             raise Broken(f"{what} of {key} are {found.get(key)}, and should be {wanted.get(key)}")
+
+
+def _whole(host: str) -> Resources:
+    """Return what the providers of a host have in all."""
+    return {name: total for name, total in WHOLE.items() if name != "DISK_GB" or not uses_pool(host)}
 
 
 def _amounts(flavor: Flavor, instance: Instance) -> Resources:

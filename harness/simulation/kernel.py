@@ -124,7 +124,9 @@ class Kernel:
         """End all tasks of a process where they stand; the calling one ends at its next switch."""
         self.dead.add(process)
         ended = [task for task in self._all() if task.process == process]
-        self._crashed += [*ended, *self._frozen.pop(process, ())]
+        # Those of one that stood still may hold locks as well.
+        ended += self._frozen.pop(process, ())
+        self._crashed += ended
         self._ready = [task for task in self._ready if task.process != process]
         for task in ended:
             self._waiting.pop(task.number, None)
@@ -201,7 +203,9 @@ class Kernel:
 
     def wake(self, task: Task) -> None:
         """Let a waiting task run again."""
-        if self._waiting.pop(task.number, None) is not None:
+        # One of a former history, which is woken when what it waits for is collected, must not wake its namesake.
+        if self._waiting.get(task.number) is task:
+            del self._waiting[task.number]
             task.was_woken, task.due = True, 0
             self._make_ready(task)
 

@@ -13,7 +13,7 @@ from compute.fake.guest_file import GuestFile
 from harness.simulation import store as simulated_store
 from harness.simulation.callers import Broken
 from harness.simulation.cloud import WHOLE
-from harness.simulation.judge import Judge
+from harness.simulation.judge import Judge, _fit_into_two
 from moorage import ids
 from moorage.db.database import Database
 from moorage.model import Guest
@@ -95,6 +95,14 @@ def test_a_residue_holds_for_the_guest_that_its_instance_has_left(stage: Stage) 
     stage.place(stage.host)
     stage.store.delete(stage.uuid, for_good=True, leave_residue=True)
     stage.committed()
+
+
+@pytest.mark.parametrize(
+    ("amounts", "fit"),
+    [([], True), ([4, 4], True), ([3, 3, 1, 1], True), ([3, 3, 2], False), ([5], False), ([2, 2, 2, 2], True)],
+)
+def test_amounts_fit_into_two_places_if_none_has_to_be_divided(amounts: list[int], fit: bool) -> None:
+    assert _fit_into_two(amounts, 4) is fit
 
 
 def test_a_guest_goes_before_what_is_held_for_it(stage: Stage) -> None:

@@ -171,6 +171,40 @@ def test_a_crash_comes_at_the_very_switching_point_that_was_asked_for(points: in
     assert passed == list(range(points))
 
 
+def test_one_who_waits_since_a_former_history_is_not_woken_in_place_of_its_namesake() -> None:
+    former = Lock()
+    former.acquire()
+    KERNEL.start(former.acquire, "process")
+    KERNEL.sleep(1.0)
+    KERNEL.reset("test")
+    woken: list[bool] = []
+    KERNEL.start(lambda: woken.append(KERNEL.block(KERNEL.now + 5.0)), "process")
+    KERNEL.sleep(1.0)
+    former.release()
+    KERNEL.sleep(10.0)
+    assert woken == [False]
+
+
+@pytest.mark.parametrize("is_still", [False, True])
+def test_what_a_process_holds_of_the_others_when_it_crashes_is_released(is_still: bool) -> None:
+    lock = Lock()
+
+    def work() -> None:
+        lock.acquire()
+        # It could go on at any time, and never does.
+        while True:
+            KERNEL.pause()
+            KERNEL.sleep(0.1)
+
+    KERNEL.start(work, "victim")
+    KERNEL.sleep(1.0)
+    if is_still:
+        KERNEL.freeze("victim")
+        KERNEL.sleep(1.0)
+    KERNEL.kill("victim")
+    assert lock.acquire(timeout=10.0)
+
+
 def test_a_process_that_stands_still_goes_on_where_it_was_and_finds_what_came_meanwhile() -> None:
     done: list[tuple[str, float]] = []
     lock = Lock()

@@ -1,0 +1,66 @@
+"""Query the databases of a simulated cloud for what its judge compares."""
+
+# An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
+WRONG_INVENTORIES = """
+SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
+  FROM inventories i
+  JOIN resource_providers p ON p.id = i.resource_provider_id
+  LEFT JOIN (SELECT resource_provider_id, resource_class_id, SUM(used) AS amount
+               FROM allocations GROUP BY resource_provider_id, resource_class_id) a
+    ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
+ WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
+"""
+# What the providers of each host have in all, by class: a reshape shows it neither twice nor not at all.
+TOTALS = """
+SELECT h.service_host, c.name, SUM(i.total)
+  FROM hosts h
+  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
+  JOIN resource_providers p ON p.root_provider_id = root.id
+  JOIN inventories i ON i.resource_provider_id = p.id
+  JOIN resource_classes c ON c.id = i.resource_class_id
+ GROUP BY h.service_host, c.name
+"""
+# Guests whose host holds nothing for their attempt: neither its instance, a migration nor a residue does.
+UNHELD_GUESTS = """
+SELECT g.host, g.attempt_id, g.instance_uuid
+  FROM ({guests}) g
+  JOIN hosts h ON h.service_host = g.host
+  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
+ WHERE NOT EXISTS (
+       SELECT 1
+         FROM consumers c
+         JOIN allocations a ON a.consumer_id = c.id
+         JOIN resource_providers p ON p.id = a.resource_provider_id
+        WHERE c.accepted_by = g.attempt_id AND p.root_provider_id = root.id)
+"""
+# What has to come to an end before the verdict.
+UNFINISHED = """
+SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'
+UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
+UNION ALL SELECT 'residue', uuid FROM consumers WHERE consumer_type = 'RESIDUE'
+UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
+           WHERE accepted_by IS NULL AND id IN (SELECT consumer_id FROM allocations)
+"""
+ROOTS = """
+SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
+"""
+# What consumers hold of the single providers of flat hosts: of each class that a nested host has in two places.
+PARTS_OF_FLAT_HOSTS = """
+SELECT h.service_host, c.name, SUM(a.used)
+  FROM hosts h
+  JOIN resource_providers root ON root.uuid = h.compute_node_uuid
+  JOIN allocations a ON a.resource_provider_id = root.id
+  JOIN resource_classes c ON c.id = a.resource_class_id
+ WHERE c.name IN ('VCPU', 'VGPU')
+ GROUP BY h.service_host, c.name, a.consumer_id
+"""
+NESTED_HOSTS = "SELECT COUNT(DISTINCT root_provider_id) FROM resource_providers WHERE parent_provider_id IS NOT NULL"
+PLACEMENTS = """
+SELECT DISTINCT c.uuid, root.id
+  FROM allocations a
+  JOIN consumers c ON c.id = a.consumer_id
+  JOIN resource_providers p ON p.id = a.resource_provider_id
+  JOIN resource_providers root ON root.id = p.root_provider_id
+  JOIN hosts h ON h.compute_node_uuid = root.uuid
+ WHERE c.consumer_type = 'INSTANCE'
+"""
