@@ -3,15 +3,16 @@
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from harness.bench.requests import Request
-from harness.bench.store import Say, environment, fill_apart, host_settings
+from harness.bench.store import Say, environment, fill_apart
 from harness.bench.usage import memory_mb, seconds_of
 from moorage import errors
 from moorage.config import options
@@ -45,6 +46,10 @@ class DecideResult:
     occupancy: float | None
     groups: float
     nested: bool
+    #: Of each host; and whether all have their disks from one pool.
+    traits: int
+    devices: int
+    pool: bool
     decisions: int
     p50_ms: float
     p99_ms: float
@@ -54,17 +59,20 @@ class DecideResult:
     rss_mb: int
 
 
-def measure(hosts: int, occupancy: float | None, request: Request, repeat: int, say: Say) -> DecideResult:
+def measure(
+    hosts: int, settings: Mapping[str, Any], occupancy: float | None, request: Request, repeat: int, say: Say
+) -> DecideResult:
     """Fill a SQLite file with hosts, load them as a scheduler does, and measure decisions with the default plug-ins.
 
     Each decision sees the claims of those before it. The view notes them; the store does not.
 
+    :param settings: see :func:`harness.bench.store.host_settings`.
     :param occupancy: the percentage to which the hosts are filled; null for hosts that nothing fills.
     :raises ConfigurationError: there are too few hosts.
     """
     with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
         url = f"sqlite:///{folder}/main.sqlite"
-        fill_apart(url, host_settings(occupancy, nested=request.nested), hosts, occupancy, say)
+        fill_apart(url, settings, hosts, occupancy, say)
         with closing(Database(url, "main")) as database:
             policy = SchedulingPolicy.load(options.new({}), FailureCounts()).decision_policy
             say(f"loading {hosts:,} hosts")
@@ -81,6 +89,9 @@ def measure(hosts: int, occupancy: float | None, request: Request, repeat: int, 
         occupancy=occupancy,
         groups=request.groups,
         nested=request.nested,
+        traits=len(settings.get("traits", ())),
+        devices=settings.get("gpus", 0),
+        pool="shared_disk_aggregate" in settings,
         decisions=repeat,
         p50_ms=round(median * 1000, 3),
         p99_ms=round(float(np.percentile(seconds, 99)) * 1000, 3),

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
+from typing import Any
 
+import os_traits
 from sqlalchemy import Connection
 
 from compute.fake.layout import FakeLayout
@@ -15,7 +17,7 @@ from moorage import ids
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import ReportHosts, ReportProviders
-from moorage.model import HostReport, ProviderReport
+from moorage.model import HostReport, Inventory, ProviderReport
 from moorage.service.process import long_lived
 from placement_store import cells
 from placement_store.claims import claim as claims
@@ -46,17 +48,31 @@ Describe = Callable[[int], DescribedHost]
 Say = Callable[[str], None]
 
 _CELL = ids.derived("bench", "cell")
+#: The provider that shares disks, and the aggregate of those that it shares them with.
+_POOL, _MEMBERS = ids.derived("bench", "pool"), ids.derived("bench", "members of the pool")
 _TOGETHER = 500
 #: The hosts that a process of its own reports before it shows its progress.
 _SHOWN = 5_000
 
 
-def host_settings(occupancy: float | None, *, nested: bool) -> dict[str, int]:
+def host_settings(
+    occupancy: float | None, *, nested: bool, traits: int = 0, devices: int = 0, pool: bool = False
+) -> dict[str, Any]:
     """Return the options of the fake driver for the hosts of a measurement.
 
     :param occupancy: the percentage to which :func:`occupy` is going to fill them; null for hosts that nothing fills.
+    :param traits: of each host, the same ones.
+    :param devices: of each host, which are providers of their own.
+    :param pool: whether a provider that shares with all hosts has the disks of all.
     """
-    return {**(LARGE if occupancy is None else ORDINARY), **(NESTED if nested else {})}
+    settings: dict[str, Any] = {**(LARGE if occupancy is None else ORDINARY), **(NESTED if nested else {})}
+    if pool:
+        settings["shared_disk_aggregate"] = _MEMBERS
+    if devices:
+        settings["gpus"] = devices
+    if traits:
+        settings["traits"] = os_traits.get_traits("HW_")[:traits]
+    return settings
 
 
 # --- Filling --------------------------------------------------------------------------------------------------------
@@ -74,7 +90,7 @@ def create_cell(database: Database) -> None:
     cells.create(database, name="bench", uuid=_CELL)
 
 
-def fake_hosts(settings: Mapping[str, int]) -> Describe:
+def fake_hosts(settings: Mapping[str, Any]) -> Describe:
     """Return a function that describes hosts as the fake driver would with these options."""
     layout = FakeLayout(options.new({"fake_driver": settings}).fake_driver)
 
@@ -109,13 +125,15 @@ def fill(database: Database, numbers: range, describe: Describe) -> None:
         database.write(lambda connection, message=described_hosts: reports.write(connection, message))  # type: ignore[misc]
 
 
-def fill_apart(url: str, settings: Mapping[str, int], hosts: int, occupancy: float | None, say: Say) -> None:
+def fill_apart(url: str, settings: Mapping[str, Any], hosts: int, occupancy: float | None, say: Say) -> None:
     """Fill an empty SQLite file in a process of its own, so that this one's memory stays what it was.
 
     :param occupancy: the percentage to which the hosts are filled; null for empty ones.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         process.submit(_create, url).result()
+        if settings.get("shared_disk_aggregate"):
+            process.submit(_create_pool, url, settings["disk_gb"] * hosts).result()
         for start in range(0, hosts, _SHOWN):
             say(f"storing hosts: {start:,} of {hosts:,}")
             process.submit(_fill, url, settings, range(start, min(start + _SHOWN, hosts))).result()
@@ -129,7 +147,20 @@ def _create(url: str) -> None:
         create(database)
 
 
-def _fill(url: str, settings: Mapping[str, int], numbers: range) -> None:
+def _create_pool(url: str, disk_gb: int) -> None:
+    pool = ProviderReport(
+        uuid=_POOL,
+        name="pool",
+        inventories={"DISK_GB": Inventory(total=disk_gb)},
+        traits=(os_traits.MISC_SHARES_VIA_AGGREGATE,),
+        aggregates=(_MEMBERS,),
+    )
+    with closing(Database(url, MAIN.name)) as database:
+        message, known = ReportProviders(request_id=ids.fresh(), providers=(pool,)), ResourceClassNames(database)
+        database.write(lambda connection: provider_reports.report(connection, message, known))
+
+
+def _fill(url: str, settings: Mapping[str, Any], numbers: range) -> None:
     with closing(Database(url, MAIN.name)) as database:
         fill(database, numbers, fake_hosts(settings))
 

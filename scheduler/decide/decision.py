@@ -52,8 +52,9 @@ class TimedStage:
 FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = map(TimedStage, ("follow", "context", "plan", "catch_up", "claim"))
 
 #: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
-#: believes.
+#: believes. A repeated request may meet any of them and still have a stored answer.
 NOT_PLANNED = (
+    errors.BrokenPlugin,
     errors.ClaimReleased,
     errors.ConsumerGenerationConflict,
     errors.ConsumerDeleted,
@@ -61,6 +62,7 @@ NOT_PLANNED = (
     errors.AlreadyExists,
     errors.InvalidRequest,
     errors.NotFound,
+    errors.SearchBoundReached,
 )
 
 
@@ -94,13 +96,12 @@ class Decision(ABC, Generic[T]):
         oldest = self.received_at - env.max_age
         try:
             self.planner.check(message.request_spec)
-        except errors.InvalidRequest as fault:
-            # An earlier policy may have accepted the same request, which then has a stored answer.
+            # From here on the view is at most `max_age` old.
+            with FOLLOW.timed():
+                env.follower.follow(oldest)
+            self.check_on_view()
+        except NOT_PLANNED as fault:
             return self.refuse(fault)
-        # From here on the view is at most `max_age` old.
-        with FOLLOW.timed():
-            env.follower.follow(oldest)
-        self.check_on_view()
         tries, caught_up = 0, False
         while tries < env.max_tries:
             try:
@@ -109,7 +110,7 @@ class Decision(ABC, Generic[T]):
                 context = self.read_context()
                 with PLAN.timed():
                     plan = self.plan(env.host_cache.snapshot(), context, self.received_at if caught_up else oldest)
-            except (*NOT_PLANNED, errors.SearchBoundReached) as fault:
+            except NOT_PLANNED as fault:
                 return self.refuse(fault)
             if isinstance(plan, NoHost):
                 if caught_up:
@@ -145,7 +146,7 @@ class Decision(ABC, Generic[T]):
         :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
         :param evaluations: those of the requests that were planned on this very view before.
         :param resolved: the request as it is resolved on this view, where that is known.
-        :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
+        :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
         # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
         request = resolved or self.resolver.resolve(view, aggregates_as_of)

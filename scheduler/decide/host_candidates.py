@@ -204,7 +204,7 @@ class HostCandidates:
             return ()
         if self._plain is not None and cached.is_flat:
             return _candidates_of_flat_host(view, cached, self._plain)
-        tree = view.host_tree(row)
+        tree = view.host_tree(row, self._compiled.classes)
         if tree is None:
             return ()
         return candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget, compiled=self._compiled)

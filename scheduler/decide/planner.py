@@ -311,8 +311,8 @@ class _PlanInput:
         view = self.snapshot if members is None else self.snapshot.with_members(members)
         if self.context.neighbours:
             view = view.with_neighbours(self.context.neighbours)
-        if len(self.message.instance_uuids) > 1:
-            planned = PlannedView.of(view, resource_classes)
+        if (instances := len(self.message.instance_uuids)) > 1:
+            planned = PlannedView.of(view, resource_classes, instances)
             return planned, planned
         if pooled:
             # The amounts that a moving instance holds of pools are free for its own new claim.
@@ -389,6 +389,5 @@ def _candidate_stages(left: BoolArray, host_candidates: HostCandidates, infeasib
 
 
 def _rows_of(view: Snapshot, node_uuids: Collection[str]) -> set[int]:
-    if not node_uuids:
-        return set()
-    return {row for row, host in enumerate(view.hosts) if host.compute_node_uuid in node_uuids}
+    row_of_node = view.names.by_compute_node if node_uuids else {}
+    return {row_of_node[uuid] for uuid in node_uuids if uuid in row_of_node}

@@ -38,22 +38,22 @@ class Contribution:
 
     def weight_at(self, place: int) -> float:
         """Return the weight of the feasible host at one place, the same as in :meth:`weights`."""
-        score = (self.scores[place] - self.low) / (self.high - self.low)
+        score = (self.scores.item(place) - self.low) / (self.high - self.low)
         return float(self._multiplier_at(place) * score)
 
     def at(self, place: int) -> WeigherScore:
         """Return the score of the feasible host at one place, normalised, with its multiplier."""
-        score, scale = float(self.scores[place]), float(self.high - self.low)
+        score, scale = self.scores.item(place), self.high - self.low
         return WeigherScore(
             weigher=self.name,
             score=score,
-            normalised=(score - float(self.low)) / scale if scale > 0 else 0.0,
+            normalised=(score - self.low) / scale if scale > 0 else 0.0,
             multiplier=float(self._multiplier_at(place)),
         )
 
     def put(self, place: int, score: float) -> bool:
         """Replace the score of one host; return whether the range has changed with it."""
-        before, self.scores[place] = self.scores[place], score
+        before, self.scores[place] = self.scores.item(place), score
         return before != score and self._fit_range(before, score)
 
     def insert(self, place: int, score: float) -> bool:
@@ -65,7 +65,7 @@ class Contribution:
 
     def remove(self, place: int) -> bool:
         """Remove one host; return whether the range has changed with it."""
-        before = self.scores[place]
+        before = self.scores.item(place)
         self.scores = np.delete(self.scores, place)
         if isinstance(self.multiplier, np.ndarray):
             self.multiplier = np.delete(self.multiplier, place)
@@ -82,16 +82,16 @@ class Contribution:
             self.low = now
         elif before == low and not self._has(self._lowest, low):
             self._lowest = int(self.scores.argmin())
-            self.low = self.scores[self._lowest]
+            self.low = self.scores.item(self._lowest)
         if now > high:
             self.high = now
         elif before == high and not self._has(self._highest, high):
             self._highest = int(self.scores.argmax())
-            self.high = self.scores[self._highest]
-        return bool(self.low != low or self.high != high)
+            self.high = self.scores.item(self._highest)
+        return self.low != low or self.high != high
 
     def _has(self, place: int, score: float) -> bool:
-        return place < len(self.scores) and bool(self.scores[place] == score)
+        return place < len(self.scores) and self.scores.item(place) == score
 
     def _multiplier_at(self, place: int) -> float:
         return self.multiplier[place] if isinstance(self.multiplier, np.ndarray) else self.multiplier
@@ -149,13 +149,17 @@ class Ranking:
 
     def put(self, row: int, weight: float | None) -> None:
         """Follow the new weight of one host, which is in :attr:`weights` already; null for a host that has left."""
-        head = [each for each in self._head if each[2] != row]
+        head = self._head
+        tie: int | None = None
+        for number, each in enumerate(head):
+            if each[2] == row:
+                tie = head.pop(number)[1]
+                break
         if weight is not None and head:
-            changed = (-weight, self.ties.at(np.array([row])).item(), row)
+            changed = (-weight, self.ties.at(np.array([row])).item() if tie is None else tie, row)
             # Behind the last of these there may be others, which are not known in order.
             if changed < head[-1]:
                 insort(head, changed)
-        self._head = head
 
     def _sorted(self, places: RowArray) -> list[tuple[float, int, int]]:
         """Return the negative weights, ties and rows at some places, best first."""
@@ -215,6 +219,8 @@ def seed_of(request_id: str) -> int:
 
 def pick(seed: int, number: int, count: int) -> int:
     """Return which of the ``count`` best hosts the ``number``-th instance of a request goes to."""
+    if count == 1:
+        return 0
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % count
 

@@ -84,7 +84,7 @@ class _Resolved:
     def message(self, decision: ClaimingDecision) -> SelectDestinations | Refusal:
         """Return the message of a request with its wishes checked and resolved.
 
-        :raises MoorageError: one of :data:`NOT_PLANNED`, or a plug-in is broken.
+        :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
         message, asked = decision.message, decision.message.request_spec
         for policy, same, wishes in self._known:
@@ -202,7 +202,7 @@ class SharedDecisions:
             env.follower.follow(oldest)
         contexts = self._contexts([item for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
-        noted = PlannedView.of(view, view.classes) if len(decisions) > 1 else None
+        noted = PlannedView.of(view, view.classes, len(decisions)) if len(decisions) > 1 else None
         evaluations = Evaluations()
         wishes = _Resolved(noted or view, oldest)
         planned = []
@@ -338,7 +338,12 @@ def _planned(
         if isinstance(resolved, Refusal):
             return None
         plan = decision.plan(view, read, oldest, evaluations, resolved)
-    except (*NOT_PLANNED, errors.SearchBoundReached):
+    except errors.BrokenPlugin as fault:
+        # Decided alone it would break once more, and be counted twice.
+        broken = fault
+        item.do(lambda _request: decision.refuse(broken))
+        return None
+    except NOT_PLANNED:
         return None
     except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request
         item.fail(fault)

@@ -86,7 +86,8 @@ class HostCache:
             neighbours={},
             changes=self._changes,
             position=self._changes.position,
-            changed_rows=(),
+            planned_changes=(),
+            expected_claims=0,
         )
 
     # --- Reads and writes of the follower ---------------------------------------------------------------------------
@@ -312,7 +313,8 @@ class HostCache:
             uuid=provider.uuid,
             root_id=provider.root_id,
             parent_id=provider.parent_id,
-            traits=provider.traits,
+            # Many providers share one set of a hundred traits, and go on sharing it.
+            traits=before.traits if before and before.traits == provider.traits else provider.traits,
             aggregates=provider.aggregates,
             slots=self._inventories.put(before.slots if before else {}, provider.inventories),
         )

@@ -6,7 +6,7 @@ many hosts it serves: a claim of it shows on all of them at once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -130,6 +130,16 @@ class ClassAmounts:
             return self.room()[rows]
         slots = self.first[rows]
         return np.maximum(self.slots.capacity[slots] - self.slots.used[slots], 0.0)
+
+    def with_more_used(self, amounts: IntArray) -> "ClassAmounts":
+        """Return a copy in which so much more is used of the first provider of each host."""
+        used = self.slots.used.copy()
+        if self.in_order:
+            used[NONE + 1 :] += amounts
+        else:
+            used[self.first] += amounts
+            used[NONE] = 0.0
+        return replace(self, slots=replace(self.slots, used=used))
 
     def _summed(self, values: NDArray[S]) -> NDArray[S]:
         sums = self._first_of_hosts(values)

@@ -4,13 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
-import numpy as np
-
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
 from scheduler.view.column import frozen
 from scheduler.view.provider_trees import CachedProvider
-from scheduler.view.snapshot import Snapshot
+from scheduler.view.snapshot import ChangedHosts, Snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +19,10 @@ class PlannedView(Snapshot):
     planned_use: Mapping[str, FloatArray]
     #: The writable arrays behind ``placed`` and ``io_op_counts``.
     planned_instances: tuple[IntArray, IntArray]
-    changed_rows: list[int]
+    planned_changes: list[ChangedHosts]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, resource_classes: Collection[str]) -> Self:
+    def of(cls, snapshot: Snapshot, resource_classes: Collection[str], expected_claims: int = 1) -> Self:
         """Return a copy of a snapshot in which these resource classes can be claimed."""
         known = {name: snapshot.classes[name] for name in resource_classes if name in snapshot.classes}
         used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
@@ -39,7 +37,8 @@ class PlannedView(Snapshot):
             "classes": {**snapshot.classes, **shown},
             "placed": frozen(placed.view()),
             "io_op_counts": frozen(io_op_counts.view()),
-            "changed_rows": [*snapshot.changed_rows],
+            "planned_changes": [*snapshot.planned_changes],
+            "expected_claims": expected_claims,
         }
         return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts))
 
@@ -51,15 +50,17 @@ class PlannedView(Snapshot):
     def claim(self, row: int, request: AllocationRequest) -> None:
         """Add an allocation request to the usage of a host's providers, and an instance and a member to the host."""
         tree = self.trees[row]
+        taken: Resources | None = None
         for provider in tree.serving if tree else ():
             if provider.uuid in request.allocations:
-                for name, amount in request.allocations[provider.uuid].resources.items():
+                taken = request.allocations[provider.uuid].resources
+                for name, amount in taken.items():
                     self.planned_use[name][provider.slots[name]] += amount
             if provider.shares and provider.uuid in request.allocations:
-                self.changed_rows.extend(self.index.by_uuid[provider.uuid])
+                self.planned_changes.append(ChangedHosts(self.index.by_uuid[provider.uuid], None))
         for instances in self.planned_instances:
             instances[row] += 1
-        self.changed_rows.append(row)
+        self.planned_changes.append(ChangedHosts((row,), taken if tree is not None and tree.is_flat else None))
         if self.members:
             self.members.add(row, forced_down=bool(self.forced_down[row]))
 
@@ -90,12 +91,9 @@ class PlannedView(Snapshot):
 def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:
     """Return a view with so many more servers on each host, which take these amounts where there is one provider."""
     classes = dict(view.classes)
-    flat = np.flatnonzero(view.flat & (there > 0))
+    flat = view.flat * there
     for name, amount in amounts.items():
-        if name in classes and len(flat):
-            slots = classes[name].slots
-            used = slots.used.copy()
-            used[classes[name].first[flat]] += amount * there[flat]
-            classes[name] = replace(classes[name], slots=replace(slots, used=used))
+        if name in classes:
+            classes[name] = classes[name].with_more_used(amount * flat)
     members = None if view.members is None else view.members.with_more(there)
     return replace(view, classes=classes, placed=view.placed + there, members=members)

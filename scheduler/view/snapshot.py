@@ -8,11 +8,12 @@ in :class:`RowChanges`.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moorage.model import Resources
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from moorage.plugin.attributes import number, smallest
 from placement_store.candidates import CandidateProvider, HostTree
@@ -70,6 +71,14 @@ class RowChanges:
         return None if first < start else set(rows[first - start : last - start])
 
 
+class ChangedHosts(NamedTuple):
+    """The hosts that a planned claim has changed: its own, or all those that share a provider."""
+
+    rows: Collection[int]
+    #: What the claim takes of a single host's only provider; null for any other claim.
+    resources: Resources | None
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot(HostView):
     """All hosts at one moment; row ``i`` of every column is host ``i``. Immutable."""
@@ -103,8 +112,10 @@ class Snapshot(HostView):
     #: The log of changes of the host cache, and the position in it of this snapshot.
     changes: RowChanges
     position: int
-    #: The rows of the hosts that planned claims have changed, in this order; none but in a view of a plan.
-    changed_rows: Sequence[int]
+    #: The hosts that planned claims have changed, in this order; none but in a view of a plan.
+    planned_changes: Sequence[ChangedHosts]
+    #: The number of claims that are going to be planned in this view.
+    expected_claims: int
 
     def __len__(self) -> int:
         """Return the number of hosts."""
@@ -145,14 +156,17 @@ class Snapshot(HostView):
         tree = self.trees[row]
         return self._inventories(resource_class, tree.slots().get(resource_class, ()) if tree else ())
 
-    def host_tree(self, row: int) -> HostTree | None:
-        """Return the providers of the host of a row for the candidate search, or None if it has no providers."""
+    def host_tree(self, row: int, resource_classes: Collection[str]) -> HostTree | None:
+        """Return the providers of the host of a row for the candidate search, or None if it has no providers.
+
+        :param resource_classes: those of the request; inventories of others are left out.
+        """
         tree = self.trees[row]
         if tree is None:
             return None
         uuids = {provider.id: provider.uuid for provider in tree.providers}
         own, sharing, beside = (
-            [self._candidate_provider(provider, uuids) for provider in providers]
+            [self._candidate_provider(provider, uuids, resource_classes) for provider in providers]
             for providers in (tree.own, tree.sharing, tree.beside_sharing)
         )
         return HostTree(own, sharing, beside)
@@ -160,9 +174,9 @@ class Snapshot(HostView):
     def limits(self, row: int, resource_classes: Iterable[str]) -> dict[str, float]:
         """Return the capacity of one host for each of these resource classes."""
         tree = self.trees[row]
-        slots = tree.slots() if tree else {}
+        serving = tree.serving if tree else ()
         return {
-            name: float(sum(self.classes[name].slots.capacity[slot] for slot in slots.get(name, ())))
+            name: sum((self._capacity(name, one.slots[name]) for one in serving if name in one.slots), start=0.0)
             for name in resource_classes
         }
 
@@ -339,14 +353,21 @@ class Snapshot(HostView):
     def _inventories(self, resource_class: str, slots: Iterable[int]) -> list[HostInventory]:
         return [self.classes[resource_class].slots.of(slot) for slot in slots]
 
-    def _candidate_provider(self, provider: CachedProvider, uuids: Mapping[int, str]) -> CandidateProvider:
+    def _capacity(self, resource_class: str, slot: int) -> float:
+        return self.classes[resource_class].slots.capacity.item(slot)
+
+    def _candidate_provider(
+        self, provider: CachedProvider, uuids: Mapping[int, str], resource_classes: Collection[str]
+    ) -> CandidateProvider:
         return CandidateProvider(
             uuid=provider.uuid,
             # A sharing provider's root or parent may be unknown: the change feed may bring it later.
             root_uuid=uuids.get(provider.root_id, provider.uuid),
             parent_uuid=None if provider.parent_id is None else uuids.get(provider.parent_id),
             inventories={
-                name: InventoryRow(**self.classes[name].slots.values(slot)) for name, slot in provider.slots.items()
+                name: InventoryRow(**self.classes[name].slots.values(provider.slots[name]))
+                for name in resource_classes
+                if name in provider.slots
             },
             traits=provider.traits,
             aggregates=provider.aggregates,

@@ -11,6 +11,7 @@ from cliff.show import ShowOne
 from harness.arguments import count
 from harness.bench import candidates, decide, explain, packing
 from harness.bench.commands.basis import SHAPE, progress, shape_of
+from harness.bench.store import host_settings
 from moorage.cli.command import Configured, argument, shown
 
 
@@ -24,13 +25,28 @@ class BenchDecide(Configured, ShowOne):
         argument("--hosts", type=count(), default=10_000, help="default: %(default)s"),
         argument("--repeat", type=count(), default=200, help="decisions; default: %(default)s"),
         *SHAPE,
+        argument("--traits", type=count(0), default=0, help="of each host; default: %(default)s"),
+        argument(
+            "--devices",
+            type=count(0),
+            default=0,
+            help="of each host, which no instance wants, each a provider of its own; default: %(default)s",
+        ),
+        argument("--pool", action="store_true", help="all hosts have their disks from one shared pool"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
-        request = shape_of(arguments)
+        request, occupancy = shape_of(arguments), arguments.occupancy
+        settings = host_settings(
+            occupancy,
+            nested=request.nested,
+            traits=arguments.traits,
+            devices=arguments.devices,
+            pool=arguments.pool,
+        )
         with progress("storing hosts") as say:
-            figures = asdict(decide.measure(arguments.hosts, arguments.occupancy, request, arguments.repeat, say))
+            figures = asdict(decide.measure(arguments.hosts, settings, occupancy, request, arguments.repeat, say))
         return list(figures), shown(figures.values())
 
 

@@ -10,10 +10,10 @@ from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import DeleteResourceProvider
-from moorage.model import Selection
-from moorage.plugin import Host, Weigher
+from moorage.model import RequestSpec, Selection
+from moorage.plugin import Filter, Host, Weigher
 from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Weighted
+from scheduler.plugins.loading import Named, Weighted
 
 rig = rig_on_each_store
 
@@ -248,6 +248,22 @@ def test_a_repeated_request_is_answered_alike_though_the_cloud_is_full(rig: Rig)
     assert scheduler.select(select("r1")) == answer
     with pytest.raises(errors.NoValidHost):
         scheduler.select(select("r2"))
+
+
+def test_a_repeated_request_gets_its_answer_from_a_scheduler_whose_plug_in_is_broken(rig: Rig) -> None:
+    class Broken(Filter):
+        """An operator's filter that knows no host."""
+
+        def passes(self, host: Host, request: RequestSpec) -> bool:
+            raise KeyError(host.service_host)
+
+    rig.add_hosts([1])
+    usual = funnel()
+    broken = rig.scheduler(plugins=Funnel([*usual.filters, Named("broken", Broken({}))], usual.weighers))
+    answer = rig.scheduler().select(select("r1"))
+    assert broken.select(select("r1")) == answer
+    with pytest.raises(errors.BrokenPlugin):
+        broken.select(select("r2"))
 
 
 def test_the_same_request_at_many_schedulers_at_once_is_one_claim(rig: Rig) -> None:

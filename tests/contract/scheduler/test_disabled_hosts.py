@@ -42,8 +42,7 @@ def set_host(rig: Rig, host: str = "host1", **what: Any) -> None:
 
 def marked(rig: Rig, number: int = 1) -> list[str]:
     key = rig.database.read(lambda connection: providers.keys_found(connection, [node_uuid(number)]))[node_uuid(number)]
-    found: list[str] = rig.database.read(lambda connection: traits.of(connection, [key.id])).get(key.id, [])
-    return found
+    return sorted(rig.database.read(lambda connection: traits.of(connection, [key.id])).get(key.id, ()))
 
 
 def report(rig: Rig, *names: str, number: int = 1) -> None:
@@ -138,7 +137,7 @@ def test_an_upgrade_gives_the_trait_to_hosts_that_are_disabled_already(
     else:
         MAIN.upgrade(database)
 
-    assert database.read(lambda connection: traits.of(connection, None)) == {1: [TRAIT]}
+    assert database.read(lambda connection: traits.of(connection, [1, 2])) == {1: {TRAIT}}
     found = {row.id: row.generation for row in database.read(lambda connection: providers.rows(connection, None))}
     assert found == {1: 6, 2: 5}
 

@@ -33,6 +33,22 @@ def test_decisions_are_measured_without_bus_and_database_and_so_is_the_loading_o
     assert figures["rss_mb"] > 0
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--traits", "80"], (80, 0, False)),
+        (["--devices", "5"], (0, 5, False)),
+        (["--pool", "--per-request", "8"], (0, 0, True)),
+    ],
+)
+def test_hosts_have_what_is_asked_for(
+    words: list[str], shown: tuple[int, int, bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "decide", "--hosts", "2", "--repeat", "2", *words, "-f", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["traits"], figures["devices"], figures["pool"]) == shown
+
+
 def test_hosts_that_are_full_end_the_run_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "decide", "--hosts", "3", "--occupancy", "100", "--repeat", "2"]) != 0
     assert "after 0 decisions there is no host left" in capsys.readouterr().err

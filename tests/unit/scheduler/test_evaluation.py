@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler.builders import allocation_request, host_cache, host_row, inventory, provider, spec
+from support.scheduler.builders import allocation_request, host_cache, host_row, inventory, provider, select, spec
 
 from filters.io_ops import IoOpsFilter
 from filters.num_instances import NumInstancesFilter
@@ -15,10 +15,12 @@ from filters.resources import ResourcesFilter
 from moorage import errors
 from moorage.ids import derived
 from moorage.model import AllocationRequest, RequestSpec
-from moorage.plugin import Filter, Host, Weigher
+from moorage.plugin import BoolArray, Filter, Host, HostView, Weigher
 from placement_store.candidates.tree import SHARES
 from scheduler.decide.evaluation import Evaluation, Evaluations
 from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.decide.ranking import SeededTies
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
@@ -51,8 +53,11 @@ class Neighbours(Weigher):
         return float(host.instances % 3)
 
 
-def plugins(multipliers: list[float]) -> Funnel:
-    """Return every plug-in whose answers a claim may change."""
+def plugins(multipliers: list[float], one_by_one: bool = True) -> Funnel:
+    """Return every plug-in whose answers a claim may change.
+
+    :param one_by_one: with those of operators that are written for single hosts.
+    """
     weighers: list[tuple[str, Weigher]] = [
         ("ram", RamWeigher({})),
         ("cpu", CpuWeigher({})),
@@ -67,9 +72,13 @@ def plugins(multipliers: list[float]) -> Funnel:
             Named("resources", ResourcesFilter({})),
             Named("io_ops", IoOpsFilter({"max_io_ops_per_host": 4})),
             Named("num_instances", NumInstancesFilter({"max_instances_per_host": 5})),
-            Named("evens", Evens({})),
+            *([Named("evens", Evens({}))] if one_by_one else []),
         ],
-        [Weighted(name, plugin, by) for (name, plugin), by in zip(weighers, multipliers, strict=True)],
+        [
+            Weighted(name, plugin, by)
+            for (name, plugin), by in zip(weighers, multipliers, strict=True)
+            if one_by_one or name != "neighbours"
+        ],
     )
 
 
@@ -98,10 +107,10 @@ def cloud(sizes: list[tuple[int, int, bool]]) -> HostCache:
     return host_cache(hosts, providers)
 
 
-def planned_view(cache: HostCache) -> PlannedView:
+def planned_view(cache: HostCache, expected_claims: int = 1) -> PlannedView:
     """Return a view of the hosts in which claims can be planned."""
     view = cache.snapshot()
-    return PlannedView.of(view, view.classes)
+    return PlannedView.of(view, view.classes, expected_claims)
 
 
 def claim_on(view: PlannedView, row: int, asked: RequestSpec) -> AllocationRequest | None:
@@ -125,11 +134,12 @@ steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1), st.booleans())
 
 
 @settings(deadline=None)
-@given(sizes, steps, st.lists(st.sampled_from([-1.0, 0.0, 0.3, 1.0]), min_size=7, max_size=7))
+@given(sizes, steps, st.lists(st.sampled_from([-1.0, 0.0, 0.3, 1.0]), min_size=7, max_size=7), st.booleans())
 def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_again(
-    sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float]
+    sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float], one_by_one: bool
 ) -> None:
-    view, by, kept = planned_view(cloud(sizes)), plugins(multipliers), Evaluations()
+    # Without plug-ins for single hosts, what so many claims change is worked out beforehand.
+    view, by, kept = planned_view(cloud(sizes), expected_claims=100), plugins(multipliers, one_by_one), Evaluations()
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
     everyone = np.ones(len(view), dtype=np.bool_)
     left_out: list[set[int]] = [set(), set()]
@@ -176,18 +186,93 @@ def test_a_plug_in_that_breaks_on_a_changed_host_is_named() -> None:
     assert broken.value.name == "breaking"
 
 
-def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from([2, 4, 8]), st.integers(0, 6), st.booleans()), min_size=6, max_size=12))
+def test_a_large_request_goes_where_it_would_if_every_host_were_evaluated_again_for_each_instance(
+    sizes: list[tuple[int, int, bool]],
+) -> None:
+    view, by = cloud(sizes).snapshot(), plugins([1.0, 0.3, 0.3, 1.0, 0.0, 0.0, 0.0], one_by_one=False)
+    message = select("r1", vcpus=1, count=14, num_alternates=2)
+    # More instances than make it look ahead; and without evaluations that are kept.
+    ahead = Planner(by, 1).plan(view, message, RefusedClaims())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluations, "of", lambda _self, *asked: Evaluation(*asked))
+        again = Planner(by, 1).plan(view, message, RefusedClaims())
+
+    def places(plan: DestinationPlan | NoHost) -> object:
+        if isinstance(plan, NoHost):
+            return plan.placed
+        rows = [[choice.row for choice in alternates] for alternates in plan.alternates]
+        return [(choice.row, choice.weight) for choice in plan.chosen], rows
+
+    assert places(ahead) == places(again)
+
+
+class CountingFilter(ResourcesFilter):
+    """A filter that counts how often it is asked about one host, and about all."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.single = self.every = 0
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        self.single += 1
+        return super().passes(host, request)
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        self.every += 1
+        return super().mask(view, request)
+
+
+def counted(expected_claims: int, rows: list[int]) -> CountingFilter:
+    """Return the filter after these hosts have been claimed in a view of twelve."""
+    view, kept, asked = planned_view(cloud([(8, 0, False)] * 12), expected_claims), Evaluations(), spec(1, 1, 1)
+    counting, everyone = CountingFilter(), np.ones(12, np.bool_)
+    by = Funnel([Named("resources", counting)], [Weighted("ram", RamWeigher({}), 1.0)])
+    kept.of(by, view, asked, everyone, ())
+    for row in rows:
+        request = claim_on(view, row, asked)
+        assert request is not None
+        view.claim(row, request)
+        kept.of(by, view, asked, everyone, ())
+    return counting
+
+
+def test_what_the_claims_of_a_large_request_change_is_worked_out_for_all_hosts_at_once() -> None:
+    few, many = counted(2, [0, 1, 2, 3]), counted(100, [0, 1, 2, 3])
+    assert (few.single, few.every) == (4, 1)
+    # After the first of them; and a host that is claimed twice is asked about again.
+    assert (many.single, many.every) == (1, 2)
+    assert counted(100, [0, 1, 1, 0, 0]).single == 1 + 1 + 1
+
+
+def asking() -> tuple[Funnel, list[str]]:
+    """Return an operator's filter for single hosts, and the hosts that it was asked about."""
     rows: list[str] = []
 
     class Asked(Filter):
-        """An operator's filter that remembers whom it was asked about."""
+        """A filter that remembers whom it was asked about."""
 
         def passes(self, host: Host, request: RequestSpec) -> bool:
             rows.append(host.service_host)
             return True
 
+    return Funnel([Named("asked", Asked({}))], []), rows
+
+
+def test_an_operators_filter_for_single_hosts_is_asked_about_those_that_have_changed_however_many() -> None:
+    cache, kept = cloud([(4, 0, False)] * 30), Evaluations()
+    (by, rows), everyone = asking(), np.ones(30, np.bool_)
+    kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())
+    for number in range(20):
+        change(cache, "claim", number, 1)
+    kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())
+    assert sorted(rows[30:]) == sorted(f"host{number}" for number in range(20))
+
+
+def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
     view, kept = planned_view(cloud([(4, 0, False)] * 5)), Evaluations()
-    by, asked, everyone = Funnel([Named("asked", Asked({}))], []), spec(1, 1, 1), np.ones(5, np.bool_)
+    (by, rows), asked, everyone = asking(), spec(1, 1, 1), np.ones(5, np.bool_)
     kept.of(by, view, asked, everyone, ())
     assert len(rows) == 5
     request = claim_on(view, 3, asked)
@@ -260,17 +345,8 @@ def test_hosts_that_have_changed_between_snapshots_are_ranked_as_if_all_were_eva
 
 
 def test_only_the_hosts_that_have_changed_since_the_last_snapshot_are_asked_again() -> None:
-    rows: list[str] = []
-
-    class Asked(Filter):
-        """An operator's filter that remembers whom it was asked about."""
-
-        def passes(self, host: Host, request: RequestSpec) -> bool:
-            rows.append(host.service_host)
-            return True
-
     cache, kept = cloud([(4, 0, False)] * 5), Evaluations()
-    by, everyone = Funnel([Named("asked", Asked({}))], []), np.ones(5, np.bool_)
+    (by, rows), everyone = asking(), np.ones(5, np.bool_)
     kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())
     change(cache, "claim", 3, 1)
     kept.of(by, cache.snapshot(), spec(1, 1, 1), everyone, ())

@@ -179,7 +179,7 @@ def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: 
     held = {"VCPU": inventory(8, used=used, step_size=2), "MEMORY_MB": 4096, "DISK_GB": inventory(16, max_unit=12)}
     asked = spec(vcpus=vcpus, root_gb=gigabytes)
     view = host_cache_of(node(0, **held)).snapshot()
-    tree = view.host_tree(0)
+    tree = view.host_tree(0, held)
     assert tree is not None
     found = next(candidates.search(tree, asked.resource_request), None)
     assert HostCandidates(asked.resource_request, {}).first(view, 0) == found

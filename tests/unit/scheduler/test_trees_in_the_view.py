@@ -116,7 +116,7 @@ def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
     planned = PlannedView.of(snapshot, ["VGPU"])
     planned.claim(0, allocation_request({provider_uuid(1): {"VGPU": 1}}))
     assert planned.fitting("VGPU", 1).tolist() == [1]
-    tree = planned.host_tree(0)
+    tree = planned.host_tree(0, ["VGPU"])
     assert tree is not None
     assert [one.inventories["VGPU"].used for one in tree.providers if "VGPU" in one.inventories] == [1, 0]
     assert snapshot.fitting("VGPU", 1).tolist() == [2]
@@ -160,7 +160,7 @@ def test_what_the_filters_refuse_has_no_candidate(providers: list[FetchedProvide
     snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, np.ones(2, dtype=np.bool_)).left
     for row in np.flatnonzero(~left).tolist():
-        tree = snapshot.host_tree(row)
+        tree = snapshot.host_tree(row, request.resource_request.totals())
         assert tree is None or next(candidates.search(tree, request.resource_request), None) is None
 
 
@@ -175,7 +175,7 @@ def test_where_one_provider_and_one_group_are_all_there_is_what_the_filters_leav
     snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, snapshot.flat).left
     for row in np.flatnonzero(left).tolist():
-        tree = snapshot.host_tree(row)
+        tree = snapshot.host_tree(row, request.resource_request.totals())
         assert tree is not None
         assert next(candidates.search(tree, request.resource_request), None) is not None
 

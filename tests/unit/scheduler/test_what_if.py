@@ -46,7 +46,7 @@ def by_trying_everything(view: Snapshot, request: RequestSpec) -> int:
         for row in range(len(view)):
             if not funnel().filter(planned, request, planned.in_cell(view.hosts[row].cell_uuid)).left[row]:
                 continue
-            tree = planned.host_tree(row)
+            tree = planned.host_tree(row, names)
             for way in candidates.search(tree, asked) if tree else ():
                 more = {(uuid, name): amount for uuid, name, amount in claimed}
                 for uuid, part in way.allocations.items():
