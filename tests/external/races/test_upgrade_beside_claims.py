@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
@@ -44,6 +45,15 @@ def claiming_until(store: Store, host: str, is_over: Callable[[], bool]) -> dict
     return seconds
 
 
+@contextmanager
+def endless_reader(url: str) -> Iterator[Connection]:
+    """A transaction that has read the consumers, and that the server does not end however long the test takes."""
+    database = Database(url, MAIN.name, idle_transaction=0.0)
+    with closing(database), database.engine.connect() as reader:
+        reader.execute(text("SELECT COUNT(*) FROM consumers"))
+        yield reader
+
+
 def has_column(database: Database) -> bool:
     found = database.read(lambda connection: list(connection.execute(text("SHOW COLUMNS FROM consumers"))))
     return "migration_of" in {row[0] for row in found}
@@ -56,8 +66,7 @@ def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_afte
     record_property: Callable[[str, object], None],
 ) -> None:
     database, host = store.database, store.provider("host", VCPU=1_000_000)
-    with ThreadPoolExecutor(2) as threads, database.engine.connect() as reader:
-        reader.execute(text("SELECT COUNT(*) FROM consumers"))  # and its transaction is not ended
+    with ThreadPoolExecutor(2) as threads, endless_reader(mariadb_url) as reader:
         upgrading = threads.submit(upgrade, Place("main", mariadb_url))
 
         def has_waited() -> bool:
@@ -86,10 +95,9 @@ def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_afte
 def test_an_upgrade_whose_reader_does_not_end_says_what_it_waits_for_and_can_be_repeated(
     store: Store, mariadb_url: str
 ) -> None:
-    with store.database.engine.connect() as reader:
-        reader.execute(text("SELECT COUNT(*) FROM consumers"))
-        with pytest.raises(errors.SchemaInUse, match=r"ALTER TABLE consumers ADD COLUMN migration_of .*\.$"):
-            upgrade(Place("main", mariadb_url), patience=0.1)
+    changes = r"ALTER TABLE consumers ADD COLUMN migration_of .*\.$"
+    with endless_reader(mariadb_url), pytest.raises(errors.SchemaInUse, match=changes):
+        upgrade(Place("main", mariadb_url), patience=0.1)
     assert MAIN.revision(store.database) == "main_0003"
 
     assert upgrade(Place("main", mariadb_url), patience=0.1) == ("main_0003", MAIN.head())
