@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Double, bindparam, case, func, select
 
 from conductor.schema import cell_failed_builds
 from moorage.db.columns import now
@@ -18,6 +18,8 @@ from moorage.db.columns import now
 _LEAST = 0.5
 #: After so many half-lives a failure adds nothing that counts, even if there are hundreds: its row is deleted.
 _FORGOTTEN_AFTER = 12
+#: The most failures that one transaction deletes. Arbitrary.
+_DELETED_AT_ONCE = 1000
 #: Steps within a doubling, so that a reported count changes at most twice in a half-life.
 _STEPS = (1.0, 1.5, 2.0)
 
@@ -30,6 +32,26 @@ _HALVING = (
         cell_failed_builds.c.host.in_(bindparam("hosts", expanding=True)),
     )
     .values(weight=cell_failed_builds.c.weight * bindparam("factor"))
+)
+
+# SELECT host, SUM(CASE WHEN age <= 12 THEN weight * POW(0.5, age) ELSE 0 END), MAX(age) FROM cell_failed_builds
+#  WHERE cell_uuid = :cell GROUP BY host, where age is (now - failed_at) / :half_life
+# A clock that is set back must not make a failure count more than it did.
+_PASSED = now() - cell_failed_builds.c.failed_at
+_AGE = case((_PASSED > 0.0, _PASSED), else_=0.0) / bindparam("half_life", type_=Double)
+_COUNTED = case((_AGE <= _FORGOTTEN_AFTER, cell_failed_builds.c.weight * func.pow(0.5, _AGE)), else_=0.0)
+_SUMS = (
+    select(cell_failed_builds.c.host, func.sum(_COUNTED).label("total"), func.max(_AGE).label("oldest"))
+    .where(cell_failed_builds.c.cell_uuid == bindparam("cell"))
+    .group_by(cell_failed_builds.c.host)
+)
+_OLD = (
+    select(cell_failed_builds.c.attempt_id)
+    .where(
+        cell_failed_builds.c.cell_uuid == bindparam("cell"),
+        cell_failed_builds.c.failed_at < now() - bindparam("seconds", type_=Double),
+    )
+    .limit(_DELETED_AT_ONCE)
 )
 
 
@@ -65,25 +87,16 @@ class FailedBuilds:
 
         :param half_life: seconds after which a failure counts half as much.
         """
-        table = cell_failed_builds.c
-        age = (now() - table.failed_at).label("age")
-        query = select(table.host, table.weight, age).where(table.cell_uuid == self._cell_uuid)
-        sums: dict[str, float] = {}
-        some_are_old = False
-        for row in connection.execute(query):
-            # A clock that is set back must not make a failure count more than it did.
-            half_lives = max(0.0, row.age) / half_life
-            if half_lives > _FORGOTTEN_AFTER:
-                some_are_old = True
-            else:
-                sums[row.host] = sums.get(row.host, 0.0) + row.weight * 0.5**half_lives
-        return {host: count for host, total in sums.items() if (count := in_steps(total))}, some_are_old
+        found = connection.execute(_SUMS, {"cell": self._cell_uuid, "half_life": half_life}).all()
+        counts = {row.host: count for row in found if (count := in_steps(row.total))}
+        return counts, any(row.oldest > _FORGOTTEN_AFTER for row in found)
 
     def forget_old(self, connection: Connection, half_life: float) -> None:
-        """Delete the failures that count no more: by their age, since there may be any number of them."""
+        """Delete failures that count no more: as many as one transaction may, since there may be any number of them."""
+        # By keys that were read without a lock: those that fail at this moment do not wait for it.
+        old = list(connection.scalars(_OLD, {"cell": self._cell_uuid, "seconds": _FORGOTTEN_AFTER * half_life}))
         table = cell_failed_builds
-        is_old = table.c.failed_at < now() - _FORGOTTEN_AFTER * half_life
-        connection.execute(table.delete().where(table.c.cell_uuid == self._cell_uuid, is_old))
+        connection.execute(table.delete().where(table.c.cell_uuid == self._cell_uuid, table.c.attempt_id.in_(old)))
 
 
 def in_steps(count: float) -> float:
