@@ -467,8 +467,8 @@ def test_a_topic_that_nobody_serves_is_no_reply(cloud: Cloud) -> None:
         cloud.client().call(Sing(), timeout=0.3)
     begin = time.monotonic()
     with pytest.raises(errors.NoReply):
-        cloud.client().call(Sing(), timeout=0.3)
-    assert 0.25 < time.monotonic() - begin < 5
+        cloud.client().call(Sing(), timeout=2.0)
+    assert 1.9 < time.monotonic() - begin < 7
 
 
 def test_a_client_has_a_timeout_of_its_own(cloud: Cloud) -> None:

@@ -64,7 +64,13 @@ def test_migrations_that_have_ended_in_their_cell_are_recorded_so_whatever_their
     world: MovingWorld,
 ) -> None:
     moved = [world.migrate(uuid) for uuid in [world.active() for _ in range(COUNT)]]
-    wait_until(lambda: all(world.cell.migrations[uuid].state == "moved" for uuid in moved))
+
+    def have_moved() -> bool:
+        # Each is the cell's a moment after it was ordered.
+        known = world.cell.migrations
+        return all(uuid in known and known[uuid].state == "moved" for uuid in moved)
+
+    wait_until(have_moved)
     for uuid in moved:
         world.cell.migrations[uuid] = msgspec.structs.replace(
             world.cell.migrations[uuid], state="confirmed", reason=REASON
