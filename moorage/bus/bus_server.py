@@ -27,8 +27,8 @@ _ANSWER_SECONDS = 5.0
 _STUCK_SECONDS = 45.0
 #: Seconds that a server waits for its own answer: one that is busy at once, with what has waited for it, goes on.
 _OWN_ANSWER_SECONDS = 5.0
-#: Where the broker does not say how many servers there are, so many looks: two of one name miss each other with a chance
-#: of less than one in a thousand.
+#: Where the broker does not say how many servers there are, so many looks: two of one name miss each other with a
+#: chance of less than one in a thousand.
 _LOOKS = 10
 
 
