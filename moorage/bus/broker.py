@@ -32,8 +32,6 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     amqp.exceptions.AMQPError,
     OSError,
 )
-#: A broker's refusal of a user, password or virtual host, which will be the same the next time.
-_REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 _PORT = 5672
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 #: The hosts that were away when this process asked them last: the others are asked before them. One that is silent
@@ -72,7 +70,7 @@ def probe(url: oslo_messaging.TransportURL, timeout: float) -> None:
                 _connect(url, host, left)
         except CONNECTION_FAULTS as fault:
             reasons.append(reason(fault))
-            refused += isinstance(fault, _REFUSALS)
+            refused += tls.is_refusal(fault)
         else:
             return
     kind = errors.BusRefused if refused == len(reasons) else errors.BusUnavailable
@@ -154,7 +152,7 @@ def _noted(host: oslo_messaging.TransportHost) -> Iterator[None]:
     """Note whether a host is away, for the order in which they are asked."""
     try:
         yield
-    except (amqp.exceptions.NotFound, *_REFUSALS):
+    except (amqp.exceptions.NotFound, amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed):
         _AWAY.discard(_address(host))
         raise
     except CONNECTION_FAULTS:
@@ -202,9 +200,9 @@ def declaring(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
         yield
     except CONNECTION_FAULTS as fault:
         let_go(transport)
-        if isinstance(refusal := fault.__context__, amqp.exceptions.IrrecoverableChannelError):
-            raise errors.BusRefused(reason=f"{url}: {reason(refusal)}") from fault
-        raise errors.BusUnavailable(reason=f"{url}: {reason(fault)}") from fault
+        cause = fault.__context__ if isinstance(fault.__context__, amqp.exceptions.AMQPError) else fault
+        kind = errors.BusRefused if tls.is_refusal(cause) else errors.BusUnavailable
+        raise kind(reason=f"{url}: {reason(cause)}") from fault
 
 
 @contextmanager

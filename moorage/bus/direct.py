@@ -31,8 +31,6 @@ from moorage.bus.calling import (
 from moorage.messages.wire import Message, encode, prepare
 
 _FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
-#: A broker's refusal of a user, password or virtual host, which will be the same the next time.
-_REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 #: As long as oslo.messaging's connection waits; a broker that needs longer is of no use to a caller.
 _CONNECT_SECONDS = 5.0
 _PORT = 5672
@@ -119,7 +117,7 @@ class DirectBus:
                 return _Connection(**host, virtual_host=self._virtual_host, security=security)
             except _FAULTS as fault:
                 reasons.append(reason(fault))
-                refused += isinstance(fault, _REFUSALS)
+                refused += tls.is_refusal(fault)
         kind = errors.BusRefused if refused == len(reasons) else errors.BusUnavailable
         raise kind(reason=f"{self.url}: {'; '.join(reasons)}")
 

@@ -32,6 +32,8 @@ R = TypeVar("R")
 RETURNED: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: Seconds between two tries to send a call that was returned. Arbitrary.
 _RETURNED_INTERVAL = 0.1
+#: Seconds between two tries to receive messages where the broker refuses to give any. Arbitrary.
+_REFUSED_INTERVAL = 1.0
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
 #: The errors that the library repeats nothing for.
@@ -65,10 +67,18 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         super().__init__(conf, url, purpose, retry)
 
     def consume(self, timeout: float | None = None) -> None:
-        """Wait for messages, and record the start and end of the wait."""
+        """Wait for messages, and record the start and end of the wait.
+
+        :raises Timeout: none has come, or the broker refuses to give any.
+        """
         self.waits_since = time.monotonic()
         try:
             super().consume(timeout)
+        except oslo_messaging.MessageDeliveryFailure as fault:
+            # The library does not wait for a broker that refuses the login or a queue, and each try is a login.
+            LOG.warning("Messages cannot be received: %s", fault)
+            self._given_up.wait(_REFUSED_INTERVAL)
+            raise rpc_common.Timeout from fault
         finally:
             self.waited_until = time.monotonic()
 

@@ -1,10 +1,12 @@
-"""TLS and the login to RabbitMQ, by the bus library's options, for connections that are not the library's own."""
+"""TLS and the login to RabbitMQ, by the bus library's options, for connections that are not its own; and refusals."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import amqp
 from oslo_config import cfg, types
 
 from moorage import errors
@@ -46,6 +48,17 @@ def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: s
         tls |= {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host}
     _read(tls)
     return {"login_method": login, "ssl": tls or True}
+
+
+def is_refusal(fault: object) -> bool:
+    """Return whether a broker refuses a user, a password, a virtual host or a queue, and would the next time as well.
+
+    It gives the same codes where a limit of connections or queues is reached: its text alone tells that others may make
+    room.
+    """
+    if not isinstance(fault, amqp.exceptions.IrrecoverableChannelError | amqp.exceptions.NotAllowed):
+        return False
+    return "limit" not in re.sub("'[^']*'", "", str(fault))  # apart from the names
 
 
 def drop(connection: Any) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,10 +14,12 @@ from sqlalchemy import make_url, text
 
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors
-from moorage.bus.bus import Bus
-from moorage.bus.direct import DirectBus
+from moorage.bus.bus import Bus, serves
+from moorage.bus.direct import DirectBus, DirectClient
 from moorage.config import options
 from moorage.db.database import Database
+from moorage.messages import ListCells
+from moorage.model import Cell
 from moorage.service.process import until_available
 
 
@@ -104,6 +107,86 @@ def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password:
         until_available(bus.probe, "the broker")
     bus.close()
     assert ":wrong@" not in str(caught.value)
+
+
+class Guest:
+    """A user of one virtual host, whom the broker may keep out for a while."""
+
+    def __init__(self, rabbitmq: RabbitMQServer, url: str) -> None:
+        self._broker = rabbitmq
+        self._vhost = url.rpartition("/")[2]
+        self._name = f"guest-{self._vhost}"
+        rabbitmq.add_user(self._name, "right", [self._vhost])
+        self.url = f"rabbit://{self._name}:right@127.0.0.1:{rabbitmq.port}/{self._vhost}"
+
+    def change_password(self, password: str) -> None:
+        user = f'<<"{self._name}">>'
+        self._broker.evaluate(f'rabbit_auth_backend_internal:change_password({user}, <<"{password}">>, {user})')
+
+    def end_connections(self) -> None:
+        its_own = f'[{{user, <<"{self._name}">>}}] =:= (catch rabbit_networking:connection_info(C, [user]))'
+        self._broker.evaluate(
+            f'[rabbit_networking:close_connection(C, "test") || C <- rabbit_networking:connections(), {its_own}], ok'
+        )
+
+    def limit(self, of_what: str | None) -> None:
+        """Reach a limit of the virtual host, or take it away."""
+        vhost, user = f'<<"{self._vhost}">>', f'<<"{self._name}">>'
+        if of_what is None:
+            self._broker.evaluate(f"rabbit_vhost_limit:clear({vhost}, {user})")
+        else:
+            self._broker.evaluate(f'rabbit_vhost_limit:set({vhost}, [{{<<"{of_what}">>, 0}}], {user})')
+
+
+@pytest.fixture
+def guest(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> Guest:
+    return Guest(rabbitmq, rabbitmq_url)
+
+
+@pytest.mark.parametrize("of_what", ["max-connections", "max-queues"])
+def test_a_limit_of_the_broker_that_is_reached_is_waited_for(guest: Guest, of_what: str) -> None:
+    guest.limit(of_what)
+    with pytest.raises(errors.BusUnavailable, match=r"limit .* is reached") as caught:
+        begin_to_serve(guest.url)
+    assert type(caught.value) is errors.BusUnavailable
+    if of_what == "max-connections":
+        with pytest.raises(errors.BusUnavailable, match=r"limit .* is reached") as caught:
+            DirectClient(DirectBus(guest.url, options.new()), "placement", None, 5.0).call(ListCells())
+        assert type(caught.value) is errors.BusUnavailable
+    guest.limit(None)
+    begin_to_serve(guest.url)
+
+
+class Cells:
+    @serves(ListCells)
+    def list_cells(self, _message: ListCells) -> list[Cell]:
+        return []
+
+
+def test_a_service_that_is_refused_for_a_while_tries_again_now_and_then_and_goes_on(
+    guest: Guest, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Bus(options.new({"DEFAULT": {"transport_url": guest.url}}))) as bus:
+        bus.server("placement", "one", [Cells()]).start()
+        client = bus.client("placement", timeout=5.0)
+        assert client.call(ListCells()) == []
+        guest.change_password("another")
+        guest.end_connections()
+        caplog.clear()
+        begin = time.monotonic()
+        time.sleep(3.0)
+        tries = sum("Unable to connect" in record.getMessage() for record in caplog.records)
+        # The server and the receiver of answers once a second each; the library tries an unused connection as well.
+        assert 0 < tries <= 4 * (time.monotonic() - begin)
+        guest.change_password("right")
+        end = time.monotonic() + 20.0
+        while True:
+            try:
+                assert client.call(ListCells()) == []
+                break
+            except (errors.BusUnavailable, errors.NoReply):
+                assert time.monotonic() < end
+                time.sleep(0.1)
 
 
 @pytest.fixture
