@@ -10,8 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from amqp.exceptions import AMQPError
 from oslo_config import cfg
 
 from moorage import context
@@ -34,6 +36,8 @@ RETURNED: Final = oslo_messaging.TransportOptions(at_least_once=True)
 _RETURNED_INTERVAL = 0.1
 #: Seconds between two tries to receive messages where the broker refuses to give any. Arbitrary.
 _REFUSED_INTERVAL = 1.0
+#: Seconds between two tries of a connection to bind a queue again. Arbitrary.
+_BIND_INTERVAL = 1.0
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
 #: The errors that the library repeats nothing for.
@@ -61,6 +65,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     ) -> None:
         self._given_up = given_up
         self._hosts = url.hosts
+        #: When a queue may be bound again, by the monotonic clock.
+        self._bind_after = 0.0
         self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
         #: The start and end of the last wait for messages, by the monotonic clock.
         self.waits_since = self.waited_until = time.monotonic()
@@ -81,6 +87,30 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             raise rpc_common.Timeout from fault
         finally:
             self.waited_until = time.monotonic()
+
+    def topic_send(self, *arguments: Any, **settings: Any) -> None:
+        """Send a message to a topic, and bind the topic's queue again where the broker has returned the message.
+
+        :raises MessageUndeliverable: it has.
+        """
+        try:
+            super().topic_send(*arguments, **settings)
+        except oslo_messaging.MessageUndeliverable as fault:
+            self._bind_again(fault.exchange, fault.routing_key)
+            raise
+
+    def _bind_again(self, exchange: str, queue: str) -> None:
+        """Bind the queue of a topic, which has the topic's name, if there is one.
+
+        A cluster may lose bindings in a partition. Whoever consumes the queue cannot see that nothing arrives any more.
+        """
+        if time.monotonic() < self._bind_after:
+            return
+        self._bind_after = time.monotonic() + _BIND_INTERVAL
+        # A channel of its own: that there is no such queue, or that this user may not bind it, closes it.
+        with self._connection_lock, suppress(AMQPError, OSError), self.connection.channel() as channel:
+            channel.queue_bind(queue, exchange, routing_key=queue)
+            LOG.warning("Queue %s was not bound to exchange %s, and is now", queue, exchange)
 
     def ensure_connection(self) -> None:
         """Reconnect, within the retries of this connection.

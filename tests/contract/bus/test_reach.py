@@ -4,11 +4,13 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
 from moorage.bus.direct import DirectBus, is_plain
@@ -141,6 +143,27 @@ def test_an_option_at_the_end_of_an_address_that_is_wrong_is_a_fault_of_the_conf
     with pytest.raises(errors.ConfigurationError, match=f"{option.partition('=')[0]}") as caught:
         _open(f"rabbit://moorage:secret@mq1/cloud?{option}", "by a service")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("server", [None, "one"])
+def test_a_queue_whose_binding_the_broker_has_lost_is_bound_again_by_a_call(
+    rabbitmq: RabbitMQServer, rabbitmq_url: str, server: str | None
+) -> None:
+    conf = options.new({"DEFAULT": {"transport_url": rabbitmq_url}})
+    with closing(Bus(conf)) as bus, closing(Bus(conf)) as caller:
+        bus.server("placement", "one", [Cells()]).start()
+        client = caller.client("placement", server, 5.0)
+        assert client.call(ListCells()) == []
+        vhost = rabbitmq_url.rpartition("/")[2]
+        # As after a partition of a cluster: queues and their consumers are there, and bindings are not.
+        default = f'{{resource, <<"{vhost}">>, exchange, <<>>}}'
+        rabbitmq.evaluate(
+            f'[ok = rabbit_binding:remove(B, <<"test">>) '
+            f'|| B <- rabbit_binding:list(<<"{vhost}">>), element(2, B) =/= {default}]'
+        )
+        with ThreadPoolExecutor() as threads:
+            answers = list(threads.map(client.call, [ListCells(), ListCells(), ListCells()]))
+        assert answers == [[], [], []]
 
 
 #: With what a connection begins: a hand-shake of TLS (RFC 8446, section 5.1), or AMQP's own header.
