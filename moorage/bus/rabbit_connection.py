@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AMQPError, MessageNacked
 from oslo_config import cfg
 
 from moorage import context
@@ -226,7 +226,11 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
         :raises NotSentInTime: the queue's part of the caller's time-out is over.
         """
-        super()._publish(exchange, msg, routing_key, time_to_live(timeout), transport_options)
+        try:
+            super()._publish(exchange, msg, routing_key, time_to_live(timeout), transport_options)
+        except MessageNacked as fault:
+            # The fault has no text; the library repeats it as the loss of a connection.
+            raise MessageNacked("it refuses the message, as its queue is full or has no leader") from fault
 
 
 def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions | None], R], timeout: float) -> R:

@@ -157,6 +157,16 @@ def test_a_limit_of_the_broker_that_is_reached_is_waited_for(guest: Guest, of_wh
     begin_to_serve(guest.url)
 
 
+def test_a_queue_that_refuses_messages_is_named_as_such(rabbitmq: RabbitMQServer, placement: str) -> None:
+    vhost = placement.rpartition("/")[2]
+    full = '[{<<"max-length">>, 0}, {<<"overflow">>, <<"reject-publish">>}]'
+    rabbitmq.evaluate(f'rabbit_policy:set(<<"{vhost}">>, <<"full">>, <<".*">>, {full}, 0, <<"queues">>, <<"test">>)')
+    conf = options.new({"DEFAULT": {"transport_url": placement}})
+    refused = pytest.raises(errors.BusUnavailable, match="refuses the message, as its queue is full")
+    with closing(Bus(conf)) as bus, refused:
+        bus.client("placement", timeout=5.0).call(ListCells())
+
+
 class Cells:
     @serves(ListCells)
     def list_cells(self, _message: ListCells) -> list[Cell]:
