@@ -228,6 +228,8 @@ def test_a_server_that_stood_still_carries_out_nothing_that_came_meanwhile(rabbi
         assert server.stdout.readline() == b"ready\n"
         client.call(Hello(), timeout=20)
         server.send_signal(signal.SIGSTOP)
+        # On a busy machine some of its threads run on for a moment, and it could answer.
+        os.waitpid(server.pid, os.WUNTRACED)
         for _ in range(3):
             with pytest.raises(errors.NoReply):
                 client.call(Hello(), timeout=1)
