@@ -67,7 +67,7 @@ def drop(connection: Any) -> None:
     The end of TLS is one too: it is written, and the broker's is not read.
     """
     with suppress(AttributeError, OSError):  # it is closed already
-        connection._connection.transport.sock.settimeout(0)  # noqa: SLF001 - the public property would connect
+        connection._connection._transport.sock.settimeout(0)  # noqa: SLF001 - the public properties would connect
     connection.collect()
 
 

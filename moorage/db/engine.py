@@ -143,7 +143,7 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
             **tls_switch(url),
         },
     )
-    event.listen(engine, "handle_error", _drop_what_is_away)
+    event.listen(engine, "handle_error", _drop_useless_connections)
     if engine.dialect.driver == "pymysql":
         from moorage.db.cluster_connections import ClusterConnector  # here, because SQLite does not need the driver
 
@@ -161,14 +161,15 @@ def tls_switch(url: URL) -> dict[str, bool]:
     return {name: asbool(said) for name, said in url.query.items() if name == "ssl_disabled"}
 
 
-def _drop_what_is_away(context: ExceptionContext) -> None:
-    """Drop the connection, and all older ones of the pool, after a fault that means that the server is away.
+def _drop_useless_connections(context: ExceptionContext) -> None:
+    """Drop the connection, and all older ones of the pool, after a fault that means that the server is away or refuses.
 
     SQLAlchemy does so by itself when a connection is lost. A server that has become read-only, or that has left its
-    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over.
+    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over. And a
+    connection keeps the rights on its database that its user had when it was made: given back, they are a new one's.
     """
     fault = context.sqlalchemy_exception
-    if fault is not None and faults.is_away(fault):
+    if fault is not None and (faults.is_away(fault) or faults.is_refused(fault)):
         context.is_disconnect = True
         if context.connection is None and context.engine is not None and faults.is_unreachable(fault):
             # No connection was made, so SQLAlchemy drops none. Those of the pool may be as dead, and cost more to try.

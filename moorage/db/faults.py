@@ -80,7 +80,7 @@ def is_away(fault: BaseException) -> bool:
 
     After such a fault of a COMMIT its outcome is unknown.
     """
-    if not isinstance(fault, exc.DBAPIError):
+    if not isinstance(fault, exc.DBAPIError) or is_refused(fault):
         return False
     # The driver has no code for an answer that it cannot parse, as when a server dies in the middle of one.
     if fault.connection_invalidated or (isinstance(fault, exc.InternalError) and _code(fault) is None):

@@ -9,11 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+import kombu
 import pytest
 from sqlalchemy import make_url, text
 
 from harness.servers import MariaDBServer, RabbitMQServer
+from harness.tcp_proxy import TcpProxy
 from moorage import errors
+from moorage.bus import tls
 from moorage.bus.bus import Bus, serves
 from moorage.bus.direct import DirectBus, DirectClient
 from moorage.config import options
@@ -74,6 +77,27 @@ def test_a_database_that_keeps_an_account_out_is_not_waited_for(
     assert "secret" not in str(caught.value)
     database.close()
     mariadb.execute("DROP USER kept_out@'127.0.0.1'")
+
+
+def test_rights_that_are_given_back_are_used_without_a_restart(mariadb: MariaDBServer, mariadb_url: str) -> None:
+    url = make_url(mariadb_url)
+    mariadb.execute(f"CREATE TABLE `{url.database}`.seen (n INT)")
+    mariadb.execute("CREATE OR REPLACE USER reader@'127.0.0.1' IDENTIFIED BY 'secret'")
+    mariadb.execute(f"GRANT SELECT ON `{url.database}`.* TO reader@'127.0.0.1'")
+    named = url.set(username="reader", password="secret").render_as_string(hide_password=False)
+    with closing(Database(named, "main", pool_size=2)) as database:
+
+        def write() -> None:
+            database.write(lambda connection: connection.execute(text("INSERT INTO seen VALUES (1)")))
+
+        # Two connections, of which the one is refused and the other is not used meanwhile.
+        database.read(lambda _: database.read(lambda connection: connection.execute(text("SELECT * FROM seen"))))
+        with pytest.raises(errors.StoreRefused):
+            write()
+        mariadb.execute(f"GRANT INSERT ON `{url.database}`.* TO reader@'127.0.0.1'")
+        write()
+        database.read(lambda _: write())
+    mariadb.execute("DROP USER reader@'127.0.0.1'")
 
 
 def test_a_database_that_logs_statements_is_not_waited_for(mariadb_url: str) -> None:
@@ -197,6 +221,18 @@ def test_a_service_that_is_refused_for_a_while_tries_again_now_and_then_and_goes
             except (errors.BusUnavailable, errors.NoReply):
                 assert time.monotonic() < end
                 time.sleep(0.1)
+
+
+def test_a_connection_that_the_broker_has_ended_is_dropped_without_making_another(rabbitmq_url: str) -> None:
+    url = make_url(rabbitmq_url)
+    with TcpProxy("127.0.0.1", url.port or 0) as proxy:
+        moved = url.set(drivername="amqp", port=proxy.port).render_as_string(hide_password=False)
+        connection = kombu.Connection(moved, connect_timeout=5.0)
+        connection.connect().collect()  # as the library does then
+        proxy.go_silent(new_too=True)
+        begin = time.monotonic()
+        tls.drop(connection)
+        assert time.monotonic() - begin < 2.5
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """MariaDB over TLS: who is trusted, by its certificate, and which connections are encrypted."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_a_server_is_believed_by_its_certificate(url: str, tls: Tls) -> None:
 def test_one_of_another_authority_is_not(url: str, tmp_path: Path) -> None:
     with pytest.raises(errors.StoreUnavailable, match="certificate verify failed"):
         cipher_of(url, ssl_ca=issue(tmp_path, "127.0.0.1").authority)
+
+
+def test_an_authority_that_is_replaced_in_its_file_counts_for_the_next_connection(
+    url: str, tls: Tls, tmp_path: Path
+) -> None:
+    file = issue(tmp_path, "127.0.0.1").authority
+    address = make_url(url).update_query_dict({"ssl_ca": str(file)})
+    with closing(Database(address.render_as_string(hide_password=False), "main", pool_size=1)) as database:
+        with pytest.raises(errors.StoreUnavailable, match="certificate verify failed"):
+            database.read(lambda _: None)
+        file.write_bytes(tls.authority.read_bytes())
+        database.read(lambda _: None)
 
 
 def test_one_whose_certificate_has_another_name_is_not(url: str, tls: Tls) -> None:
