@@ -1,6 +1,7 @@
 """RabbitMQ over TLS: who is trusted, which files it needs, and the next host, whose certificate has its own name."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -80,6 +81,17 @@ def test_one_of_another_authority_is_not(list_cells: List, served: str, tls: Tls
     other = issue(tmp_path, "127.0.0.1")
     with pytest.raises(errors.BusUnavailable, match="certificate verify failed"):
         list_cells(tls.of_rabbitmq(served, ssl_ca_file=str(other.authority)))
+
+
+def test_an_authority_that_is_replaced_in_its_file_counts_for_the_next_connection(
+    served: str, tls: Tls, tmp_path: Path
+) -> None:
+    file = issue(tmp_path, "127.0.0.1").authority
+    with closing(Bus(options.new(), tls.of_rabbitmq(served, ssl_ca_file=str(file)))) as bus:
+        with pytest.raises(errors.BusUnavailable, match="certificate verify failed"):
+            bus.client("placement").call(ListCells())
+        file.write_bytes(tls.authority.read_bytes())
+        assert bus.client("placement").call(ListCells()) == []
 
 
 def test_one_whose_certificate_has_another_name_is_not(list_cells: List, served: str, tls: Tls) -> None:
