@@ -7,6 +7,7 @@ part, counted from then (ADR 2).
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -88,6 +89,13 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         finally:
             self.waited_until = time.monotonic()
 
+    def stop_consuming(self) -> None:
+        """End the wait for messages now. What has not been read by then is redelivered once the connection is closed."""
+        super().stop_consuming()
+        with suppress(AttributeError, OSError):  # there is no connection
+            # Past the method of a TLS socket, after which the waiting thread would take what comes for plain text.
+            socket.socket.shutdown(self.connection._connection._transport.sock, socket.SHUT_RD)  # noqa: SLF001
+
     def topic_send(self, *arguments: Any, **settings: Any) -> None:
         """Send a message to a topic, and bind the topic's queue again where the broker has returned the message.
 
@@ -157,6 +165,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             except _FINAL:
                 raise
             except Exception as fault:  # noqa: BLE001 - the library's own handling follows
+                if self._consume_loop_stopped:
+                    return None
                 faults.append(fault)
 
         def repeated() -> object:

@@ -238,6 +238,8 @@ def test_an_instance_deleted_in_the_middle_leaves_no_guest_and_no_claim(world: W
     migration = shown(world, uuid).migration_uuid
 
     world.delete(uuid)
+    # Until the cell has heard of it, the operation might come to its end first.
+    wait_until(lambda: shown(world, uuid).state in ("deleting", "deleted"))
     world.agent.deaf = world.agent.mute = set()
 
     becomes(world, uuid, "deleted")
