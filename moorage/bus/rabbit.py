@@ -144,6 +144,11 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         super().__init__(driver, connection)
         self._obsolete_reply_queues = _ReplyQueues()
 
+    def stop(self) -> None:
+        """Receive no more, and leave to the peers what has not been read; answers go over other connections."""
+        super().stop()
+        self.conn.close()
+
     @property
     def _current_timeout(self) -> float:
         """The seconds of the library's next single wait for a message.

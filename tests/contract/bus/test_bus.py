@@ -16,6 +16,7 @@ import pytest
 from msgspec import field
 from oslo_config import cfg
 
+from harness.cloud import wait_until
 from harness.servers import RabbitMQServer
 from moorage import context, errors, logs
 from moorage.bus import bus
@@ -582,6 +583,29 @@ def test_a_server_and_its_bus_stop_without_waiting_for_another_message(cloud: Cl
         seconds.append(time.monotonic() - begin)
     # A wait for a message takes half a second where none comes, and has just begun.
     assert min(seconds) < 0.25
+
+
+def test_a_message_that_a_stopping_server_has_not_read_is_taken_by_its_peer_before_that_is_idle(
+    rabbitmq_url: str,
+) -> None:
+    with closing(Cloud(rabbitmq_url)) as cloud, ThreadPoolExecutor() as threads:
+        busy = Hall("busy")
+        first = cloud.serve(busy, threads=1)
+        client = cloud.client()
+        held = threads.submit(client.call, Wait())
+        assert busy.entered.wait(5)
+        # The first one is read, and waits for a thread; the others have come as far as the socket, or wait behind.
+        greeted = [threads.submit(client.call, Greet(name=name)) for name in ("Ada", "Ben", "Cleo")]
+        time.sleep(0.5)
+        cloud.serve(Hall("peer"), name="second")
+        stopping = threads.submit(first.stop)
+        try:
+            wait_until(lambda: sum(each.done() and each.result().by == "peer" for each in greeted) == 2)
+            assert not stopping.done()
+        finally:
+            busy.may_leave.set()
+        assert held.result() == "done"
+        assert sorted(each.result().by for each in greeted) == ["busy", "peer", "peer"]
 
 
 # --- Context --------------------------------------------------------------------------------------------------------
