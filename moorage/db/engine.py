@@ -162,14 +162,13 @@ def tls_switch(url: URL) -> dict[str, bool]:
 
 
 def _drop_useless_connections(context: ExceptionContext) -> None:
-    """Drop the connection, and all older ones of the pool, after a fault that means that the server is away or refuses.
+    """Drop the connection, and all older ones of the pool, after a fault that a new one may not have.
 
     SQLAlchemy does so by itself when a connection is lost. A server that has become read-only, or that has left its
-    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over. And a
-    connection keeps the rights on its database that its user had when it was made: given back, they are a new one's.
+    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over.
     """
     fault = context.sqlalchemy_exception
-    if fault is not None and (faults.is_away(fault) or faults.is_refused(fault)):
+    if fault is not None and faults.is_of_connection(fault):
         context.is_disconnect = True
         if context.connection is None and context.engine is not None and faults.is_unreachable(fault):
             # No connection was made, so SQLAlchemy drops none. Those of the pool may be as dead, and cost more to try.

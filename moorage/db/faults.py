@@ -20,8 +20,11 @@ _LOCK_WAIT = _mysql(1205)
 #: since then, as by OPTIMIZE TABLE: begin again.
 _COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone, or not
-#: from this machine; no rights on a table or column; a locked account (MySQL, MariaDB), or an expired password.
-_REFUSED = _mysql(1044, 1045, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
+#: from this machine; no rights on a table or column; a locked account (MySQL, MariaDB), or an expired password; a
+#: database that was dropped under the connection.
+_REFUSED = _mysql(1044, 1045, 1046, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
+#: No such table, as while the database is being restored.
+_NO_TABLE = _mysql(1146)
 #: A binary log of statements, which does not take what is written at READ COMMITTED.
 _LOGS_STATEMENTS = _mysql(1665)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
@@ -95,8 +98,16 @@ def is_unreachable(fault: BaseException) -> bool:
 
 
 def is_refused(fault: BaseException) -> bool:
-    """Return whether the server refuses this user, this database or all writes; a retry would not help."""
-    return _code(fault) in _REFUSED | _LOGS_STATEMENTS
+    """Return whether the server refuses this user, this database, a table or all writes; a retry would not help."""
+    return _code(fault) in _REFUSED | _NO_TABLE | _LOGS_STATEMENTS
+
+
+def is_of_connection(fault: BaseException) -> bool:
+    """Return whether a new connection may do what this one cannot: to another server, or after a change at this one.
+
+    A connection keeps the rights on its database and the format of the binary log that there were when it was made.
+    """
+    return is_away(fault) or _code(fault) in _REFUSED | _LOGS_STATEMENTS
 
 
 def refusal(fault: exc.DBAPIError) -> str:

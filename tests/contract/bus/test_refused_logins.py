@@ -100,6 +100,28 @@ def test_rights_that_are_given_back_are_used_without_a_restart(mariadb: MariaDBS
     mariadb.execute("DROP USER reader@'127.0.0.1'")
 
 
+def test_a_database_that_is_restored_under_a_service_is_told_as_such_and_used_again(
+    mariadb: MariaDBServer, mariadb_url: str
+) -> None:
+    name = make_url(mariadb_url).database
+    mariadb.execute(f"CREATE TABLE `{name}`.seen (n INT)")
+    with closing(Database(mariadb_url, "main", pool_size=1)) as database:
+
+        def seen() -> list[int]:
+            return list(database.read(lambda connection: connection.scalars(text("SELECT n FROM seen")).all()))
+
+        assert seen() == []
+        mariadb.execute(f"DROP DATABASE `{name}`")
+        for _ in range(2):  # over the connection that there was, and over a new one
+            with pytest.raises(errors.StoreRefused, match="check the user, the password and the database's name"):
+                seen()
+        mariadb.execute(f"CREATE DATABASE `{name}`")
+        with pytest.raises(errors.StoreRefused, match="seen' doesn't exist"):
+            seen()
+        mariadb.execute(f"CREATE TABLE `{name}`.seen SELECT 7 AS n")
+        assert seen() == [7]
+
+
 def test_a_database_that_logs_statements_is_not_waited_for(mariadb_url: str) -> None:
     database = Database(mariadb_url, "main", pool_size=1)
     refuse = text("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1665")
