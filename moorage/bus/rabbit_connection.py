@@ -165,7 +165,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             except _FINAL:
                 raise
             except Exception as fault:  # noqa: BLE001 - the library's own handling follows
-                if self._consume_loop_stopped:
+                if self._consume_loop_stopped:  # the socket was shut down for that
                     return None
                 faults.append(fault)
 
