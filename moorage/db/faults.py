@@ -83,6 +83,7 @@ def is_away(fault: BaseException) -> bool:
 
     After such a fault of a COMMIT its outcome is unknown.
     """
+    # The connection of a refusal counts as lost as well: it is dropped, since a new one may not be refused.
     if not isinstance(fault, exc.DBAPIError) or is_refused(fault):
         return False
     # The driver has no code for an answer that it cannot parse, as when a server dies in the middle of one.
