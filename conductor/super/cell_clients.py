@@ -87,11 +87,7 @@ class Cells:
         with self._lock:
             known = self._cells.get(uuid)
         if known is None:
-            cells = self._main.client("placement").call(ListCells(without_databases=True))
-            listed = {cell.uuid: cell for cell in cells}
-            with self._lock:
-                self._cells = listed
-            known = listed.get(uuid)
+            known = self._look_up().get(uuid)
         if known is None:
             raise errors.CellNotFound(name=uuid)
         return known
@@ -111,7 +107,7 @@ class Cells:
         cell = self.cell(uuid)
         client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
         try:
-            with self.bulkheads.admit(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
+            with self.bulkheads.admit(uuid, cell.name, lambda: self._probe(uuid)):
                 answer: R = yield StepCall(client, message)
                 return answer
         except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
@@ -157,6 +153,29 @@ class Cells:
         faults = [each for each in found if isinstance(each, errors.MoorageError)]
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 
+    def _look_up(self, timeout: float | None = None) -> dict[str, Cell]:
+        """Read the cells from the placement role, and close the buses of former addresses.
+
+        :raises Unavailable: it does not answer.
+        """
+        cells = self._main.client("placement", timeout=timeout).call(ListCells(without_databases=True))
+        listed = {cell.uuid: cell for cell in cells}
+        with self._lock:
+            self._cells = listed
+            former = self._buses.keys() - {cell.transport_url for cell in cells}
+            buses = [self._buses.pop(url) for url in former]
+        for bus in buses:
+            bus.close()
+        return listed
+
+    def _probe(self, uuid: str) -> None:
+        """Check that a cell answers. Where it does not, the next probe is sent to the address that it has by then."""
+        try:
+            self._bus(self.cell(uuid)).client(f"conductor.{uuid}").ping(self._probe_seconds)
+        except errors.MoorageError:
+            self._look_up(self.patience)
+            raise
+
     def _bus(self, cell: Cell) -> Bus:
         if cell.transport_url is None:
             return self._main
@@ -165,7 +184,13 @@ class Cells:
         if known is not None:
             return known
         # Connect without the lock, which calls to all other cells need.
-        made = Bus(self._conf, cell.transport_url)
+        try:
+            made = Bus(self._conf, cell.transport_url)
+        except errors.ConfigurationError:
+            # Looked up for the next call: an operator mends it.
+            with self._lock:
+                self._cells.pop(cell.uuid, None)
+            raise
         with self._lock:
             known = self._buses.setdefault(cell.transport_url, made)
         if known is not made:

@@ -10,6 +10,8 @@ from support.conductor.builders import FakeScheduler, wait_until
 from support.conductor.moving_world import MovingWorld
 
 from moorage import ids
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.messages import BuildInstances, ListInstances, ListOperations, ListStrangers, SelectDestinations
 from moorage.model import Cell, Flavor, RequestSpec, Selection
 
@@ -116,6 +118,32 @@ def test_what_waits_for_a_dead_cell_is_done_when_it_is_back(dead: MovingWorld) -
     for uuid in doomed:
         dead.becomes(uuid, "active")
     wait_until(lambda: dead.pending("conductor") == 0)
+
+
+def test_a_cell_whose_address_has_changed_is_called_at_the_new_one(dead: MovingWorld) -> None:
+    [doomed] = order(dead, "dead")
+    wait_until(lambda: bool(dead.show(doomed).reason))
+
+    bus = Bus(options.new({"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}}))
+    try:
+        bus.server(f"conductor.{DEAD}", "one", [dead.cell]).start()
+        dead.placement.cells[-1] = Cell(uuid=DEAD, name="dead", transport_url=bus.url)
+
+        dead.becomes(doomed, "active")
+    finally:
+        bus.close()
+
+
+@pytest.mark.parametrize("dead", ["no bus"], indirect=True)
+def test_a_wrong_address_of_a_cell_is_not_used_any_more_once_it_was_set_right(dead: MovingWorld) -> None:
+    dead.placement.cells[-1] = Cell(uuid=DEAD, name="dead", transport_url="rabbit://m:secret@127.0.0.1:56x/")
+    [doomed] = order(dead, "dead")
+    wait_until(lambda: bool(dead.show(doomed).reason))
+    dead.serve(f"conductor.{DEAD}", dead.cell)
+
+    dead.placement.cells[-1] = Cell(uuid=DEAD, name="dead")
+
+    dead.becomes(doomed, "active")
 
 
 @pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
