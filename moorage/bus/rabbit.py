@@ -209,6 +209,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
     """The library's RabbitMQ driver with connections, messages, listeners and batches of ours."""
 
     _reply_q: str | None
+    _waiter: ReplyWaiter  # null before the first call
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
@@ -277,9 +278,16 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         return base.PollStyleListenerAdapter(listener, batch_size, batch_timeout)
 
     def cleanup(self) -> None:
-        """Close all connections without waiting for an absent broker."""
+        """Close all connections without waiting for an absent broker; calls under way have no reply any more."""
         self.given_up.set()
+        waiter = self._waiter
         super().cleanup()
+        self._waiter = waiter  # a call takes itself off it at its end
+
+    def _get_connection(self, purpose: str = rpc_common.PURPOSE_SEND, retry: int | None = None) -> Any:
+        if self._connection_pool is None:
+            raise oslo_messaging.MessageDeliveryFailure("the connections to the broker are closed")
+        return super()._get_connection(purpose, retry)
 
     def _get_reply_q(self) -> str:
         """Return the name of this process's reply queue, which the first call creates."""

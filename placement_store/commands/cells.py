@@ -124,8 +124,8 @@ class CellSet(Configured, ShowOne):
     """Change what a cell is called, or where its message bus and its records are.
 
     Nothing is moved: records that are to be found at a new place must be there already; tables that are missing there
-    are created. Services learn a cell's addresses when they start: start those of the cell and the super conductors
-    anew.
+    are created. The cell's own services learn its addresses when they start: start them anew. A super conductor asks
+    for the address again once the cell does not answer.
     """
 
     arguments = (

@@ -120,6 +120,12 @@ class Wait(Message[str], frozen=True, kw_only=True):
     method = "wait"
 
 
+class WaitTogether(Wait, frozen=True, kw_only=True):
+    """A wait that may travel together with others."""
+
+    may_be_batched = True
+
+
 class MisplacedKey(errors.NotFound):
     """A plugin's own error, which no peer has."""
 
@@ -606,6 +612,35 @@ def test_a_message_that_a_stopping_server_has_not_read_is_taken_by_its_peer_befo
             busy.may_leave.set()
         assert held.result() == "done"
         assert {each.result().text for each in greeted} == {"Hello Ada", "Hello Ben", "Hello Cleo"}
+
+
+@pytest.mark.parametrize("message", [Wait(), WaitTogether()], ids=["alone", "in a batch"])
+def test_a_call_that_is_under_way_when_its_bus_is_closed_has_no_reply(cloud: Cloud, message: Message[str]) -> None:
+    hall = Hall()
+    cloud.serve(hall)
+    with closing(bus.Bus(cloud.conf)) as own, ThreadPoolExecutor() as pool:
+        answer = pool.submit(own.client(cloud.topic, timeout=2.0).call, message)
+        assert hall.entered.wait(5)
+        own.close()
+        with pytest.raises(errors.NoReply):
+            answer.result(10)
+    hall.may_leave.set()
+
+
+@pytest.mark.parametrize("message", [Greet(name="Ada"), GreetTogether(name="Ada")], ids=["alone", "in a batch"])
+@pytest.mark.parametrize("has_called", [True, False], ids=["after a call", "before any"])
+def test_a_call_over_a_closed_bus_to_a_broker_says_so(
+    rabbitmq_url: str, message: Message[Greeting], has_called: bool
+) -> None:
+    with closing(Cloud(rabbitmq_url)) as cloud:
+        cloud.serve(Hall())
+        own = cloud.new_bus()
+        client = own.client(cloud.topic)
+        if has_called:
+            client.call(message)
+        own.close()
+        with pytest.raises(errors.BusUnavailable, match="closed"):
+            client.call(message)
 
 
 # --- Context --------------------------------------------------------------------------------------------------------
