@@ -170,8 +170,9 @@ class Cells:
 
     def _probe(self, uuid: str) -> None:
         """Check that a cell answers. Where it does not, the next probe is sent to the address that it has by then."""
+        cell = self.cell(uuid)
         try:
-            self._bus(self.cell(uuid)).client(f"conductor.{uuid}").ping(self._probe_seconds)
+            self._bus(cell).client(f"conductor.{uuid}").ping(self._probe_seconds)
         except errors.MoorageError:
             self._look_up(self.patience)
             raise
