@@ -139,7 +139,11 @@ class Configured(Command):
 
         :raises ConfigurationError: it cannot be read, or has a wrong value.
         """
-        return options.new(files=self._files())
+        conf = options.new(files=self._files())
+        if self.app.options.log_file is not None:
+            # A service logs by its configuration. The program's own log ends where the service's begins.
+            conf.set_override("log_file", str(Path(self.app.options.log_file).absolute()))
+        return conf
 
     @functools.cached_property
     def calling(self) -> cfg.ConfigOpts:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -147,3 +148,15 @@ def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     assert (first["message"], first["levelname"]) == ("lost it", "WARNING")
     assert first["extra"] == {"service": "scheduler", "request_id": "r-1", "attempt_id": "a-1"}
     assert second["extra"] == {"service": "scheduler", "request_id": "-", "attempt_id": "-"}
+
+
+def test_a_log_file_that_is_named_before_a_service_has_all_that_it_logs(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text(
+        f"[DEFAULT]\ntransport_url = inproc://{tmp_path.name}/\n[database]\nconnection = sqlite:///{tmp_path}/empty\n"
+    )
+    words = ["--config-file", "conf", "--log-file", "log", "conductor", "--name", "one"]
+    # It ends, because there are no tables.
+    ended = subprocess.run([sys.executable, "-m", "moorage.cli.shell", *words], cwd=tmp_path, check=False)
+    assert ended.returncode == 1
+    logged = (tmp_path / "log").read_text()
+    assert "[conductor.one - -] The conductor schema is at revision none" in logged
