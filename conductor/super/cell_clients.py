@@ -69,6 +69,8 @@ class Cells:
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}
         self._buses: dict[str, Bus] = {}
+        #: The numbers of the last reading of the cells that was begun, and of that which is cached.
+        self._asked = self._answered = 0
 
     def close(self) -> None:
         """Stop the probes and close the buses of the cells; the main bus stays open."""
@@ -158,9 +160,15 @@ class Cells:
 
         :raises Unavailable: it does not answer.
         """
+        with self._lock:
+            self._asked += 1
+            number = self._asked
         cells = self._main.client("placement", timeout=timeout).call(ListCells(without_databases=True))
         listed = {cell.uuid: cell for cell in cells}
         with self._lock:
+            if number < self._answered:  # it has come late: it may name a former address
+                return listed
+            self._answered = number
             self._cells = listed
             former = self._buses.keys() - {cell.transport_url for cell in cells}
             buses = [self._buses.pop(url) for url in former]

@@ -1,18 +1,24 @@
 """A cell that does not answer: what is to be done there waits, and what is to be done in the others does not."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import msgspec
 import pytest
 from support.conductor.builders import FakeScheduler, wait_until
 from support.conductor.moving_world import MovingWorld
 
+from conductor.engine.steps import Backoff
+from conductor.super.cell_clients import Cells
 from moorage import ids
 from moorage.bus.bus import Bus
+from moorage.bus.handlers import serves
 from moorage.config import options
-from moorage.messages import BuildInstances, ListInstances, ListOperations, ListStrangers, SelectDestinations
+from moorage.messages import BuildInstances, ListCells, ListInstances, ListOperations, ListStrangers, SelectDestinations
 from moorage.model import Cell, Flavor, RequestSpec, Selection
 
 #: Builds for the dead cell: more than a conductor has workers.
@@ -132,6 +138,35 @@ def test_a_cell_whose_address_has_changed_is_called_at_the_new_one(dead: MovingW
         dead.becomes(doomed, "active")
     finally:
         bus.close()
+
+
+class Registry:
+    """A placement role whose first answer comes late, and names the address that the cell had."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    @serves(ListCells)
+    def list_cells(self, message: ListCells) -> list[Cell]:
+        if self.asked.is_set():
+            return [Cell(uuid=DEAD, name="dead", transport_url="inproc://new/")]
+        self.asked.set()
+        self.may_answer.wait(20)
+        return [Cell(uuid=DEAD, name="dead", transport_url="inproc://former/")]
+
+
+def test_a_list_of_cells_that_comes_late_replaces_none_that_was_asked_for_later() -> None:
+    conf = options.new({"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}})
+    registry = Registry()
+    with closing(Bus(conf)) as bus, closing(Cells(conf, bus, Backoff(1.0, 1.0))) as cells, ThreadPoolExecutor() as pool:
+        bus.server("placement", "one", [registry]).start()
+        late = pool.submit(cells.cell, DEAD)
+        assert registry.asked.wait(10)
+        assert cells.cell(DEAD).transport_url == "inproc://new/"
+        registry.may_answer.set()
+        late.result(10)
+        assert cells.cell(DEAD).transport_url == "inproc://new/"
 
 
 @pytest.mark.parametrize("dead", ["no bus"], indirect=True)
