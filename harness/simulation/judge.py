@@ -248,8 +248,11 @@ class Judge:
     def _held(self) -> dict[object, object]:
         """Return what each consumer holds of which host, in all of its providers."""
         root_of = dict(self._file.execute(queries.ROOTS))
+        holders = self._holders()
+        # A host may become nested or flat while the store is asked: the providers of before and those of now.
+        root_of |= dict(self._file.execute(queries.ROOTS))
         held: dict[object, Counter[str]] = defaultdict(Counter)
-        for one in self._holders():
+        for one in holders:
             if one.uuid not in self._callers.others:
                 for provider, amounts in one.held.items():
                     held[one.uuid, root_of[provider]].update(amounts)
