@@ -66,8 +66,8 @@ class HostForwarder:
         self._told_at: float | None = None
         #: By host that the schedulers do not know, the time of the last request to describe it.
         self._asked_at: dict[str, float] = {}
-        #: The loads that a scheduler has, without the idle ones.
-        self._told_loads: dict[str, HostLoad] = {}
+        #: The loads that a scheduler has, without the idle ones; null for a host whose load is to be reported again.
+        self._told_loads: dict[str, HostLoad | None] = {}
         self._all_loads_at = float("-inf")
         self._next_round = 0.0
         self._ended = threading.Event()
@@ -121,9 +121,10 @@ class HostForwarder:
         self._hosts.forwarded.number_after(answer.newer)
         if answer.newer:
             self._hosts.changed.set()  # the next round begins at once
-        for report, _number in reports:
-            # The host may be new to the schedulers, so that they lack a load that was reported before.
-            self._told_loads.pop(report.service_host, None)
+        # A host may be new to the schedulers, so that they lack the load that was reported before. If it is not, they
+        # have that load also when the host has become idle meanwhile.
+        described = {report.service_host for report, _number in reports}
+        self._told_loads.update(dict.fromkeys(described & self._told_loads.keys()))
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""

@@ -67,7 +67,8 @@ class ImageCounts:
     def _to_look_at(self, connection: Connection) -> tuple[set[str], float]:
         """Return the hosts whose instances may have changed since the last read, and the present time."""
         clock: float = connection.scalars(select(now())).one()
-        if self._looked_at is None:
+        # By a clock that was set back, those that have ended since would have ended before the last read.
+        if self._looked_at is None or clock < self._looked_at:
             return set(connection.scalars(select(cell_hosts.c.service_host).where(self._in(cell_hosts)))), clock
         # SELECT DISTINCT a.host FROM cell_operations o JOIN cell_attempts a ON a.instance_uuid = o.subject
         #  WHERE o.state IN ('done', 'failed') AND o.due_at >= :since

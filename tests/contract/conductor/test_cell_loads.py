@@ -320,6 +320,20 @@ def test_hosts_where_an_operation_has_ended_are_counted_anew_and_no_others(recor
     assert counts.now() == {}
 
 
+def test_hosts_where_an_operation_ended_after_the_clock_was_set_back_are_counted_anew(records: Records) -> None:
+    records.host("a")
+    counts = ImageCounts(records.database, records.cell, ["os_distro"])
+    records.operation("build", records.instance("a", image=LINUX), state="done")
+    assert counts.now() == {"a": {"os_distro=debian": 1}}
+
+    # For the clock, which is set back by an hour, the last look was an hour ahead.
+    assert counts._looked_at is not None
+    counts._looked_at += 3600.0
+    records.operation("build", records.instance("a", image=LINUX), state="done")
+
+    assert counts.now() == {"a": {"os_distro=debian": 2}}
+
+
 def test_the_most_frequent_properties_of_a_host_are_told_and_not_more_than_so_many(records: Records) -> None:
     records.host("a")
     records.instance("a", image={"build": "often"})

@@ -1,6 +1,7 @@
-"""How a cell's conductor has heartbeats taken where one of two schedulers does not reach its database."""
+"""How a cell's conductor reports its hosts, also where one of two schedulers does not reach its database."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,31 +11,39 @@ from conductor.cell.hosts.loads import CellLoads
 from moorage import errors
 from moorage.config import options
 from moorage.messages import HostsRegistered, ReportHosts
-from moorage.model import HostLoad
+from moorage.model import HostLoad, HostReport
 
 
 class Hosts:
-    """A cell of two hosts that are alive, and have been described."""
+    """A cell of two hosts that are alive."""
 
     def __init__(self) -> None:
         self.changed = threading.Event()
         self.forwarded = self
+        #: The descriptions that no scheduler has, each with its number.
+        self.described: list[tuple[HostReport, int]] = []
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         return ["host-1", "host-2"], 100.0
 
-    def unacknowledged(self, limit: int) -> list[Any]:
-        return []
+    def unacknowledged(self, limit: int, after: HostReport | None = None) -> list[tuple[HostReport, int]]:
+        return [] if after else list(self.described)
+
+    def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
+        self.described.clear()
+
+    def number_after(self, newer: Sequence[object]) -> None:
+        assert not newer
 
 
 class OneLoad(CellLoads):
     """A host that has something to do."""
 
     def __init__(self) -> None:
-        pass
+        self.loads = {"host-1": HostLoad(io_ops=1)}
 
     def now(self) -> tuple[dict[str, HostLoad], float]:
-        return {"host-1": HostLoad(io_ops=1)}, 100.0
+        return self.loads, 100.0
 
     def names(self) -> list[str]:
         return ["host-1", "host-2"]
@@ -47,22 +56,27 @@ class SilentSchedulers:
         self._unanswered = {"alive": heartbeats, "loads": loads}
         self.seconds = 0.0
         self.taken: list[str] = []
+        self.loads: dict[str, HostLoad] = {}
 
     def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+        if message.hosts:
+            return HostsRegistered(unknown=(), newer=())
         kind = "alive" if message.alive else "loads"
         if self._unanswered[kind]:
             self._unanswered[kind] -= 1
             self.seconds += timeout
             raise errors.StoreUnavailable(schema="main", reason="silent")
         self.taken.append(kind)
+        self.loads |= message.loads
         return HostsRegistered(unknown=(), newer=())
 
 
-def forwarder(scheduler: SilentSchedulers) -> HostForwarder:
+def forwarder(scheduler: SilentSchedulers, hosts: Hosts | None = None, loads: OneLoad | None = None) -> HostForwarder:
     conf = options.new()
-    hosts: Any = Hosts()
+    cell_hosts: Any = hosts or Hosts()
     client: Any = scheduler
-    return HostForwarder(conf, "00000000-0000-4000-8000-000000000001", hosts, OneLoad(), client, "conductor.cell1")
+    uuid = "00000000-0000-4000-8000-000000000001"
+    return HostForwarder(conf, uuid, cell_hosts, loads or OneLoad(), client, "conductor.cell1")
 
 
 def test_eight_heartbeats_in_a_row_that_meet_a_silent_scheduler_take_no_longer_than_ten_seconds() -> None:
@@ -92,3 +106,26 @@ def test_while_it_stops_no_report_is_sent_once_more() -> None:
         stopping.forward()
     assert schedulers.taken == []
     assert schedulers.seconds <= 1.0
+
+
+def test_a_host_that_has_become_idle_is_reported_so_although_its_description_changes_in_the_same_round() -> None:
+    schedulers, hosts, loads = SilentSchedulers(), Hosts(), OneLoad()
+    reports = forwarder(schedulers, hosts, loads)
+    reports.forward()
+    assert schedulers.loads["host-1"] == HostLoad(io_ops=1)
+    loads.loads = {}
+    report = HostReport(
+        service_host="host-1",
+        nodename="host-1",
+        compute_node_uuid="00000000-0000-4000-8000-000000000002",
+        agent="agent",
+        attributes={"metrics": {"watts": 90.0}},
+    )
+    hosts.described = [(report, 2)]
+
+    reports.forward()
+
+    assert schedulers.loads["host-1"] == HostLoad()
+    before = list(schedulers.taken)
+    reports.forward()
+    assert schedulers.taken == [*before, "alive"], "once is enough"
