@@ -66,4 +66,6 @@ class Scheduling:
 
 def was_refused(fault: Exception) -> bool:
     """Tell whether a cell has refused a message, and done nothing."""
-    return isinstance(fault, errors.CallerError | errors.StaleOrder) and not isinstance(fault, errors.CellNotFound)
+    is_refusal = isinstance(fault, errors.CallerError | errors.StaleOrder)
+    # The message was not sent; or it was carried out, and only its answer cannot be sent.
+    return is_refusal and not isinstance(fault, errors.CellNotFound | errors.ReplyTooLarge)

@@ -142,6 +142,9 @@ class ForwardedOrders(SuperPart):
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
             if is_abort:
                 # No number: an abort comes while the numbered order to move is carried out, and must not overtake it.
+                # So the migration is its only guard: without one, it could abort a later migration if it comes late.
+                if migration_uuid is None:
+                    raise errors.InvalidState(reason=f"no live migration of instance {uuid} is under way")
                 return ForwardGuards(migration_uuid=migration_uuid)
             number = super_records.number_order(connection, uuid, getattr(message, "last_order", None))
             return ForwardGuards(order_number=number, migration_uuid=migration_uuid)

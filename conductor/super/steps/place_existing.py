@@ -104,12 +104,13 @@ class PlaceExisting(SuperPart, ABC):
     ) -> CommitStep:
         """Return the commit step after a failed preparation.
 
-        :raises MoorageError: the ``fault``, if it is no refusal: the cell may have done it.
+        :raises MoorageError: the ``fault``, if the outcome is not known: the cell may have done it.
         """
-        if not was_refused(fault):
+        is_done = isinstance(fault, errors.ReplyTooLarge)
+        if not is_done and not was_refused(fault):
             raise fault
         refused = NotScheduled(reason=str(fault), order_number=order_number)
-        if operation.is_repeated:
+        if is_done or operation.is_repeated:
             # An earlier sending may arrive after this refusal: once cancelled, it is refused as well.
             return lambda _connection: Next("cancel", refused)
         # The only sending there was: the cell refuses whatever else comes under the number of the order.

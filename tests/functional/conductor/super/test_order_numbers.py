@@ -7,6 +7,7 @@ from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, ids
 from moorage.messages import (
+    AbortMigration,
     AttachResource,
     ConfirmMigration,
     DetachResource,
@@ -109,6 +110,16 @@ def test_an_order_about_a_former_migration_is_refused_and_one_that_names_none_is
     world.order(ConfirmMigration(request_id=ids.fresh(), instance_uuid=uuid))
     world.comes_to(second, "confirmed")
     assert ended_migration(world) == second
+
+
+def test_an_abort_is_not_forwarded_without_a_migration_that_it_could_name_to_the_cell(world: MovingWorld) -> None:
+    uuid = world.active()
+
+    # It has no number: if it came late, it would abort whichever migration the instance has by then.
+    with pytest.raises(errors.InvalidState, match="no live migration"):
+        world.order(AbortMigration(request_id=ids.fresh(), instance_uuid=uuid))
+
+    assert "end_move" not in world.cell.methods()
 
 
 def test_a_command_names_the_migration_that_its_operator_sees(world: MovingWorld, moorage: Any) -> None:

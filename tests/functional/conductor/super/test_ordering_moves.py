@@ -134,7 +134,7 @@ def all_orders(uuid: str, host: str | None = None) -> list[Mutation[Any]]:
         UnshelveInstance(request_id=fresh(), instance_uuid=uuid, host=host),
         ConfirmMigration(request_id=fresh(), instance_uuid=uuid),
         RevertMigration(request_id=fresh(), instance_uuid=uuid),
-        AbortMigration(request_id=fresh(), instance_uuid=uuid),
+        AbortMigration(request_id=fresh(), instance_uuid=uuid, migration_uuid=fresh()),
         ShelveInstance(request_id=fresh(), instance_uuid=uuid),
         RebuildInstance(request_id=fresh(), instance_uuid=uuid, image=Image(id="other")),
     ]

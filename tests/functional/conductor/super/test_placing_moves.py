@@ -14,6 +14,8 @@ from moorage.messages import (
     OwnsClaim,
     PrepareMoveInCell,
     SelectDestinations,
+    ShelveInstance,
+    UnshelveInstance,
 )
 from moorage.model import Placement, Selection
 
@@ -144,6 +146,35 @@ def test_a_move_that_its_cell_refuses_has_failed_and_nothing_was_asked_for(world
     assert is_as_it_was(world, uuid)
     world.cell.refusing = {}
     assert ends_well_the_next_time(world, uuid)
+
+
+class Verbose(FakeCell):
+    """Reserves instances, and has answers to that which do not fit into a message."""
+
+    def once(self, message: object, work: Callable[[], object]) -> object:
+        answer = super().once(message, work)  # type: ignore[arg-type]
+        method = getattr(message, "method", "")
+        if method.startswith("prepare_"):
+            raise errors.ReplyTooLarge(method=method, size=2_000_000, limit=1_000_000)
+        return answer
+
+
+@pytest.mark.parametrize("state", ["active", "shelved"])
+def test_an_instance_whose_cell_has_reserved_it_and_cannot_answer_is_free_again(world: MovingWorld, state: str) -> None:
+    uuid = world.active()
+    if state == "shelved":
+        world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    cell = Verbose(world.placement)
+    cell.instances, world.cell = world.cell.instances, cell
+    world.serve(f"conductor.{CELL_1.uuid}", cell)
+
+    if state == "shelved":
+        world.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    else:
+        assert "1000000 fit" in str(world.comes_to(world.migrate(uuid), "failed").reason)
+
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert cell.instances[uuid].state == state
 
 
 # --- Silence ----------------------------------------------------------------------------------------------------------
