@@ -19,6 +19,7 @@ from conductor.schema import cell_attempts, cell_instances, cell_migrations, cel
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
 from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from moorage import errors
 from moorage.db.columns import as_uuid, now
@@ -180,7 +181,7 @@ class SuperDeletedInstances:
             after = rows[-1].id
             deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, "deleted") == "deleted")
             if deleted:
-                self._database.write(partial(_note_deleted, deleted))
+                self._database.write(partial(super_records.note_deleted, uuids=deleted))
 
     def prune(self) -> int:
         """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many."""
@@ -245,14 +246,6 @@ def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]
         instances.c.state == "deleting", instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
     )
     return connection.execute(query.order_by(instances.c.id).limit(at_once)).all()
-
-
-def _note_deleted(uuids: Collection[str], connection: Connection) -> None:
-    connection.execute(
-        instances.update()
-        .where(instances.c.uuid.in_(sorted(uuids)), instances.c.state == "deleting")
-        .values(state="deleted", reason=None, explanation=None, updated_at=now())
-    )
 
 
 def _delete_records(uuids: Collection[str], connection: Connection) -> int:

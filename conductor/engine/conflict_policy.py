@@ -100,9 +100,13 @@ class PolicyWrites:
         return self.policy == COMBINE or conflicts <= self._most_retries
 
     def request_id(self, operation: Operation, step: str, payload: P, *parts: object) -> str:
-        """Return the request id of a write; it depends on `delete_foreign_amounts`, which a restart may change."""
+        """Return the request id of a write that names the generations of its payload."""
+        return self.release_id(operation, step, *parts, payload.generation, payload.conflicts)
+
+    def release_id(self, operation: Operation, step: str, *parts: object) -> str:
+        """Return the request id of a release; it depends on `delete_foreign_amounts`, which a restart may change."""
         kept = ("keep extras",) if self.keeps_foreign else ()
-        return operation.derived(step, *parts, payload.generation, payload.conflicts, *kept)
+        return operation.derived(step, *parts, *kept)
 
     def write(
         self,

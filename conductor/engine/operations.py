@@ -69,8 +69,8 @@ class Operations(Leases):
         times = {"due_at": 0.0, "created_at": 0.0, "updated_at": 0.0}
         self._rows, self._free_rows = NewRows(table, **times, lease_until=lease_seconds), NewRows(table, **times)
         self._change, self._ending = self._change_statement(), self._ending_statement()
-        of_kind = (table.c.subject == bindparam("subject"), table.c.kind == bindparam("kind"))
-        self._pending = select(table).where(*self._mine, *of_kind, table.c.state == "pending").with_for_update()
+        of_kinds = (table.c.subject == bindparam("subject"), table.c.kind.in_(bindparam("kinds", expanding=True)))
+        self._pending = select(table).where(*self._mine, *of_kinds, table.c.state == "pending").with_for_update()
         self._outcomes: SharedTransactions[StepDone, Operation | None] = SharedTransactions(
             database.write, self._commit, "steps"
         )
@@ -159,10 +159,14 @@ class Operations(Leases):
         again = self.redirect(connection, pending, Next(pending.step, msgspec.Raw(pending.payload)))
         return [] if again is None else [again]
 
-    def pending(self, connection: Connection, subject: str, kind: str) -> Operation | None:
-        """Lock and return the pending operation of this kind for ``subject``, or null."""
-        row = connection.execute(self._pending, {"subject": subject, "kind": kind}).one_or_none()
-        return None if row is None else operation_of(row, row.lease_number)
+    def pending(self, connection: Connection, subject: str, *kinds: str) -> Operation | None:
+        """Lock the pending operations of these kinds for ``subject``; return the only one or one of them, or null."""
+        return next(iter(self.lock_pending(connection, subject, kinds)), None)
+
+    def lock_pending(self, connection: Connection, subject: str, kinds: Sequence[str]) -> list[Operation]:
+        """Lock and return the pending operations of these kinds for ``subject``."""
+        rows = connection.execute(self._pending, {"subject": subject, "kinds": kinds})
+        return [operation_of(row, row.lease_number) for row in rows]
 
     def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
         """Return the pending operations by subject, without locking them."""

@@ -47,6 +47,13 @@ def require_settled(connection: Connection, operations: Operations, uuid: str) -
     :raises InvalidState: a resource group is being attached to the instance or detached from it, or its allocations
         are being healed.
     """
-    for kind in (ATTACH, DETACH, HEAL):
-        if (pending := operations.pending(connection, uuid, kind)) is not None:
-            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
+    require_none_pending(connection, operations, uuid, ATTACH, DETACH, HEAL)
+
+
+def require_none_pending(connection: Connection, operations: Operations, uuid: str, *kinds: str) -> None:
+    """Refuse an order while an operation of one of these kinds on its instance is pending.
+
+    :raises InvalidState: it is.
+    """
+    if (pending := operations.pending(connection, uuid, *kinds)) is not None:
+        raise errors.InvalidState(reason=f"operation {pending.uuid}, {pending.kind} of instance {uuid}, is under way")

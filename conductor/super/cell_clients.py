@@ -32,13 +32,13 @@ _PROBE_SECONDS = 2.0
 
 
 def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], by_cell: Mapping[str, Sequence[T]]) -> dict[str, R]:
-    """StepCall ``ask`` for each cell and its items, several cells at a time; return the merged results."""
+    """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
     answers = _at_once(lambda each: ask(*each), list(by_cell.items()))
     return {key: found for answer in answers for key, found in answer.items()}
 
 
 def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """StepCall ``work`` for each item, several at a time; return the results in the order of the items."""
+    """Call ``work`` for each item, several at a time; return the results in the order of the items."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:

@@ -34,11 +34,7 @@ class CellClaims(CellPart):
         current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
         # Being placed: an order with the new claim may be on its way here.
         placed = instance.state in ("moving", "unshelving")
-        if (
-            current
-            or placed
-            or any(self._cell.operations.pending(connection, uuid, kind) for kind in (DELETE, *ENDED_BY_DELETE))
-        ):
+        if current or placed or self._cell.operations.pending(connection, uuid, DELETE, *ENDED_BY_DELETE) is not None:
             return Ownership(owned=True)
         LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
         self._cell.revoked_claims.add(connection, message.claim_id, uuid)

@@ -71,17 +71,15 @@ class CellDeletes(CellPart):
             # The instance keeps its uuid: both consumers are released in one write.
             reason = "the instance was deleted"
             self._cell.migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
-        for kind in ENDED_BY_DELETE:
-            operation = self._cell.operations.pending(connection, instance.uuid, kind)
-            if operation is not None:
-                if operation.kind == ATTACH and operation.step != "choose":
-                    # The group may be written already. Recorded as claimed, it is released as the instance's own, and
-                    # not reported as a foreign allocation.
-                    record_claim(self._cell.records, connection, instance, operation.read(WriteStep))
-                # A step that is cut short may have left a residue in the store that no record names.
-                if (number := _leaving(operation)) is not None:
-                    left.append(self._cell.records.numbered(connection, instance.uuid, number).attempt_id)
-                self._cell.operations.redirect(connection, operation, Ended("the instance is being deleted"))
+        for operation in self._cell.operations.lock_pending(connection, instance.uuid, ENDED_BY_DELETE):
+            if operation.kind == ATTACH and operation.step != "choose":
+                # The group may be written already. Recorded as claimed, it is released as the instance's own, and not
+                # reported as a foreign allocation.
+                record_claim(self._cell.records, connection, instance, operation.read(WriteStep))
+            # A step that is cut short may have left a residue in the store that no record names.
+            if (number := _leaving(operation)) is not None:
+                left.append(self._cell.records.numbered(connection, instance.uuid, number).attempt_id)
+            self._cell.operations.redirect(connection, operation, Ended("the instance is being deleted"))
         return DestroyAllStep(left=tuple(left))
 
     @step(DELETE, "destroy")

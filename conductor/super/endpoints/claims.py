@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from conductor.engine.steps import DELETE, MOVE, UNSHELVE
 from conductor.super.context import SuperPart
 from conductor.super.records import instances as super_records
-from moorage import errors, ids
+from moorage import ids
 from moorage.bus.bus import serves
 from moorage.messages import Ownership, OwnsClaim, OwnsClaimInCell
 
@@ -40,13 +40,11 @@ class SuperClaims(SuperPart):
     def _here(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
         """Return the cell to ask and false, or null and whether the claim is wanted by the records here."""
         uuid = message.consumer_uuid
-        instance = super_records.lock(connection, [uuid]).get(uuid)
-        if instance is None:
-            raise errors.InstanceNotFound(name=uuid)
+        instance = super_records.lock_known(connection, uuid)
         if self._super.operations.is_pending(connection, instance.operation_uuid):
             # The claim may be that of its request to the scheduler, or be handed over at this moment.
             return None, True
-        if any(self._super.operations.pending(connection, uuid, kind) is not None for kind in (MOVE, UNSHELVE)):
+        if self._super.operations.pending(connection, uuid, MOVE, UNSHELVE) is not None:
             return None, True
         if instance.cell_uuid is not None:
             return instance.cell_uuid, False

@@ -156,13 +156,11 @@ class ForwardedOrders(SuperPart):
         return str(self._super.database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
 
     def _require_unplaced(self, connection: Connection, uuid: str, *, may_be_placed: bool) -> None:
-        row = super_records.lock(connection, [uuid]).get(uuid)
-        if row is None:
-            raise errors.InstanceNotFound(name=uuid)
+        row = super_records.lock_known(connection, uuid)
         if row.cell_uuid is None:
             raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
-        for kind in (MOVE, UNSHELVE):
-            pending = self._super.operations.pending(connection, uuid, kind)
-            # At its last step the cell may have the instance already, and decides itself.
-            if pending is not None and pending.step != "hand_over" and not may_be_placed:
-                raise errors.InvalidState(reason=f"instance {uuid} is being placed (operation {pending.uuid}, {kind})")
+        pending = self._super.operations.pending(connection, uuid, MOVE, UNSHELVE)
+        # At its last step the cell may have the instance already, and decides itself.
+        if pending is not None and pending.step != "hand_over" and not may_be_placed:
+            operation = f"operation {pending.uuid}, {pending.kind}"
+            raise errors.InvalidState(reason=f"instance {uuid} is being placed ({operation})")

@@ -96,7 +96,7 @@ class SuperView(SuperPart):
         ]
         for start in range(0, len(deleted), MAX_INSTANCES):
             part = deleted[start : start + MAX_INSTANCES]
-            self._super.database.write(partial(super_records.set_state, uuids=part, state="deleted"))
+            self._super.database.write(partial(super_records.note_deleted, uuids=part))
 
 
 def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
 from conductor.engine.order_requests import Work, origin
-from conductor.engine.preconditions import cannot_move
+from conductor.engine.preconditions import cannot_move, require_none_pending
 from conductor.engine.steps import MOVE, UNSHELVE, NewOperation, Operation
 from conductor.super.context import SuperPart
 from conductor.super.endpoints.instances import SuperView
@@ -199,14 +199,10 @@ def require_free(connection: Connection, operations: Operations, uuid: str) -> N
     :raises InstanceNotFound: there is none.
     :raises InvalidState: it is being moved, unshelved or deleted, or is deleted.
     """
-    row = super_records.lock(connection, [uuid]).get(uuid)
-    if row is None:
-        raise errors.InstanceNotFound(name=uuid)
+    row = super_records.lock_known(connection, uuid)
     if row.state in ("deleting", "deleted"):
         raise errors.InvalidState(reason=f"instance {uuid} is {row.state}")
-    for kind in (MOVE, UNSHELVE):
-        if (pending := operations.pending(connection, uuid, kind)) is not None:
-            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
+    require_none_pending(connection, operations, uuid, MOVE, UNSHELVE)
 
 
 def _free_in_cell(instance: Instance) -> str:

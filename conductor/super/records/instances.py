@@ -126,6 +126,17 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInst
     return {row.uuid: LockedInstance(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
 
 
+def lock_known(connection: Connection, uuid: str) -> LockedInstance:
+    """Lock an instance and return it.
+
+    :raises InstanceNotFound: there is none.
+    """
+    row = lock(connection, [uuid]).get(uuid)
+    if row is None:
+        raise errors.InstanceNotFound(name=uuid)
+    return row
+
+
 def is_deleted(connection: Connection, uuid: str) -> bool:
     """Lock an instance, and return whether its deletion has been ordered."""
     row = lock(connection, [uuid]).get(uuid)
@@ -227,6 +238,12 @@ def handed_over(connection: Connection, operation_uuids: Collection[str], cell_u
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
     """Record why a cell does not have the builds of an operation yet; they are still being built."""
     _change(connection, *_given_to(operation_uuid, cell_uuid), reason=reason)
+
+
+def note_deleted(connection: Connection, uuids: Collection[str]) -> None:
+    """Record that the cells of instances have deleted them."""
+    not_yet = instances.c.state != "deleted"
+    _change(connection, instances.c.uuid.in_(uuids), not_yet, state="deleted", reason=None, explanation=None)
 
 
 def set_state(connection: Connection, uuids: Collection[str], state: InstanceState, reason: str | None = None) -> None:

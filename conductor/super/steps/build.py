@@ -358,17 +358,18 @@ class SuperBuilds(SuperPart):
 
         Foreign allocations of a consumer that existed before its instance go too or stay, by the policy.
         """
-        payload, keeps = operation.read(HandOverStep), self._super.writes.keeps_foreign
-        # The option may be changed by a restart, and with it the content of the request.
-        kept = ("keep extras",) if keeps else ()
+        payload, writes = operation.read(HandOverStep), self._super.writes
         for uuid in payload.release:
             if (stays := why_kept(self._super.placement, uuid)) is not None:
                 LOG.warning("Nothing is released: %s", stays)
                 continue
-            request_id = operation.derived("release", uuid, *kept)
-            self._super.placement.call(
-                DeleteAllocations(request_id=request_id, consumer_uuid=uuid, for_good=True, keep_extras=keeps)
+            message = DeleteAllocations(
+                request_id=writes.release_id(operation, "release", uuid),
+                consumer_uuid=uuid,
+                for_good=True,
+                keep_extras=writes.keeps_foreign,
             )
+            self._super.placement.call(message)
         return lambda _connection: Ended(payload.reason)
 
 

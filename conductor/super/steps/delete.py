@@ -24,7 +24,7 @@ from conductor.super.held_consumers import why_kept
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.move import ENDED_BY_DELETION
-from moorage import errors, ids
+from moorage import ids
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance, Released
 
 LOG = logging.getLogger(__name__)
@@ -86,9 +86,8 @@ class SuperDeletes(SuperPart):
         are deleted with the instance in one write; a later claim is refused by the tombstones.
         """
         reason = "the instance is being deleted"
-        for kind in (MOVE, UNSHELVE):
-            pending = self._super.operations.pending(connection, uuid, kind)
-            if pending is not None and pending.step in ENDED_BY_DELETION:
+        for pending in self._super.operations.lock_pending(connection, uuid, (MOVE, UNSHELVE)):
+            if pending.step in ENDED_BY_DELETION:
                 self._super.operations.redirect(connection, pending, Ended(reason))
                 super_migrations.change(connection, pending.uuid, state="ended", reason=reason)
 
@@ -102,9 +101,7 @@ class SuperDeletes(SuperPart):
         :raises InstanceNotFound: there is none.
         """
         uuid = message.instance_uuid
-        row = super_records.lock(connection, [uuid]).get(uuid)
-        if row is None:
-            raise errors.InstanceNotFound(name=uuid)
+        row = super_records.lock_known(connection, uuid)
         if row.state == "deleted":
             return []
         if row.state == "deleting":

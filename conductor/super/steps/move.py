@@ -130,22 +130,13 @@ class SuperMoves(PlaceExisting):
         )
         return True
 
-    @step(MOVE, "cancel")
-    def cancel(self, operation: Operation) -> CommitStep:
-        """Release the instance from the move in its cell, until it answers; a deleted instance needs no release."""
-        refused = operation.read(NotScheduled)
-        cell_uuid = self._super.database.read(
-            lambda connection: super_migrations.read(connection, operation.uuid)
-        ).cell_uuid
-        message = CancelMoveInCell(
+    def _cancel_message(self, operation: Operation, refused: NotScheduled) -> CancelMoveInCell:
+        return CancelMoveInCell(
             request_id=operation.derived("cancel"),
             instance_uuid=operation.subject,
             migration_uuid=operation.uuid,
             reason=refused.reason,
         )
-        if (refusal := self._refusal(cell_uuid, message)) is not None:
-            LOG.info("Cell %s has nothing to cancel for migration %s: %s", cell_uuid, operation.uuid, refusal)
-        return lambda connection: self._end(operation, refused, connection)
 
     def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
         deleted = refused.deleted or super_records.is_deleted(connection, operation.subject)

@@ -84,7 +84,7 @@ class NotScheduled(Value, frozen=True, kw_only=True):
 class PlaceExisting(SuperPart, ABC):
     """The steps of an operation that places an instance which exists in its cell.
 
-    A subclass adds the messages to the cell and the records of its operation, with the steps `prepare` and `cancel`:
+    A subclass adds the messages to the cell and the records of its operation, with the step `prepare`:
     :class:`SuperMoves` and :class:`SuperUnshelves`.
     """
 
@@ -270,6 +270,20 @@ class PlaceExisting(SuperPart, ABC):
     @abstractmethod
     def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
         """Invalidate all doubtful requests; return false if one of them has claimed."""
+
+    @step(KIND_OF_CLASS, "cancel")
+    def cancel(self, operation: Operation) -> CommitStep:
+        """End the reservation of the instance in its cell, until the cell answers; a deleted one has none."""
+        refused = operation.read(NotScheduled)
+        known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
+        refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, refused))
+        if refusal is not None:
+            LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, refusal)
+        return partial(self._end, operation, refused)
+
+    @abstractmethod
+    def _cancel_message(self, operation: Operation, refused: NotScheduled) -> Message[Any]:
+        """Return the message that ends the reservation of the instance in its cell."""
 
     @abstractmethod
     def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:

@@ -81,20 +81,13 @@ class SuperUnshelves(PlaceExisting):
             LOG.info("Instance %s is deleted: nothing can be claimed for it any more", uuid)
         return True
 
-    @step(UNSHELVE, "cancel")
-    def cancel(self, operation: Operation) -> CommitStep:
-        """Leave the instance shelved in its cell, until the cell answers; a deleted instance needs no cancelling."""
-        refused = operation.read(NotScheduled)
-        known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
-        message = CancelUnshelveInCell(
+    def _cancel_message(self, operation: Operation, refused: NotScheduled) -> CancelUnshelveInCell:
+        return CancelUnshelveInCell(
             request_id=operation.derived("cancel"),
             instance_uuid=operation.subject,
             reason=refused.reason,
             order_number=refused.order_number,
         )
-        if (refusal := self._refusal(str(known.cell_uuid), message)) is not None:
-            LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, refusal)
-        return lambda connection: self._end(operation, refused, connection)
 
     def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
         super_records.explain(connection, operation.subject, refused.explanation)

@@ -1,35 +1,22 @@
 """Descriptions of hosts on their way from the agents to the schedulers, as a cell keeps them, on each store."""
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 from sqlalchemy import select
-from support.databases import migrated
+from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.hosts.loads import CellLoads
-from conductor.schema import CELL, cell_hosts
+from conductor.schema import cell_hosts
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import HostsRegistered, ReportHosts, ReportHostsInCell
 from moorage.model import HostReport
-
-
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "cell.sqlite", CELL)
-    database = Database(url, "cell")
-    yield database
-    database.close()
 
 
 def described(number: int, agent: str = "agent", **attributes: Any) -> HostReport:

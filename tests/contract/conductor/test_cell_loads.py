@@ -1,19 +1,17 @@
 """Test how a cell computes the load of its hosts, on SQLite and on MariaDB."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import Connection
-from support.databases import migrated
+from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.hosts.loads import CellLoads
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.schema import (
-    CELL,
     cell_attempts,
     cell_failed_builds,
     cell_hosts,
@@ -29,17 +27,6 @@ from moorage.model import Flavor, HostLoad, Image, RequestSpec
 
 CELL_UUID, OTHER_CELL = ids.derived("loads", "cell"), ids.derived("loads", "other cell")
 DAY = 86400.0
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "cell.sqlite", CELL)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 class Records:

@@ -1,19 +1,17 @@
 """Test the migration records of the super conductor, on SQLite and on MariaDB."""
 
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
-from support.databases import migrated
+from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry
-from conductor.schema import CONDUCTOR, conductor_operations
+from conductor.schema import conductor_operations
 from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
@@ -27,17 +25,6 @@ from moorage.model import Flavor, RequestSpec
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 CELL = ids.fresh()
-
-
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR)
-    else:
-        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 @pytest.fixture
@@ -136,7 +123,7 @@ def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Data
     assert database.read(lambda c: super_migrations.read(c, begun.uuid)).state == "ended"
     assert database.read(lambda c: operations.is_pending(c, cancelling.uuid))
     for each in (uuid, undone):
-        assert database.write(partial(operations.pending, subject=each, kind=DELETE)) is not None
+        assert database.write(lambda c, each=each: operations.pending(c, each, DELETE)) is not None
         with pytest.raises(errors.InvalidState):
             database.write(partial(order, operations=operations, uuid=each))
 

@@ -21,7 +21,7 @@ CELL_UUID = ids.fresh()
 RECORDS = CellRecords(CELL_UUID)
 
 
-@pytest.fixture(name="database", params=["sqlite", "mariadb"])
+@pytest.fixture(name="database", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def records_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A database with the records of both kinds of conductors."""
     if request.param == "mariadb":
