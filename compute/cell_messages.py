@@ -1,7 +1,7 @@
 """Builders of an agent's messages about an attempt, with request ids derived from the attempt's id."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import convert
 
@@ -10,7 +10,23 @@ from moorage import ids
 from moorage.messages import AcceptInCell, AttemptsGone, BuildFailedInCell, BuildFinished, BuildOnHost
 from moorage.model import EndedAttempt, Guest
 
+T = TypeVar("T")
+
 _LONGEST_REASON = 1000
+
+
+def in_batches(items: Sequence[T], most: int, size: Callable[[T], int] = lambda _item: 1) -> Iterator[list[T]]:
+    """Yield items in batches, one for each message: of a size of ``most`` at most, or a single item that is larger."""
+    batch: list[T] = []
+    room = most
+    for item in items:
+        if batch and size(item) > room:
+            yield batch
+            batch, room = [], most
+        batch.append(item)
+        room -= size(item)
+    if batch:
+        yield batch
 
 
 def guest(order: BuildOnHost) -> Guest:

@@ -24,6 +24,9 @@ LOG = logging.getLogger(__name__)
 # Seconds that a call waits for its order before it fails with RequestInProgress: it holds one of the server's few
 # threads. Arbitrary: longer than most stops and starts, shorter than any caller waits.
 _PATIENCE = 5.0
+# Orders in hand beyond which kept failures are forgotten; a repeated order of those is carried out again. Arbitrary:
+# callers repeat an order within seconds.
+_KEPT = 1000
 
 
 class _PendingOrder:
@@ -115,6 +118,8 @@ class GuestOrders:
             if known is not None and not known.outcome.done():
                 raise errors.RequestInProgress(request_id=message.request_id)
             attempt = self._agent.attempts.take_order(order.attempt_id, message.request_id)
+            if len(self._pending) >= _KEPT:
+                self._pending = {key: each for key, each in self._pending.items() if not each.outcome.done()}
             self._pending[pending.key] = pending
             pending.waiting = 1
         self._workers.submit(lambda: self._run(pending, attempt, message, act))

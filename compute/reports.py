@@ -8,11 +8,11 @@ answer names the hosts that have to return before they count as up.
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from compute.cell_client import AT_FAULT, CellClient, Interrupted
+from compute.cell_messages import in_batches
 from compute.driver import Driver
 from compute.numbering import Numbering
 from compute.returns import Returns
@@ -22,8 +22,6 @@ from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _HOSTS_AT_ONCE = 1000
 _NAMES_AT_ONCE = 20_000
@@ -136,7 +134,7 @@ class Reporter:
                 for report in self._driver.hosts()
                 if self._tracker.is_reported(report) and self._hosts.get(_key(report)) != report
             ]
-        for batch in _batches(new, _HOSTS_AT_ONCE):
+        for batch in in_batches(new, _HOSTS_AT_ONCE):
             self._describe(batch)
 
     def _describe(self, batch: Sequence[HostReport]) -> None:
@@ -167,7 +165,7 @@ class Reporter:
         alive = sorted(name for name in self._driver.alive() if name in described)
         if not alive and self._introduced is not None:
             self._answered_at = time.monotonic()  # there is nothing to be answered
-        for batch in _batches(alive, _NAMES_AT_ONCE):
+        for batch in in_batches(alive, _NAMES_AT_ONCE):
             message = self._numbering.message(ReportHostsInCell, alive=tuple(batch))
             try:
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
@@ -184,7 +182,7 @@ class Reporter:
 
         It may be refused until a guest is gone which the cell still has to destroy there.
         """
-        for batch in _batches(names, _NAMES_AT_ONCE):
+        for batch in in_batches(names, _NAMES_AT_ONCE):
             message = self._numbering.message(ReportHostsInCell, withheld=tuple(batch))
             # A cell conductor of the former release does not support this.
             with suppress(errors.InvalidRequest):
@@ -193,8 +191,3 @@ class Reporter:
 
 def _key(report: HostReport) -> tuple[str, str]:
     return report.service_host, report.nodename
-
-
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]

@@ -6,12 +6,13 @@ running and reported as every other; the cell judges what it is.
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from compute import cell_messages
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient, Interrupted
+from compute.cell_messages import in_batches
 from compute.driver import Driver
 from compute.workers import Workers
 from moorage import errors, ids
@@ -67,8 +68,8 @@ class Returns:
         with self._lock:
             hosts = sorted(self._returning)
         try:
-            for first in range(0, len(hosts), _HOSTS_AT_ONCE):
-                self._try(hosts[first : first + _HOSTS_AT_ONCE])
+            for batch in in_batches(hosts, _HOSTS_AT_ONCE):
+                self._try(batch)
         except Interrupted:
             LOG.info("The agent stops before all its hosts have returned")
         finally:
@@ -109,8 +110,8 @@ class Returns:
                 gone.append(attempt)
             else:
                 held_up.add(attempt.host)
-        for first in range(0, len(gone), MAX_INSTANCES):
-            self._ask(cell_messages.gone(self._driver.agent, gone[first : first + MAX_INSTANCES], lives))
+        for batch in in_batches(gone, MAX_INSTANCES):
+            self._ask(cell_messages.gone(self._driver.agent, batch, lives))
         return [host for host in hosts if host not in held_up]
 
     def _destroy(self, ended: EndedAttempt) -> bool:
@@ -134,7 +135,7 @@ class Returns:
         """
         with self._agent.attempts.counting(hosts) as in_hand:
             listed = [found for host in hosts if (found := self._list(host, in_hand)) is not None]
-            for part in _parts(listed):
+            for part in in_batches(listed, _GUESTS_AT_ONCE, lambda found: len(found.named)):
                 self._ask(
                     ReturnHosts(
                         request_id=ids.fresh(),
@@ -184,17 +185,3 @@ class _Guests:
     #: The attempts whose guests were never completed, and those whose guests are stopped.
     unfinished: frozenset[str]
     stopped: frozenset[str]
-
-
-def _parts(listed: Sequence[_Guests]) -> Iterator[Sequence[_Guests]]:
-    """Yield hosts in parts whose guests fit into one message."""
-    part: list[_Guests] = []
-    room = _GUESTS_AT_ONCE
-    for found in listed:
-        if part and len(found.named) > room:
-            yield part
-            part, room = [], _GUESTS_AT_ONCE
-        part.append(found)
-        room -= len(found.named)
-    if part:
-        yield part

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from compute.cell_client import AT_FAULT, CellClient
+from compute.cell_messages import in_batches
 from compute.driver import Driver, ReshapeNeeded
 from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
@@ -98,7 +99,7 @@ class Tracker:
             self._reported.discard(host.compute_node_uuid)
 
     def _read(self, hosts: Sequence[HostReport]) -> None:
-        for batch in _batches(hosts, lambda _host: 1):
+        for batch in in_batches(hosts, _AT_ONCE):
             self._read_together(tuple(host.compute_node_uuid for host in batch))
 
     def _read_together(self, nodes: Sequence[str]) -> None:
@@ -140,7 +141,7 @@ class Tracker:
     def _carry_out(self, changes: Sequence[TreeChange], tries: int) -> None:
         """Report the changes without a reshape in batches of hosts; then carry out the reshapes, host by host."""
         plain = [change for change in changes if not change.instructions]
-        for batch in _batches(plain, len):
+        for batch in in_batches(plain, _AT_ONCE, len):
             self._report(batch, tries)
         waiting = [change for change in changes if change.instructions and self._may_reshape(change)]
         begun = time.monotonic()
@@ -287,17 +288,3 @@ def _halves(items: Sequence[T]) -> Iterator[Sequence[T]]:
     middle = len(items) // 2
     yield items[:middle]
     yield items[middle:]
-
-
-def _batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Yield items in batches of at most ``_AT_ONCE`` providers; an item with more is a batch of its own."""
-    batch: list[T] = []
-    room = _AT_ONCE
-    for item in items:
-        if batch and size(item) > room:
-            yield batch
-            batch, room = [], _AT_ONCE
-        batch.append(item)
-        room -= size(item)
-    if batch:
-        yield batch

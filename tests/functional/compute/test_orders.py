@@ -11,7 +11,7 @@ from support.compute.builders import (
     CELL,
     HOST,
     Begin,
-    FakeCell,
+    Holding,
     SlowDriver,
     Stage,
     build_on,
@@ -22,6 +22,7 @@ from support.compute.builders import (
     wait_until,
 )
 
+from compute import orders
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.driver import GuestOrder
@@ -29,7 +30,6 @@ from compute.fake.driver import FakeDriver
 from compute.orders import GuestOrders
 from moorage import errors, ids
 from moorage.messages import AcceptInCell, BuildFinished, BuildOnHost
-from moorage.messages.wire import Message
 
 LONG = 60.0
 EVERY = pytest.mark.parametrize("order_of", [stop_of, start_of, rebuild_of])
@@ -176,16 +176,7 @@ def test_a_guest_whose_spawn_is_under_way_takes_no_order_yet(stage: Begin, order
 
 @EVERY
 def test_a_guest_whose_attempt_stands_at_the_gate_takes_no_order_yet(stage: Begin, order_of: OrderOf) -> None:
-    class Cell(FakeCell):
-        asked = threading.Event()
-        go_on = threading.Event()
-
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, AcceptInCell):
-                self.asked.set()
-                assert self.go_on.wait(LONG)
-
-    cell = Cell()
+    cell = Holding(AcceptInCell, LONG)
     now = stage(cell)
     now.start()
     build = build_on(HOST)
@@ -328,6 +319,23 @@ def test_whoever_comes_again_after_a_failure_hears_of_it_before_it_is_tried_once
     assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "GuestActionFailed"
     assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress", "nobody works any more"
     assert bench.driver.rebuilds == 1
+
+
+def test_no_more_than_so_many_failures_are_kept_of_orders_that_no_caller_waits_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "_KEPT", 10)
+    impatient = GuestOrders(bench.driver, bench.agent, 1, patience=0.0)
+    for _ in range(50):  # none of these attempts has a guest
+        assert answer(lambda: impatient.stop_guest(stop_of(build_on(HOST)))) == "RequestInProgress"
+    impatient.start()
+    wait_until(lambda: all(each.outcome.done() for each in impatient._pending.values()), LONG)
+
+    last = stop_of(build_on(HOST))
+    wait_until(lambda: answer(lambda: impatient.stop_guest(last)) == "InvalidState", LONG)
+
+    assert len(impatient._pending) <= 10
+    impatient.stop(LONG)
 
 
 def test_an_order_that_has_failed_may_be_given_again(bench: Bench) -> None:
