@@ -1,16 +1,17 @@
 """Test that a destroyed guest is gone and does not come back."""
 
-import threading
 import time
 from typing import Any
 
 import pytest
 from support.compute.builders import (
     AGENT,
+    AWAY,
     CELL,
     HOST,
     Begin,
-    FakeCell,
+    Failing,
+    Holding,
     SlowDriver,
     build_on,
     destroy_of,
@@ -65,16 +66,7 @@ def test_an_attempt_that_was_destroyed_first_is_never_started_not_even_after_a_r
 
 
 def test_an_attempt_that_is_destroyed_while_it_stands_at_the_gate_is_not_started(stage: Begin) -> None:
-    class Cell(FakeCell):
-        asked = threading.Event()
-        go_on = threading.Event()
-
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, AcceptInCell):
-                self.asked.set()
-                assert self.go_on.wait(10)
-
-    cell = Cell()
+    cell = Holding(AcceptInCell)
     now = stage(cell)
     driver = now.start(SlowDriver)
     build = build_on(HOST)
@@ -175,12 +167,7 @@ def test_an_attempt_that_waits_for_a_free_worker_is_not_started_once_it_is_destr
 
 
 def test_a_destroy_ends_the_waiting_for_a_gate_that_nobody_keeps(stage: Begin) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, AcceptInCell):
-                raise errors.StoreUnavailable(schema="cell", reason="it is away")
-
-    now = stage(Cell(), compute={"workers": 1})
+    now = stage(Failing(AWAY, AcceptInCell), compute={"workers": 1})
     driver = now.start(SlowDriver)
     build = build_on(HOST)
     now.build(build)

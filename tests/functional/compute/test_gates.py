@@ -1,8 +1,8 @@
 """Nothing starts before the first gate, and nothing stays that the second one refuses."""
 
-from typing import Any
+import math
 
-from support.compute.builders import HOST, Begin, FakeCell, SlowDriver, build_on, wait_until
+from support.compute.builders import HOST, Begin, Failing, SlowDriver, build_on, wait_until
 
 from moorage import errors
 from moorage.messages import (
@@ -11,7 +11,8 @@ from moorage.messages import (
     BuildFinished,
     ReturnHosts,
 )
-from moorage.messages.wire import Message
+
+BROKEN = errors.InvalidState(reason="the cell is not itself")
 
 
 def test_nothing_is_started_for_a_released_claim(stage: Begin) -> None:
@@ -32,12 +33,7 @@ def test_nothing_is_started_for_a_released_claim(stage: Begin) -> None:
 
 
 def test_a_gate_that_breaks_is_a_failed_build_of_which_nothing_was_started(stage: Begin) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, AcceptInCell):
-                raise errors.InvalidState(reason="the cell is not itself")
-
-    now = stage(Cell())
+    now = stage(Failing(BROKEN, AcceptInCell))
     driver = now.start(SlowDriver)
 
     now.build(build_on(HOST))
@@ -63,14 +59,9 @@ def test_a_guest_that_the_second_gate_refuses_is_destroyed(stage: Begin) -> None
 
 
 def test_a_guest_is_not_destroyed_because_its_cell_has_no_record_of_it(stage: Begin) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, BuildFinished):
-                raise errors.InstanceNotFound(name=message.instance_uuid)
-
-    now = stage(Cell())
-    now.start()
     build = build_on(HOST)
+    now = stage(Failing(errors.InstanceNotFound(name=build.instance_uuid), BuildFinished))
+    now.start()
 
     now.build(build)
     wait_until(lambda: now.cell.said(BuildFinished))
@@ -97,15 +88,8 @@ def test_a_running_guest_is_kept_when_its_host_refuses_guests_by_now(stage: Begi
 
 
 def test_a_running_guest_is_kept_when_the_first_gate_breaks(stage: Begin) -> None:
-    class Cell(FakeCell):
-        broken = False
-
-        def before_answer(self, message: Message[Any]) -> None:
-            # A host that has returned has reported the guest, and passes no gate with it any more.
-            if self.broken and isinstance(message, AcceptInCell | ReturnHosts):
-                raise errors.InvalidState(reason="the cell is not itself")
-
-    cell = Cell()
+    # A host that has returned has reported the guest, and passes no gate with it any more.
+    cell = Failing(BROKEN, AcceptInCell, ReturnHosts, left=0)
     now = stage(cell)
     now.start()
     build = build_on(HOST)
@@ -113,7 +97,7 @@ def test_a_running_guest_is_kept_when_the_first_gate_breaks(stage: Begin) -> Non
     wait_until(lambda: cell.said(BuildFinished))
     now.stop()
 
-    cell.broken = True
+    cell.left = math.inf
     now.start()
     now.build(build)
     wait_until(lambda: len(cell.said(AcceptInCell)) >= 2)

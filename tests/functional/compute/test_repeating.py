@@ -5,9 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from support.compute.builders import HOST, Begin, FakeCell, SlowDriver, build_on, wait_until
+from support.compute.builders import AWAY, HOST, Begin, Failing, FakeCell, SlowDriver, build_on, wait_until
 
-from moorage import errors
 from moorage.messages import (
     AcceptInCell,
     BuildFailedInCell,
@@ -18,13 +17,8 @@ from moorage.messages.wire import Message
 
 @pytest.mark.parametrize("lost", [AcceptInCell, BuildFinished, BuildFailedInCell])
 def test_what_nobody_answers_is_repeated_with_the_same_ids(stage: Begin, lost: type[Message[Any]]) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, lost) and len(self.said(lost)) < 3:
-                raise errors.StoreUnavailable(schema="cell", reason="it restarts")
-
     failing = {"failing_hosts": [HOST]} if lost is BuildFailedInCell else {}
-    now = stage(Cell(), fake_driver=failing)
+    now = stage(Failing(AWAY, lost, left=2), fake_driver=failing)
     now.start()
 
     now.build(build_on(HOST))
@@ -153,11 +147,7 @@ def test_a_stopping_agent_begins_nothing_new(stage: Begin) -> None:
 
 
 def test_a_stopping_agent_does_not_wait_for_a_cell_that_is_away(stage: Begin) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            raise errors.StoreUnavailable(schema="cell", reason="it is away")
-
-    now = stage(Cell())
+    now = stage(Failing(AWAY, Message))
     now.start()
     now.build(build_on(HOST))
     wait_until(lambda: len(now.cell.said(AcceptInCell)) > 3)

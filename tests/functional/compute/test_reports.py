@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.compute.builders import AGENT, CELL, Begin, FakeCell, wait_until
+from support.compute.builders import AGENT, AWAY, CELL, Begin, Failing, FakeCell, wait_until
 
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
@@ -61,12 +61,7 @@ def test_hosts_with_long_descriptions_are_reported_in_messages_that_the_broker_t
 
 
 def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(stage: Begin) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, ReportProviderTree) and len(self.said(ReportProviderTree)) < 3:
-                raise errors.StoreUnavailable(schema="main", reason="it restarts")
-
-    now = stage(Cell())
+    now = stage(Failing(AWAY, ReportProviderTree, left=2))
     now.start()
     wait_until(lambda: any(said.hosts for said in now.cell.said(ReportHostsInCell)))
 

@@ -1,16 +1,18 @@
 """Test an agent before its hosts count as up: it destroys guests only by record, and lists the guests that it has."""
 
-import threading
 import time
 from typing import Any
 
 import pytest
 from support.compute.builders import (
     AGENT,
+    AWAY,
     CELL,
     HOST,
     Begin,
+    Failing,
     FakeCell,
+    Holding,
     SlowDriver,
     Stage,
     build_on,
@@ -196,12 +198,7 @@ def test_a_host_whose_heartbeats_the_cell_has_missed_returns_and_its_own_builds_
 
 @pytest.mark.parametrize("lost", [ListEndedAttempts, AttemptsGone, ReturnHosts])
 def test_what_nobody_answers_is_said_again_with_the_same_ids(stage: Begin, lost: type[Message[Any]]) -> None:
-    class Cell(FakeCell):
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, lost) and len(self.said(lost)) < 3:
-                raise errors.StoreUnavailable(schema="cell", reason="it restarts")
-
-    now = stage(Cell())
+    now = stage(Failing(AWAY, lost, left=2))
     now.cell.ended = [record(left_behind(now))]
     now.start()
     wait_until(lambda: returned(now.cell) and not now.cell.returning)
@@ -212,32 +209,18 @@ def test_what_nobody_answers_is_said_again_with_the_same_ids(stage: Begin, lost:
 
 
 def test_a_cell_that_refuses_is_asked_again_and_reports_do_not_wait_for_it(stage: Begin) -> None:
-    class Cell(FakeCell):
-        refusing = True
-
-        def before_answer(self, message: Message[Any]) -> None:
-            if self.refusing and isinstance(message, ReturnHosts):
-                raise errors.InvalidState(reason="a guest of an ended attempt is among them")
-
-    cell = Cell()
+    cell = Failing(errors.InvalidState(reason="a guest of an ended attempt is among them"), ReturnHosts)
     now = stage(cell)
     now.start()
     wait_until(lambda: len(cell.said(ReturnHosts)) >= 3)
     wait_until(lambda: sum(bool(said.alive) for said in cell.said(ReportHostsInCell)) >= 3)
-    cell.refusing = False
+    cell.left = 0
 
     wait_until(lambda: not cell.returning)
 
 
 def test_reports_go_on_while_nobody_answers_a_return(stage: Begin) -> None:
-    class Cell(FakeCell):
-        go_on = threading.Event()
-
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, ListEndedAttempts):
-                assert self.go_on.wait(10)
-
-    cell = Cell()
+    cell = Holding(ListEndedAttempts)
     now = stage(cell)
     now.start()
     wait_until(lambda: sum(bool(said.alive) for said in cell.said(ReportHostsInCell)) >= 5)
@@ -293,16 +276,7 @@ def test_an_attempt_that_is_in_hand_is_named_among_the_guests_before_it_has_one(
 
 
 def test_no_build_begins_on_a_host_while_its_guests_are_being_counted(stage: Begin) -> None:
-    class Cell(FakeCell):
-        asked = threading.Event()
-        go_on = threading.Event()
-
-        def before_answer(self, message: Message[Any]) -> None:
-            if isinstance(message, ReturnHosts):
-                self.asked.set()
-                assert self.go_on.wait(10)
-
-    cell = Cell()
+    cell = Holding(ReturnHosts)
     now = stage(cell)
     now.start()
     assert cell.asked.wait(10)

@@ -1,5 +1,6 @@
 """Builders for the tests of agents: settings, attempts, and a cell conductor that keeps the real promises."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -254,6 +255,42 @@ class FakeCell:
             self.request_ids.append(context.current().request_id)
         self.before_answer(message)
         return Done()
+
+
+class Holding(FakeCell):
+    """Notes that a message of one kind has come, and answers it once a test lets it."""
+
+    def __init__(self, kind: type[Message[Any]], seconds: float = 10.0) -> None:
+        super().__init__()
+        self.kind = kind
+        self.seconds = seconds
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+    def before_answer(self, message: Message[Any]) -> None:
+        """Wait for the test."""
+        if isinstance(message, self.kind):
+            self.asked.set()
+            assert self.go_on.wait(self.seconds)
+
+
+class Failing(FakeCell):
+    """Answers messages of some kinds with an error; ``left`` is how many more of them."""
+
+    def __init__(self, fault: errors.MoorageError, *kinds: type[Message[Any]], left: float = math.inf) -> None:
+        super().__init__()
+        self.fault = fault
+        self.kinds = kinds
+        self.left = left
+
+    def before_answer(self, message: Message[Any]) -> None:
+        """Fail."""
+        if isinstance(message, self.kinds) and self.left > 0:
+            self.left -= 1
+            raise self.fault
+
+
+AWAY = errors.StoreUnavailable(schema="cell", reason="it is away")
 
 
 class Surroundings:
