@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, not_, or_, select
 
 from conductor.cell.records.attempts import MAY_HAVE_A_GUEST
+from conductor.engine.rows import grouped
 from conductor.engine.steps import DELETE
 from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
 from conductor.schema import conductor_instances as instances
@@ -214,11 +215,8 @@ class SuperDeletedInstances:
 
     def _of_cells(self, rows: Sequence[Any], wanted: Callable[[dict[str, str], str], bool]) -> list[str]:
         """Return the instances for which ``wanted`` is true of their cell's answer; skip cells that do not answer."""
-        by_cell: dict[str, list[str]] = {}
-        for row in rows:
-            by_cell.setdefault(str(row.cell_uuid), []).append(row.uuid)
         found: list[str] = []
-        for cell_uuid, uuids in by_cell.items():
+        for cell_uuid, uuids in grouped((str(row.cell_uuid), row.uuid) for row in rows).items():
             try:
                 answers = list(self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part)))
             except errors.MoorageError as fault:

@@ -14,7 +14,6 @@ from moorage.cli.names import instance_uuid
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
-    Done,
     EvacuateInstance,
     LiveMigrateInstance,
     MigrateInstance,
@@ -37,51 +36,77 @@ Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
 
 
-class _MoveOrder(OrderCommand):
-    """A command that orders a move of each of some servers, and shows the migrations."""
+class _ServerOrder(OrderCommand):
+    """A command that gives an order for each of some servers, and shows them."""
 
-    #: The order, and the state that `--wait` waits for.
-    kind: ClassVar[type[OrderAfter[Ordered]]]
-    comes_to: ClassVar[str] = "moved"
+    #: The order, the state that `--wait` waits for, and the states in which it cannot be reached any more.
+    kind: ClassVar[type[OrderAfter[Any] | EndOfMigration]]
+    comes_to: ClassVar[str] = "active"
+    ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the servers, by their uuids or names")
+        self.add_options(parser)
+        add_request_id(parser)
+        add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
+        return parser
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options of the order."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
+        """Send the orders, and wait if `--wait` is given."""
+        request_id = self.named(parsed_args)
+        # All names first: a name that is not clear is refused before anything is ordered.
+        uuids = [instance_uuid(self.client("conductor"), named) for named in parsed_args.uuid]
+
+        def order(uuid: str) -> Any:
+            order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)
+            return self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content))
+
+        return self.result(parsed_args, uuids, self.order_each(uuids, order))
+
+    def content(self, _given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
+        """Return the further content of the order for one server."""
+        return {}
+
+    def result(self, given: argparse.Namespace, uuids: Sequence[str], _answers: Sequence[Any]) -> Rows:
+        """Wait if `--wait` is given, and return what is shown."""
+        return INSTANCE_COLUMNS, self.wait(given, uuids, self.comes_to, "waiting", self.ends)
+
+
+class _MoveOrder(_ServerOrder):
+    """A command that orders a move of each of some servers, and shows the migrations."""
+
+    comes_to = "moved"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options of the order."""
         parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
         parser.add_argument(
             "--drop-extras",
             action="store_true",
             help="let what others have put on the server be lost, as far as it is of providers that it leaves",
         )
-        add_request_id(parser)
-        add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
-        """Send the orders, and wait if `--wait` is given."""
-        request_id = self.named(parsed_args)
-        conductor = self.client("conductor")
-
-        def order(uuid: str) -> str:
-            order_id, content = ids.derived(request_id, "order", uuid), self.content(parsed_args, uuid)
-            return self.order(self.kind(request_id=order_id, instance_uuid=uuid, **content)).migration_uuid
-
-        # All names first: a name that is not clear is refused before anything is ordered.
-        migrations = self.order_each([instance_uuid(conductor, named) for named in parsed_args.uuid], order)
-
-        def look(uuid: str) -> Migration:
-            return conductor.call(ShowMigration(uuid=uuid))
-
-        # A migration that is confirmed automatically is in state moved for a moment before.
-        ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
-        wanted = ("moved", "confirmed")
-        seen = self.waited(parsed_args, migrations, look, lambda one: one.state, (wanted, ends), "moving")
-        return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the further content of the order for one server."""
         return {"host": given.host, "drop_extras": given.drop_extras}
+
+    def result(self, given: argparse.Namespace, _uuids: Sequence[str], answers: Sequence[Ordered]) -> Rows:
+        """Wait if `--wait` is given, and return the migrations."""
+        migrations = [answer.migration_uuid for answer in answers]
+
+        def look(uuid: str) -> Migration:
+            return self.client("conductor").call(ShowMigration(uuid=uuid))
+
+        # A migration that is confirmed automatically is in state moved for a moment before.
+        ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
+        wanted = ("moved", "confirmed")
+        seen = self.waited(given, migrations, look, lambda one: one.state, (wanted, ends), "moving")
+        return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
 
 class InstanceMigrate(_MoveOrder):
@@ -153,41 +178,6 @@ def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], u
     return {key: value for key, value in extra_specs.items() if key not in unset} | dict(given)
 
 
-class _ServerOrder(OrderCommand):
-    """A command that orders something else for each of some servers, and shows them."""
-
-    #: The order, the state that `--wait` waits for, and the states in which it cannot be reached any more.
-    kind: ClassVar[type[OrderAfter[Done] | EndOfMigration]]
-    comes_to: ClassVar[str] = "active"
-    ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of this command."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the servers, by their uuids or names")
-        add_request_id(parser)
-        add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
-        """Send the orders, and wait if `--wait` is given."""
-        request_id = self.named(parsed_args)
-        conductor = self.client("conductor")
-        uuids = [instance_uuid(conductor, named) for named in parsed_args.uuid]
-
-        def order(uuid: str) -> object:
-            order_id = ids.derived(request_id, "order", uuid)
-            return self.order(self.kind(request_id=order_id, instance_uuid=uuid, **self.content(parsed_args)))
-
-        self.order_each(uuids, order)
-        rows = self.wait(parsed_args, uuids, self.comes_to, "waiting", self.ends)
-        return INSTANCE_COLUMNS, rows
-
-    def content(self, _given: argparse.Namespace) -> dict[str, Any]:
-        """Return the further content of the orders."""
-        return {}
-
-
 class InstanceConfirm(_ServerOrder):
     """Let moved servers be where they are: what they have left is destroyed and released.
 
@@ -237,7 +227,7 @@ class InstanceUnshelve(_ServerOrder):
         parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
         return parser
 
-    def content(self, given: argparse.Namespace) -> dict[str, Any]:
+    def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the host, if one is given."""
         return {"host": given.host}
 
@@ -253,6 +243,6 @@ class InstanceRebuild(_ServerOrder):
         parser.add_argument("--image", required=True, metavar="ID", help="the image")
         return parser
 
-    def content(self, given: argparse.Namespace) -> dict[str, Any]:
+    def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
         """Return the image."""
         return {"image": Image(id=given.image)}

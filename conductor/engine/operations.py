@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy import BindParameter, Connection, Table, Update, bindparam, select, tuple_
 
 from conductor.engine.leases import Leases, operation_of
+from conductor.engine.rows import grouped
 from conductor.engine.steps import (
     Backoff,
     CommitStep,
@@ -173,11 +174,10 @@ class Operations(Leases):
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
         query = select(*columns).where(*self._mine, table.c.subject.in_(subjects), table.c.state == "pending")
-        found: dict[str, list[PendingOperation]] = {}
-        for row in connection.execute(query):
-            pending = PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload)
-            found.setdefault(row.subject, []).append(pending)
-        return found
+        return grouped(
+            (row.subject, PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload))
+            for row in connection.execute(query)
+        )
 
     def end_pending(self, connection: Connection, subjects: Collection[str], kind: str) -> None:
         """End the pending operations of this kind for these subjects, if there are any, upon messages.
@@ -248,9 +248,10 @@ class Operations(Leases):
         :raises Superseded: another thread or conductor has changed or ended one of them, or has its lease.
         """
         following = [self._following(operation, outcome, raised) for operation, outcome in outcomes]
-        alike: dict[_Change, list[Operation]] = {}
-        for (operation, outcome), after in zip(outcomes, following, strict=True):
-            alike.setdefault(_change(operation, outcome, after), []).append(operation)
+        alike = grouped(
+            (_change(operation, outcome, after), operation)
+            for (operation, outcome), after in zip(outcomes, following, strict=True)
+        )
         for change, operations in alike.items():
             moved = connection.execute(self._change, self._values(change, operations, raised))
             if moved.rowcount != len(operations):

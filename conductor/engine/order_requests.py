@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, exc
 
+from conductor.engine.rows import grouped
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
 from moorage import context, errors
@@ -143,9 +144,7 @@ class OrderRequests:
 
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
         self._requests.insert(connection, [(order.stored, order.plan.answer) for order in orders])
-        kinds: dict[str, list[int]] = {}
-        for place, order in enumerate(orders):
-            kinds.setdefault(order.message.method, []).append(place)
+        kinds = grouped((order.message.method, place) for place, order in enumerate(orders))
         begun: dict[int, list[Operation]] = {}
         for places in kinds.values():
             alike = [orders[place] for place in places]

@@ -1,13 +1,14 @@
 """Read rows into values, and encode the columns that hold text or a document as bytes."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Row
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 #: Rows of one statement. Arbitrary: below every limit of the databases.
@@ -34,6 +35,14 @@ def batches(whole: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
     """Yield a sequence in batches of at most ``size``."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]
+
+
+def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return the values of each key, keys and values in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def text(value: bytes | None) -> str | None:

@@ -15,6 +15,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import KeptPlace, Postponed
 from conductor.engine.operations import Operations, StepDone
+from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, StepCall, found, leaves_calls
 from conductor.engine.step_counts import counted
 from conductor.engine.steps import CommitStep, Operation, Retry, Steps, Superseded
@@ -121,9 +122,7 @@ class StepRuns:
 
         :param leave: leaves steps to other threads, those of one call to one thread.
         """
-        alike: dict[object, list[StepRun]] = {}
-        for run in runs:
-            alike.setdefault(run.client or (StepDone if run.is_done else run), []).append(run)
+        alike = grouped((run.client or (StepDone if run.is_done else run), run) for run in runs)
         here, *others = alike.values()
         for each in others:
             leave(each)

@@ -13,6 +13,7 @@ from functools import partial
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, KeptPlace, Postponed
 from conductor.engine.operations import Operations
+from conductor.engine.rows import batches
 from conductor.engine.step_runs import StepRun, StepRuns
 from conductor.engine.steps import Operation, Steps
 from moorage import context, errors, failpoints
@@ -26,8 +27,6 @@ LOG = logging.getLogger(__name__)
 #: memory, so the query finds only those of a stopped or dead conductor, or of a lost connection.
 SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
-#: The most operations in one statement. Arbitrary: no database refuses a statement of that length.
-_RENEWED_AT_ONCE = 1000
 #: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: a step ends
 #: with the time-out of its calls, but an operation may have several steps before it waits.
 _STUCK_SECONDS = 180.0
@@ -161,8 +160,8 @@ class Worker:
         """Renew the leases of all operations in the queue or in a thread."""
         with self._changed:
             held = list(self._in_hand)
-        for start in range(0, len(held), _RENEWED_AT_ONCE):
-            self._operations.renew(held[start : start + _RENEWED_AT_ONCE])
+        for uuids in batches(held):
+            self._operations.renew(uuids)
 
     def _put(self, operation: Operation, place: KeptPlace | None = None) -> None:
         due = time.monotonic() + operation.delay if place is None else float("-inf")

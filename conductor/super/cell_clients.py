@@ -10,6 +10,7 @@ from typing import TypeVar
 from oslo_config import cfg
 
 from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
+from conductor.engine.rows import batches
 from conductor.engine.step_calls import Calling, StepCall, made_here
 from conductor.engine.steps import Backoff
 from moorage import errors
@@ -124,7 +125,7 @@ class Cells:
         :return: yields the answers.
         :raises MoorageError: as :meth:`call`.
         """
-        parts = [tuple(named[start : start + MAX_INSTANCES]) for start in range(0, len(named), MAX_INSTANCES)]
+        parts = [tuple(part) for part in batches(named, MAX_INSTANCES)]
         while parts:
             part = parts.pop()
             try:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam
 
 from conductor.cell.records.alike_changes import AlikeChanges
 from conductor.cell.records.lives import HostLives, Life
-from conductor.engine.rows import batches, encoded, of_columns, of_row, text
+from conductor.engine.rows import batches, encoded, grouped, of_columns, of_row, text
 from conductor.schema import cell_attempts
 from moorage.db.new_rows import NewRows
 from moorage.messages.compute import OrderOnHost
@@ -131,10 +131,8 @@ class AttemptRecords:
 
     def attempts_of(self, connection: Connection, instance_uuids: Collection[str]) -> dict[str, list[AttemptRecord]]:
         """Return all attempts of these instances, keyed by instance, in the order they were made."""
-        found: dict[str, list[AttemptRecord]] = {}
-        for attempt in self._attempts(connection, _AMONG["instance_uuid"], uuids=list(instance_uuids)):
-            found.setdefault(attempt.instance_uuid, []).append(attempt)
-        return found
+        found = self._attempts(connection, _AMONG["instance_uuid"], uuids=list(instance_uuids))
+        return grouped((attempt.instance_uuid, attempt) for attempt in found)
 
     def attempts_shown(
         self, connection: Connection, column: str, uuids: Collection[str]

@@ -185,16 +185,12 @@ class CellRecords(AttemptRecords):
 
         :raises InvalidState: the instance is on no host, or an earlier version has lost the attempt's selection.
         """
-        found = [
-            attempt
-            for attempt in self.attempts(connection, instance.uuid)
-            if attempt.number == instance.attempt_number and attempt.state == "active"
-        ]
-        if instance.claim_id is None or not found:
+        current = None if instance.claim_id is None else self.current(connection, instance)
+        if current is None or current.state != "active":
             raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}, and on no host")
-        if found[0].encoded_selection is None:
+        if current.encoded_selection is None:
             raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} was claimed with")
-        return found[0]
+        return current
 
     def change(self, connection: Connection, uuid: str, *, state: InstanceState | None = None, **values: Any) -> None:
         """Update columns of an instance; without a state it keeps its own."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from conductor.engine.rows import batches, grouped
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
@@ -53,10 +54,7 @@ class SuperView(SuperPart):
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
         """Merge the instances with the records of their cells; record those that a cell has deleted."""
-        by_cell: dict[str, list[Instance]] = {}
-        for instance in known:
-            if instance.cell_uuid is not None:
-                by_cell.setdefault(instance.cell_uuid, []).append(instance)
+        by_cell = grouped((instance.cell_uuid, instance) for instance in known if instance.cell_uuid is not None)
         merged = concurrently(self._of_cell, by_cell)
         self._note_deleted(known, merged)
         return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
@@ -94,8 +92,7 @@ class SuperView(SuperPart):
             for instance in known
             if instance.uuid in merged and instance.state != "deleted" and merged[instance.uuid].state == "deleted"
         ]
-        for start in range(0, len(deleted), MAX_INSTANCES):
-            part = deleted[start : start + MAX_INSTANCES]
+        for part in batches(deleted, MAX_INSTANCES):
             self._super.database.write(partial(super_records.note_deleted, uuids=part))
 
 

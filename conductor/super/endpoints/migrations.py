@@ -6,6 +6,7 @@ from typing import cast
 
 from sqlalchemy import Connection
 
+from conductor.engine.rows import grouped
 from conductor.super.cell_clients import concurrently
 from conductor.super.context import SuperPart
 from conductor.super.records import migrations as super_migrations
@@ -52,10 +53,7 @@ class SuperMigrationView(SuperPart):
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
         """Merge the migrations with the records of their cells; record those that have ended there."""
-        by_cell: dict[str, list[SuperMigration]] = {}
-        for migration in known:
-            by_cell.setdefault(migration.cell_uuid, []).append(migration)
-        merged = concurrently(self._of_cell, by_cell)
+        merged = concurrently(self._of_cell, grouped((migration.cell_uuid, migration) for migration in known))
         # The end of a migration that is still being placed is recorded by its operation, with the explanation.
         over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:

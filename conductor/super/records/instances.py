@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, exc, select
 
-from conductor.engine.rows import batches, document, encoded, of_row, text
+from conductor.engine.rows import batches, document, encoded, grouped, of_row, text
 from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
@@ -224,10 +224,7 @@ def builds_of(spec: RequestSpec, chosen: Mapping[str, Sequence[Selection]]) -> d
 
 
 def _by_cell(builds: Iterable[tuple[str, InstanceBuild]]) -> dict[str, tuple[InstanceBuild, ...]]:
-    found: dict[str, list[InstanceBuild]] = {}
-    for cell_uuid, build in builds:
-        found.setdefault(cell_uuid, []).append(build)
-    return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in found.items()}
+    return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in grouped(builds).items()}
 
 
 def handed_over(connection: Connection, operation_uuids: Collection[str], cell_uuid: str) -> None:

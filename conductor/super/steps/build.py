@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
 from conductor.engine.bulkheads import Postponed
+from conductor.engine.rows import grouped
 from conductor.engine.step_calls import Calling, made_here
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, SharedCommit, step
 from conductor.super.cell_clients import concurrently
@@ -303,10 +304,7 @@ class SuperBuilds(SuperPart):
     @staticmethod
     def _all_handed_over(connection: Connection, handed: Sequence["_HandedOver"]) -> list[Outcome]:
         """Record builds that cells have taken at the first sending of each."""
-        by_cell: dict[str, list[str]] = {}
-        for each in handed:
-            for cell_uuid in each.cells:
-                by_cell.setdefault(cell_uuid, []).append(each.operation_uuid)
+        by_cell = grouped((cell_uuid, each.operation_uuid) for each in handed for cell_uuid in each.cells)
         for cell_uuid, operation_uuids in sorted(by_cell.items()):
             super_records.handed_over(connection, operation_uuids, cell_uuid)
         return [
