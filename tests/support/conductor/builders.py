@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from oslo_config import cfg
@@ -145,6 +145,9 @@ class LosesReplies(FakeScheduler):
         """Run something between the claim and its repetition; by default nothing."""
 
 
+P = TypeVar("P", bound=FakePlacement | FakeScheduler | FakeAgent)
+
+
 @dataclass
 class World:
     conf: cfg.ConfigOpts
@@ -171,6 +174,19 @@ class World:
                 self.servers.pop(each).stop()
             self.servers[each] = self.bus.server(each, server, [service], 4)
             self.servers[each].start()
+
+    def put(self, part: P) -> P:
+        """Put another placement role, scheduler or agent in the place of the present one; return it."""
+        if isinstance(part, FakePlacement):
+            self.placement = self.scheduler.placement = part
+            self.serve("placement", part)
+        elif isinstance(part, FakeScheduler):
+            self.scheduler = part
+            self.serve("scheduler", part)
+        else:
+            self.agent = part
+            self.serve(self.compute, part, "agent")
+        return part
 
     def start(self, name: str, called: str | None = None) -> None:
         called = called or name

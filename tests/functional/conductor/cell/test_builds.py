@@ -170,8 +170,7 @@ def test_a_build_ends_in_error_while_the_database_of_all_schedulers_stays_away(w
 
 @pytest.mark.short_calls
 def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(world: World) -> None:
-    world.scheduler = LosesReplies(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(LosesReplies(world.placement))
 
     [uuid] = world.build()
 
@@ -228,8 +227,7 @@ class TooLargeAnswers(FakeScheduler):
 
 
 def test_what_was_claimed_by_an_answer_that_is_too_large_is_released(world: World) -> None:
-    world.scheduler = TooLargeAnswers(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(TooLargeAnswers(world.placement))
 
     uuids = world.build(ids.fresh(), ids.fresh())
 
@@ -261,8 +259,7 @@ def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> N
         def while_it_is_lost(self, message: SelectDestinations) -> None:
             self.placement.release(message.instance_uuids[1])
 
-    world.scheduler = LosesOneClaim(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(LosesOneClaim(world.placement))
 
     uuids = world.build(*(ids.fresh() for _ in range(3)))
 
@@ -277,8 +274,7 @@ def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> N
 def test_of_a_request_whose_reply_was_lost_a_member_deleted_meanwhile_drops_out_and_the_rest_stand(
     world: World,
 ) -> None:
-    world.scheduler = LosesReplies(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(LosesReplies(world.placement))
     uuids = world.build(*(ids.fresh() for _ in range(5)))
     wait_until(lambda: len(world.placement.held) == 5)
 

@@ -103,8 +103,7 @@ def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deleti
                 raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
             return answer
 
-    placement = world.placement = world.scheduler.placement = LosesAnswers()
-    world.serve("placement", placement)
+    placement = world.put(LosesAnswers())
     uuid = built(world)
     world.agent.deaf = {"a"}
     shelve(world, uuid)

@@ -14,8 +14,7 @@ def owned(world: World, consumer: str, claim_id: str) -> bool:
 
 
 def test_a_claim_is_wanted_while_its_build_is_not_handed_over(world: World) -> None:
-    world.scheduler = LosesReplies(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(LosesReplies(world.placement))
     [uuid] = world.build()
     wait_until(lambda: uuid in world.placement.held)
 
@@ -50,8 +49,7 @@ def test_a_cell_wants_every_claim_of_an_instance_while_an_operation_of_it_is_und
             self.taken.append(message)
             return Done()
 
-    world.agent = Silent(world.bus)
-    world.serve(world.compute, world.agent, "agent")
+    world.put(Silent(world.bus))
     [uuid] = world.build()
     wait_until(lambda: world.waiting() == 1 and world.pending("conductor") == 0)
 

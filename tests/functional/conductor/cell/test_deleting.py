@@ -66,9 +66,7 @@ def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: Wo
             time.sleep(0.5)
             return answer
 
-    placement = SlowSwap()
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
+    placement = world.put(SlowSwap())
     world.agent.failing = {"a"}
     [uuid] = world.build()
     assert placement.swapping.wait(10)

@@ -78,8 +78,7 @@ def test_what_was_named_in_an_answer_that_was_lost_is_on_record_all_the_same(wor
                 raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
             return answer
 
-    world.placement = world.scheduler.placement = LosesAnswers()
-    world.serve("placement", world.placement)
+    world.put(LosesAnswers())
     [uuid] = world.build()
     world.becomes(uuid, "active")
     others_put(world, uuid)

@@ -55,8 +55,7 @@ class ReshapesB(FakePlacement):
 def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_where_its_amounts_are_now(
     world: World,
 ) -> None:
-    world.placement = world.scheduler.placement = ReshapesB()
-    world.serve("placement", world.placement)
+    world.put(ReshapesB())
     world.agent.failing = {"a"}
 
     [uuid] = world.build()
@@ -143,8 +142,7 @@ def test_what_others_had_put_on_a_host_that_is_given_up_is_named_with_its_attemp
             lost = {node("a"): ProviderAmounts(resources={"VGPU": 2})}
             return structs.replace(super().swap_claim(message), extras=lost)
 
-    world.placement = world.scheduler.placement = Foreign()
-    world.serve("placement", world.placement)
+    world.put(Foreign())
     world.agent.failing = {"a"}
     [uuid] = world.build()
 
@@ -209,8 +207,7 @@ def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World)
                 time.sleep(CALL_TIMEOUT * 1.2)
             return answer
 
-    world.placement = world.scheduler.placement = LosesASwap()
-    world.serve("placement", world.placement)
+    world.put(LosesASwap())
     world.agent.failing = {"a"}
     [uuid] = world.build()
 

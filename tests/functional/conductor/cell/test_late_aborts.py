@@ -37,11 +37,8 @@ class Interrupted(FakePlacement):
 
 
 def test_it_is_broken_off_all_the_same(world: World) -> None:
-    placement = Interrupted(lambda: move.end("abort"))
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
-    world.agent = TakesUpAndRefuses(world.bus)
-    world.serve(world.compute, world.agent, "agent")
+    placement = world.put(Interrupted(lambda: move.end("abort")))
+    world.put(TakesUpAndRefuses(world.bus))
     move = Mover(world, built(world), "live-migration")
     world.agent.hold.clear()
 

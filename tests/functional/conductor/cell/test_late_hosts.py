@@ -40,8 +40,7 @@ def test_what_a_late_host_never_accepted_is_released_outright(world: World) -> N
             super().build(message)
 
     world.restart("cell", build_timeout=1.0)
-    world.agent = Dawdles(world.bus)
-    world.serve(world.compute, world.agent, "agent")
+    world.put(Dawdles(world.bus))
     [uuid] = world.build()
 
     world.becomes(uuid, "active")

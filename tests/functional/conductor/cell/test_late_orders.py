@@ -223,9 +223,7 @@ class LosingPlacement(FakePlacement):
 
 
 def test_the_release_after_a_failed_unshelving_names_the_claim_that_it_releases(world: World) -> None:
-    placement = LosingPlacement()
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
+    placement = world.put(LosingPlacement())
     uuid = built(world)
     shelve(world, uuid)
     becomes(world, uuid, "shelved")

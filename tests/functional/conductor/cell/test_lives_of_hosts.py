@@ -115,9 +115,7 @@ class Waiting(FakeAgent):
 
 @pytest.mark.parametrize("passed_before", [False, True])
 def test_no_attempt_passes_the_first_gate_while_its_host_is_returning(world: World, passed_before: bool) -> None:
-    agent = Waiting(world.bus)
-    world.agent = agent
-    world.serve(world.compute, agent, "agent")
+    agent = world.put(Waiting(world.bus))
     [uuid] = world.build()
     wait_until(lambda: bool(agent.taken) and world.waiting() == 1)
     if passed_before:
@@ -134,9 +132,7 @@ def test_no_attempt_passes_the_first_gate_while_its_host_is_returning(world: Wor
 
 
 def test_an_attempt_that_a_list_does_not_have_does_not_pass_the_first_gate_afterwards(world: World) -> None:
-    agent = Waiting(world.bus)
-    world.agent = agent
-    world.serve(world.compute, agent, "agent")
+    agent = world.put(Waiting(world.bus))
     [uuid] = world.build()
     wait_until(lambda: bool(agent.taken) and world.waiting() == 1)
 

@@ -28,9 +28,7 @@ class SlowHeals(FakePlacement):
 def test_a_move_does_not_end_while_its_instance_is_being_healed(
     world: World, outcome: Literal["confirm", "revert"]
 ) -> None:
-    placement = SlowHeals()
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
+    placement = world.put(SlowHeals())
     uuid = built(world)
     move = Mover(world, uuid)
     move.move("b")

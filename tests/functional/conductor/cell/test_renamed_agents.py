@@ -33,8 +33,7 @@ class Former(FakeAgent):
 @pytest.fixture
 def server(world: World) -> str:
     """Return an instance that is active on a host."""
-    world.agent = Former(world.bus)
-    world.serve(world.compute, world.agent, "agent")
+    world.put(Former(world.bus))
     return built(world)
 
 

@@ -46,9 +46,7 @@ class AskedTwice(FakeAgent):
 @pytest.fixture
 def agent(world: World) -> AskedTwice:
     world.stop("cell")
-    agent = AskedTwice(world.bus, lambda: world.lose_leases("cell"))
-    world.agent = agent
-    world.serve(world.compute, agent, "agent")
+    agent = world.put(AskedTwice(world.bus, lambda: world.lose_leases("cell")))
     world.start("cell")
     world.start("cell", "another")
     return agent

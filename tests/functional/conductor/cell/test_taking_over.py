@@ -40,8 +40,7 @@ def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_o
                 time.sleep(CALL_TIMEOUT * 1.2)
             return super().build_instance(message)
 
-    world.agent = agent = Refuses(world.bus)
-    world.serve(world.compute, agent, "agent")
+    agent = world.put(Refuses(world.bus))
     [uuid] = world.build()
     wait_until(lambda: bool(world.pending("cell")))
     world.die("cell", "cell", lease=1.0)
@@ -112,8 +111,7 @@ def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_supers
 
     placement = TakenOver()
     world.conf.set_override("call_timeout", 10.0, group="rpc")
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
+    world.put(placement)
     world.restart("cell", workers=4)
     world.start("cell", "another")
     world.agent.failing = {"a"}
@@ -141,9 +139,7 @@ class AcknowledgesNothing(FakePlacement):
 
 
 def test_a_conductor_stops_in_time_while_the_placement_role_takes_no_acknowledgements(world: World) -> None:
-    placement = AcknowledgesNothing()
-    world.placement = world.scheduler.placement = placement
-    world.serve("placement", placement)
+    placement = world.put(AcknowledgesNothing())
     [uuid] = world.build()
     world.becomes(uuid, "active")
     assert placement.asked.wait(60)

@@ -42,8 +42,7 @@ class TwoCells(FakeScheduler):
 @pytest.fixture(params=["no conductor", "no bus"])
 def dead(request: pytest.FixtureRequest, world: MovingWorld) -> Iterator[MovingWorld]:
     """A second cell: nobody serves it, or its bus takes connections and says nothing."""
-    world.scheduler = TwoCells(world.placement)
-    world.serve("scheduler", world.scheduler)
+    world.put(TwoCells(world.placement))
     world.stop("super")
     world.conf.set_override("call_timeout", CALL_TIMEOUT, group="rpc")
     world.start("super")

@@ -60,8 +60,7 @@ class Scripted(FakeScheduler):
 def scripted(world: MovingWorld, *names: str) -> Scripted:
     scheduler = Scripted(world)
     scheduler.acts = [getattr(scheduler, name) for name in names]
-    world.scheduler = scheduler
-    world.serve("scheduler", scheduler)
+    world.put(scheduler)
     return scheduler
 
 
