@@ -96,7 +96,7 @@ class ComputeService:
         return self._checks
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it: nothing that is not counted."""
+        """Return its samplers: none, since all its metrics are counters."""
         return {}
 
     def _check_reports(self, reporter: Reporter) -> None:

@@ -69,11 +69,11 @@ class _Conductor:
         self._closing.close()
 
     def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
+        """Return the checks of its readiness; empty until it has started."""
         return self._checks
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it, once it has started."""
+        """Return the samplers of its metrics; empty until it has started."""
         return self._samplers
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -88,7 +88,7 @@ class _Conductor:
         heartbeat: Heartbeat,
         *servers: BusServer,
     ) -> None:
-        """Note what its readiness depends on, and what is to be read of it."""
+        """Set the checks of its readiness, and the samplers of its metrics."""
 
         def check_servers() -> None:
             for server in servers:

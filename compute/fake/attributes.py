@@ -24,14 +24,14 @@ class FakeAttributes:
     def __init__(self, options: cfg.ConfigOpts.GroupAttr) -> None:
         self._seed = options.seed
         self._metrics = dict(_metrics(options.metrics))
-        self._said = list(_said(options.attributes))
+        self._configured = list(_parsed(options.attributes))
 
     def of(self, host: str) -> dict[str, Any]:
         """Return the attributes of a host: the same at every start."""
         found: dict[str, Any] = {}
         if self._metrics:
             found["metrics"] = {name: self._measured(name, host) for name in self._metrics}
-        for of_host, attributes in self._said:
+        for of_host, attributes in self._configured:
             if of_host in (None, host):
                 found |= attributes
         return found
@@ -42,7 +42,7 @@ class FakeAttributes:
         return min(low + (high - low) * chance(self._seed, name, host), high)
 
 
-def _said(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
+def _parsed(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
     """Parse each text into a host, or None for all hosts, and its attributes."""
     for text in texts:
         before, brace, behind = text.partition("{")

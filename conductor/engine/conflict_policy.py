@@ -84,7 +84,7 @@ class PolicyWrites:
 
     Generations are read and recorded before a request names them: a repeated request is then the same request. Under
     `combine` none is named: the store itself separates foreign allocations from those of the instance. The same holds
-    under every policy when a failed move is rolled back, because nobody could order that again.
+    under every policy when a failed move is rolled back, because no order could repeat that.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, placement: AcknowledgingClient) -> None:

@@ -1,7 +1,7 @@
 """Count steps by their outcome, and operations on record by kind and step."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Table, case, func, select
@@ -17,43 +17,21 @@ from moorage.metrics import GaugeSample
 _COUNTED = 10_000
 
 
-class StepCount:
-    """Learns the outcome of one step when it is recorded."""
-
-    def __init__(self) -> None:
-        self._outcome: Outcome | None = None
-
-    def note(self, outcome: Outcome) -> None:
-        """Note the outcome that is being recorded; of a transaction that is repeated, the last."""
-        self._outcome = outcome
-
-    @property
-    def outcome(self) -> str:
-        """The outcome as metrics name it."""
-        match self._outcome:
-            case Next():
-                return "next"
-            case Wait():
-                return "wait"
-            case Retry():
-                return "retry"
-            case Ended(reason=None):
-                return "done"
-            case _:
-                return "failed"
-
-
 @contextmanager
-def counted(operation: Operation) -> Iterator[StepCount]:
-    """Count one step of an operation with its outcome and its time, from its beginning until it is on record."""
-    count, began = StepCount(), time.perf_counter()
+def counted(operation: Operation) -> Iterator[Callable[[Outcome], None]]:
+    """Count one step of an operation with its outcome and its time, from its beginning until it is on record.
+
+    :return: yields the function that is given the outcome being recorded. Of a repeated transaction, the last counts.
+    """
+    noted: list[Outcome] = []
+    began = time.perf_counter()
     outcome = "unrecorded"
     name = f"{operation.kind} {operation.step}"
     with ExitStack() as traced:
         span = traced.enter_context(tracing.span(name, place="below request", about=operation))
         try:
-            yield count
-            outcome = count.outcome
+            yield noted.append
+            outcome = _name(noted[-1])
         except (Superseded, Postponed) as unfinished:
             outcome = "superseded" if isinstance(unfinished, Superseded) else "postponed"
             span.set_attribute("moorage.outcome", outcome)
@@ -63,6 +41,13 @@ def counted(operation: Operation) -> Iterator[StepCount]:
             span.set_attribute("moorage.outcome", outcome)
         finally:
             _count(operation, outcome, time.perf_counter() - began)
+
+
+def _name(outcome: Outcome) -> str:
+    """Return the outcome as metrics name it."""
+    if isinstance(outcome, Ended):
+        return "done" if outcome.reason is None else "failed"
+    return {Next: "next", Wait: "wait", Retry: "retry"}[type(outcome)]
 
 
 def _count(operation: Operation, outcome: str, seconds: float) -> None:

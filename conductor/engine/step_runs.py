@@ -1,7 +1,7 @@
 """Run the steps of operations, those that are due at the same time together: in one message, and one transaction.
 
-Each step has a context of its own and is gone on with by one thread after another. It stops where it needs a call or
-the transaction that records its outcome, and goes on with what came of that.
+Each step has its own context, and may be continued by another thread. It stops where it needs a call, or the
+transaction that records its outcome, and continues with the result.
 """
 
 import contextvars
@@ -196,10 +196,10 @@ class StepRuns:
         failpoints.reached("begin")
         if self._acknowledgements is not None:
             self._acknowledgements.begin()
-        with counted(operation) as count:
+        with counted(operation) as note:
             commit = yield from self._run(operation)
             failpoints.reached("done")
-            following: Operation | None = yield StepDone(operation, commit, context.current(), count.note)
+            following: Operation | None = yield StepDone(operation, commit, context.current(), note)
         # A step that is retried sends the same requests again: their answers must be kept.
         if self._acknowledgements is not None and (following is None or not following.tries):
             self._acknowledgements.recorded()

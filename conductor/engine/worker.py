@@ -132,7 +132,7 @@ class Worker:
             self._changed.notify()
 
     def sweep(self) -> None:
-        """Take the due operations whose lease nobody has, all that a dead conductor has left."""
+        """Take the due operations whose lease is free, with all that dead conductors have left."""
         self._operations.restart_waits()
         while self._take_some():
             pass
@@ -176,7 +176,7 @@ class Worker:
                 finally:
                     with self._changed:
                         self._occupancy.free()
-                # A step that was told why it waits has recorded that: the next one can be told.
+                # A step that was refused has recorded the reason: the next one of its destination can be refused.
                 self._bulkheads.wake()
 
     def _next(self) -> Sequence[StepRun] | None:

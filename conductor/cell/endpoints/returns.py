@@ -61,11 +61,11 @@ class CellReturns(CellPart):
     def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
         self._cell.records.lock(connection, named.instance_uuid)
         if life is not None and life != self._cell.records.lives.of_host(connection, named.host).number:
-            LOG.warning("An earlier life of host %s says that attempt %s is gone", named.host, named.attempt_id)
+            LOG.warning("An earlier life of host %s reports attempt %s as gone", named.host, named.attempt_id)
             return None
         attempt = self._cell.records.attempt(connection, named.instance_uuid, named.attempt_id)
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
-            LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
+            LOG.warning("Attempt %s is reported as gone, and has not ended here", named.attempt_id)
             return None
         return CellCleanups(self._cell).gone(connection, attempt)
 
@@ -147,7 +147,7 @@ class CellReturns(CellPart):
             if not self._cell.records.lives.returning_in(connection, [attempt.host], message.lives):
                 return False
             if attempt.guest_gone:
-                LOG.warning("Host %s has a guest that was said to be gone: %s", attempt.host, attempt.attempt_id)
+                LOG.warning("Host %s has a guest that was reported as gone: %s", attempt.host, attempt.attempt_id)
                 self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=False)
             return True
 

@@ -77,7 +77,7 @@ class AgentReports:
         if known is None:
             self._add(connection, agent, incarnation, 1 + max((row.number for row in rows), default=0))
         elif known is not rows[0]:
-            LOG.warning("A message of an earlier life of agent %s is left aside", agent)
+            LOG.warning("A message of an earlier incarnation of agent %s is ignored", agent)
             return Order.SUPERSEDED
         elif number < getattr(known, kind) + (not repeatable):
             return Order.LATE
@@ -86,7 +86,7 @@ class AgentReports:
         return Order.NEXT
 
     def _add(self, connection: Connection, agent: str, incarnation: str, number: int) -> None:
-        LOG.info("Agent %s has begun a life, the %d. that is known of", agent, number)
+        LOG.info("Agent %s has begun incarnation %d", agent, number)
         of_agent = (cell_agents.c.cell_uuid == self._cell_uuid, cell_agents.c.agent == agent)
         connection.execute(cell_agents.delete().where(*of_agent, cell_agents.c.number <= number - _REMEMBERED))
         try:

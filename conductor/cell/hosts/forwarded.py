@@ -90,7 +90,7 @@ class ForwardedHosts:
 
         def work(connection: Connection) -> tuple[list[str], float]:
             clock: float = connection.scalars(select(now())).one()
-            # A clock that was set back shows none of those whose time is ahead of it: they may have died since.
+            # After the clock was set back, times ahead of it prove nothing: these hosts may have died since.
             since = clock - interval if moment is None else min(moment, clock)
             seen = and_(cell_hosts.c.last_seen >= since, ~is_ahead(cell_hosts.c.last_seen))
             names = connection.scalars(select(cell_hosts.c.service_host).where(*self._up(), seen).distinct())

@@ -63,11 +63,11 @@ class HostForwarder:
         self._service = service
         self._interval: float = conf.conductor.report_interval
         self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
-        self._told_at: float | None = None
+        self._reported_until: float | None = None
         #: By host that the schedulers do not know, the time of the last request to describe it.
         self._asked_at: dict[str, float] = {}
         #: The loads that a scheduler has, without the idle ones; null for a host whose load is to be reported again.
-        self._told_loads: dict[str, HostLoad | None] = {}
+        self._reported_loads: dict[str, HostLoad | None] = {}
         self._all_loads_at = float("-inf")
         self._next_round = 0.0
         self._ended = threading.Event()
@@ -96,7 +96,7 @@ class HostForwarder:
 
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
         """
-        alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
+        alive, clock = self._hosts.forwarded.seen_since(self._reported_until, self._interval)
         reports = self._hosts.forwarded.unacknowledged(BATCH)
         while reports:
             for part in in_parts(reports):
@@ -105,7 +105,7 @@ class HostForwarder:
             reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
-        self._told_at = clock
+        self._reported_until = clock
         # Last: a failure with the loads must not make hosts look dead.
         self._forward_loads()
 
@@ -124,25 +124,25 @@ class HostForwarder:
         # A host may be new to the schedulers, so that they lack the load that was reported before. If it is not, they
         # have that load also when the host has become idle meanwhile.
         described = {report.service_host for report, _number in reports}
-        self._told_loads.update(dict.fromkeys(described & self._told_loads.keys()))
+        self._reported_loads.update(dict.fromkeys(described & self._reported_loads.keys()))
 
     def _forward_loads(self) -> None:
         """Report the loads that have changed since the last report, and from time to time all of them."""
         loads, at = self._loads.now()
-        tells_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
-        hosts = self._loads.names() if tells_all else {*loads, *self._told_loads}
+        reports_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
+        hosts = self._loads.names() if reports_all else {*loads, *self._reported_loads}
         news = {
             host: load
             for host in sorted(hosts)
-            if (load := loads.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
+            if (load := loads.get(host, _IDLE)) != self._reported_loads.get(host, _IDLE) or reports_all
         }
         for part in batches(list(news), _LOADS_BATCH):
             self._report(_LOAD_TRIES, loads={host: news[host] for host in part}, loads_at=at)
             for host in part:
-                self._told_loads[host] = news[host]
+                self._reported_loads[host] = news[host]
                 if news[host] == _IDLE:
-                    del self._told_loads[host]
-        if tells_all:
+                    del self._reported_loads[host]
+        if reports_all:
             self._all_loads_at = time.monotonic()
 
     def _ask_for(self, unknown: Sequence[str]) -> None:

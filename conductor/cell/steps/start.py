@@ -57,7 +57,7 @@ class CellStops(CellPart):
             return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
 
         instance, source = self._cell.database.read(work)
-        # A host that is silent is not called: nobody can say when it would answer.
+        # A silent host is not called: it is not known when it would answer.
         why = self._cell.hosts.why_silent(source.host)
         if why is not None:
             # If no order to stop was ever sent, the guest runs and need not be started again.
@@ -177,15 +177,16 @@ class CellBuilds(CellPart):
     def time_out(self, operation: Operation) -> CommitStep:
         """Fail the attempt of a host that has not reported in time. From here on it passes neither gate."""
         payload = operation.read(StartStep)
-        return lambda connection: self.give_up(connection, operation, payload, TIMED_OUT)
 
-    def give_up(self, connection: Connection, operation: Operation, payload: StartStep, reason: str) -> Outcome:
-        """Record that the current attempt has failed, although its host has not reported that no guest is left."""
-        instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
-        LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
-        self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
-        fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        return self._cell.sequences.next_step(connection, instance, payload.number, reason, fate)
+        def record(connection: Connection) -> Outcome:
+            instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
+            LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, TIMED_OUT)
+            self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=TIMED_OUT)
+            # Its host may have a guest, unless it has reported that there is none.
+            fate: Fate = "gone" if attempt.guest_gone else "unknown"
+            return self._cell.sequences.next_step(connection, instance, payload.number, TIMED_OUT, fate)
+
+        return record
 
     def _current(
         self, operation: Operation, payload: StartStep, connection: Connection, *, lock: bool = False
