@@ -87,11 +87,7 @@ class Operations(Leases):
         return self.begin_all(connection, [(each, request_id) for each in new], taken=taken)
 
     def begin_all(
-        self,
-        connection: Connection,
-        new: Sequence[tuple[NewOperation, str]],
-        *,
-        taken: bool = True,
+        self, connection: Connection, new: Sequence[tuple[NewOperation, str]], *, taken: bool = True
     ) -> list[Operation]:
         """Record new operations as :meth:`begin` does, each with the id of the request that began it."""
         if not new:
