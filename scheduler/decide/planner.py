@@ -295,7 +295,7 @@ class _PlanInput:
         if self.message.explain:
             # An explanation shows each stage of the filters.
             yield Evaluations(kept=0)
-        elif before or context.members is not None or context.neighbours or context.pooled:
+        elif before or context != NO_CONTEXT:
             yield Evaluations()
         else:
             own = self.evaluations or Evaluations()
@@ -307,18 +307,20 @@ class _PlanInput:
 
         Only several instances see each other's claims; for a single one the snapshot is not copied.
         """
-        members, pooled = self.context.members, self.context.pooled
-        view = self.snapshot if members is None else self.snapshot.with_members(members)
-        if self.context.neighbours:
-            view = view.with_neighbours(self.context.neighbours)
+        context = self.context
+        view = self.snapshot if context.members is None else self.snapshot.with_members(context.members)
+        if context.neighbours:
+            view = view.with_neighbours(context.neighbours)
         if (instances := len(self.message.instance_uuids)) > 1:
             planned = PlannedView.of(view, resource_classes, instances)
             return planned, planned
-        if pooled:
-            # The amounts that a moving instance holds of pools are free for its own new claim.
+        if context.pooled or context.source is not None:
+            # What an instance holds of pools is free for its own new claim, and it is not counted on its own host.
             credited = PlannedView.of(view, resource_classes)
-            for uuid, resources in pooled.items():
+            for uuid, resources in context.pooled.items():
                 credited.credit(uuid, resources)
+            if context.source is not None:
+                credited.uncount(context.source)
             return credited, None
         return view, None
 

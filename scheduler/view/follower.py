@@ -139,7 +139,9 @@ class Follower:
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
-        if self._last_change and change_feed.changes_since(connection, self._last_change).is_another_history:
+        # Not by `_last_change`: that is 0 as well while the whole feed has been pruned.
+        is_first = self._compared == float("-inf")
+        if not is_first and change_feed.changes_since(connection, self._last_change).is_another_history:
             self._read_everything(connection)
             return
         # Before all reads: a later change comes in the feed after this position.
@@ -147,7 +149,7 @@ class Follower:
         provisional = self._host_cache.provisional_ids()
         provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
         host_ids = change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs())
-        if self._last_change:
+        if not is_first:
             self._note_drift(connection, provider_ids - provisional, host_ids)
         self._reread(connection, provider_ids | provisional, host_ids)
         self._last_change = newest

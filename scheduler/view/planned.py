@@ -78,6 +78,14 @@ class PlannedView(Snapshot):
                 capacity = self.classes[name].slots.capacity[slot]
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
 
+    def uncount(self, node_uuid: str) -> None:
+        """Do not count the requester, an instance that is placed on this compute node, among the instances there."""
+        row = self.names.by_compute_node.get(node_uuid)
+        placed, _ = self.planned_instances
+        # The view may not have the instance yet.
+        if row is not None and placed[row]:
+            placed[row] -= 1
+
     def _serving(self, provider_uuid: str) -> CachedProvider | None:
         """Return the provider of a uuid, or None if it serves no host."""
         for row in self.index.by_uuid.get(provider_uuid, []):

@@ -1,9 +1,11 @@
 """`explain`: the decision that would be made, up to the claim, and why; on SQLite and on MariaDB."""
 
 import pytest
-from support.scheduler.builders import CELLS, instance_uuids, select, spec
+from support.scheduler.builders import CELLS, funnel, instance_uuids, select, spec
+from support.scheduler.moving_builders import build, instance_of, move
 from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 
+from filters.num_instances import NumInstancesFilter
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import ExplainRequest, SelectDestinations, SetHost
@@ -163,6 +165,27 @@ def test_what_an_instance_holds_is_free_for_it(rig: Rig) -> None:
     told = explain(scheduler, instance_uuid=uuid)
     assert (told.chosen, told.feasible) == ("host0", 1)
     assert explain(scheduler, spec(vcpus=3), instance_uuid=uuid).chosen is None
+
+
+def full_after_one() -> Funnel:
+    """Return the usual plug-ins, and a filter that gives each host one server."""
+    usual = funnel()
+    one = Named("num_instances", NumInstancesFilter({"max_instances_per_host": 1}))
+    return Funnel([*usual.filters, one], usual.weighers)
+
+
+def test_an_instance_does_not_count_among_the_servers_of_its_own_host(rig: Rig) -> None:
+    rig.add_hosts([0])
+    scheduler = rig.scheduler(plugins=full_after_one())
+    claimed = build(rig, scheduler, "r1", vcpus=1)
+    uuid = instance_of("r1")
+    assert explain(scheduler).chosen is None
+    assert explain(scheduler, instance_uuid=uuid).chosen == "host0"
+    # Nor where it is resized in place, which leaves the number of servers as it is.
+    assert explain(scheduler, instance_uuid=uuid, moving="resize").chosen == "host0"
+    [[resized]] = scheduler.select(move("r2", uuid, claimed, "resize", vcpus=2))
+    assert resized.service_host == "host0"
+    assert int(scheduler.host_cache.snapshot().instances[0]) == 1
 
 
 def test_an_instance_that_is_to_move_leaves_its_host_unless_it_is_resized(rig: Rig) -> None:

@@ -79,6 +79,24 @@ def test_a_comparison_of_everything_notices_a_new_history_too(rig: Rig) -> None:
     ]
 
 
+def test_a_comparison_notices_a_new_history_after_the_feed_was_pruned_whole(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    copy = copied(rig.database)
+    _give(rig, "CUSTOM_LOST")
+    believed(scheduler)
+    rig.database.write(lambda connection: change_feed.prune(connection, -1.0))
+    scheduler.follower.catch_up(scheduler.follower.now())
+    put_back(rig.database, copy)
+    rig.names.forget_numbers()
+    rig.database.write(change_feed.begin_history)
+    _give(rig, "CUSTOM_NEW")
+
+    scheduler.follower.catch_up(scheduler.follower.now())
+
+    assert scheduler.host_cache.snapshot().capacity("CUSTOM_NEW").max() == 5.0
+    assert scheduler.host_cache.snapshot().capacity("CUSTOM_LOST").max() == 0.0
+
+
 def test_a_number_of_a_class_that_means_another_name_now_is_looked_up_again(rig: Rig) -> None:
     scheduler = rig.scheduler()
     copy = copied(rig.database)
