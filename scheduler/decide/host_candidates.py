@@ -5,6 +5,7 @@ One :class:`HostCandidates` serves one request and one growing plan: a host that
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,8 +37,9 @@ MAX_UNDECIDED_HOSTS = 5
 #: Hosts whose candidate is remembered for the next requests with the same wishes. Arbitrary.
 _REMEMBERED = 1_000
 
-#: Why a host that passed every filter is left out.
+#: Why a host that passed every filter is left out: it has no candidate, or the search for one was not finished.
 NO_CANDIDATE = "has no providers that can serve all groups of the request together"
+UNDECIDED = "has too many combinations of providers to try them all in time"
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
@@ -187,8 +189,16 @@ class HostCandidates:
         self.infeasible.add(row)
         return None
 
+    def first_in_time(self, view: Snapshot, row: int) -> AllocationRequest | None:
+        """Return the same as :meth:`first`, and None for a host that becomes :attr:`undecided`."""
+        with suppress(errors.SearchBoundReached):
+            return self.first(view, row)
+        return None
+
     def reason(self, row: int) -> str:
         """Return why a host has no candidate, as text that follows its name."""
+        if row in self.undecided:
+            return UNDECIDED
         if self.filters is not None and row in self.refused:
             return self.filters.reason(self.refused[row])
         return NO_CANDIDATE

@@ -156,7 +156,7 @@ class Explainer:
         trace = self._trace
         if row == trace.chosen:
             return "is the one that is taken"
-        if trace.host_candidates.first(self._view, row) is None:
+        if trace.host_candidates.first_in_time(self._view, row) is None:
             return trace.host_candidates.reason(row)
         ranking = trace.ranking
         if ranking is None:

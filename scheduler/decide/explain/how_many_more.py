@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moorage import errors
-from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, WhatIf
+from moorage.model import UNSUFFIXED, RequestSpec, WhatIf
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
@@ -226,7 +225,7 @@ class InstanceCounter:
             while (
                 here < most[row]
                 and not self._is_timed_out()
-                and (candidate := _candidate(host_candidates, planned, row)) is not None
+                and (candidate := host_candidates.first_in_time(planned, row)) is not None
             ):
                 planned.claim(row, candidate)
                 here += 1
@@ -236,14 +235,6 @@ class InstanceCounter:
             exact = exact and (here == most[row] or takes_none)
             more += here
         return _Count(more, exact)
-
-
-def _candidate(host_candidates: HostCandidates, planned: PlannedView, row: int) -> AllocationRequest | None:
-    try:
-        return host_candidates.first(planned, row)
-    except errors.SearchBoundReached:
-        # The row is marked as undecided; the instances placed until now count.
-        return None
 
 
 def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:

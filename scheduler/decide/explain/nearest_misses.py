@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage import errors
 from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
 from moorage.plugin import BoolArray, FloatArray, HostInventory
 from placement_store.candidates.search_budget import SearchBudget
@@ -176,8 +175,9 @@ class NearestMisses:
             stages = self._filtered.stages
             entered = stages[number - 1].left if number else self._filtered.entered
             rows = np.flatnonzero(entered & ~stages[number].left)
-            # Hosts whose candidates a filter has left out lack nothing.
-            infeasible = self._host_candidates.infeasible - self._host_candidates.refused.keys()
+            candidates = self._host_candidates
+            # Hosts whose candidates a filter has left out lack nothing, and of the undecided ones nothing is known.
+            infeasible = candidates.infeasible - candidates.refused.keys() - candidates.undecided.keys()
             self._removed[number] = RemovedHosts(self._view, rows, self._requested, infeasible)
         return self._removed[number]
 
@@ -234,10 +234,7 @@ def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, bu
 def _may_have_candidate(view: Snapshot, row: int, request: ResourceRequest, budget: SearchBudget) -> bool:
     """Tell whether a host has a candidate for a request, or the search was not finished."""
     host_candidates = HostCandidates(request, {}, budget)
-    try:
-        return host_candidates.first(view, row) is not None or row in host_candidates.undecided
-    except errors.SearchBoundReached:
-        return True
+    return host_candidates.first_in_time(view, row) is not None or row in host_candidates.undecided
 
 
 def _only(request: ResourceRequest, suffix: str, group: ResourceGroup) -> ResourceRequest:

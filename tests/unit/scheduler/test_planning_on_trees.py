@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
 from support.scheduler.trees import child, groups, host_cache_of, node, provider_uuid
 
@@ -13,7 +14,13 @@ from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup
 from placement_store import candidates
 from placement_store.candidates.search_budget import SearchBudget
-from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
+from scheduler.decide.host_candidates import (
+    MAX_REFUSALS_OF_A_HOST,
+    MAX_UNDECIDED_HOSTS,
+    UNDECIDED,
+    HostCandidates,
+    RefusedClaims,
+)
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
@@ -137,6 +144,39 @@ def test_a_search_for_alternates_that_is_given_up_leaves_the_host_that_was_found
     assert hosts_of(picked) == ["host0"]
     with pytest.raises(errors.SearchBoundReached):
         plan(shown, refused_claims=RefusedClaims(SearchBudget(steps=1)), **asked)
+
+
+def test_a_host_whose_search_is_not_finished_is_explained_as_undecided() -> None:
+    shown = host_cache_of(
+        *(node(0, **{**BASE, "VCPU": 99}), *(child(0, device, VGPU=2) for device in (1, 2, 3))),
+        *(node(1, **BASE), *(child(1, device, VGPU=2) for device in (1, 2, 3))),
+        hosts=2,
+    )
+    asked = groups(g1={"VGPU": 2}, g2={"VGPU": 2}, g3={"VGPU": 2})
+    message = structs.replace(select(groups=asked, group_policy="none"), explain=True)
+    refused_claims = RefusedClaims(SearchBudget(steps=5))
+    planned = Planner(funnel(), 1).plan(shown.snapshot(), message, refused_claims, named=("host1",))
+    assert hosts_of(planned) == ["host0"]
+    assert isinstance(planned, DestinationPlan)
+    assert planned.explanations[0].named_hosts == {"host1": UNDECIDED}
+
+
+def test_a_host_that_was_passed_over_undecided_lacks_nothing_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = groups(**{f"g{number}": {"VGPU": 2} for number in range(4)})
+    shown = host_cache_of(
+        *(node(0, **{**BASE, "VCPU": 99}), *(child(0, number, VGPU=3) for number in range(1, 6))),
+        *(node(1, **BASE), child(1, 1, VGPU=8)),
+        hosts=2,
+    )
+    search = candidates.search
+    hasty = monkeypatch.setattr
+    hasty(candidates, "search", lambda tree, *given, **kept: search(tree, *given, **{**kept, "max_steps": 2}))
+    message = structs.replace(select(groups=asked, group_policy="none"), explain=True)
+    planned = Planner(funnel(), 1).plan(shown.snapshot(), message, RefusedClaims())
+    assert hosts_of(planned) == ["host1"]
+    assert isinstance(planned, DestinationPlan)
+    told = planned.explanations[0]
+    assert (told.filters[-1].name, told.filters[-1].reason, told.nearest_misses) == ("candidates", UNDECIDED, ())
 
 
 @pytest.fixture(scope="module")
