@@ -24,7 +24,7 @@ from moorage.messages import ShowPolicy, wire
 from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
 from scheduler.decide.environment import DecisionPolicy
-from scheduler.decide.evaluation import Evaluations
+from scheduler.decide.evaluation import EvaluationPool
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import OURS, check_names, load_filters, load_request_filters, load_weighers
@@ -92,7 +92,7 @@ class SchedulingPolicy:
             settings.host_subset_size,
             plugin_failures,
             # What other plug-ins answer may depend on more than the host and the request: they are asked each time.
-            Evaluations(kept=0) if is_foreign else Evaluations(),
+            EvaluationPool(0) if is_foreign else EvaluationPool(),
         )
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
         return cls(decision_policy, described)

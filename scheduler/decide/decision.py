@@ -17,7 +17,6 @@ from placement_store.db.retries import retry_on_stale_read
 from scheduler.decide import request_context
 from scheduler.decide.claim_writer import ClaimRefused
 from scheduler.decide.environment import DecisionEnvironment
-from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
@@ -138,13 +137,11 @@ class Decision(ABC, Generic[T]):
         view: Snapshot,
         context: RequestContext,
         aggregates_as_of: float,
-        evaluations: Evaluations | None = None,
         resolved: SelectDestinations | None = None,
     ) -> DestinationPlan | NoHost:
         """Plan the request on a view: filter, weigh and choose a host for each instance.
 
         :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
-        :param evaluations: those of the requests that were planned on this very view before.
         :param resolved: the request as it is resolved on this view, where that is known.
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
@@ -153,7 +150,7 @@ class Decision(ABC, Generic[T]):
         if isinstance(request, Refusal):
             return NoHost.by_request_filter(view, self.message.request_spec, *request)
         # Each instance with the claims planned before it in place.
-        return self.planner.plan(view, request, self.refused_claims, context, self.named, evaluations)
+        return self.planner.plan(view, request, self.refused_claims, context, self.named)
 
     # --- The steps in which decisions differ --------------------------------------------------------------------------
 

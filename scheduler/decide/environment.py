@@ -11,7 +11,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import Filter, RequestFilter
 from placement_store import candidates, cells
 from placement_store.db.names import ResourceClassNames, TraitNames
-from scheduler.decide.evaluation import Evaluations
+from scheduler.decide.evaluation import EvaluationPool
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import PluginFailures
@@ -34,7 +34,7 @@ class DecisionPolicy:
     subset_size: int = 1
     plugin_failures: PluginFailures = field(default_factory=PluginFailures)
     #: What these plug-ins have made of former requests.
-    evaluations: Evaluations = field(default_factory=Evaluations)
+    evaluations: EvaluationPool = field(default_factory=EvaluationPool)
 
     def for_request(self, aggregates: Aggregates) -> tuple[Planner, RequestFilterChain]:
         """Return the planner and the request filters of one request.

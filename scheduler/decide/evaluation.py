@@ -8,8 +8,7 @@ columns of ten thousand hosts take no longer than a few hosts one by one.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -277,48 +276,43 @@ class Evaluation:
 
 
 class Evaluations:
-    """Evaluations of the hosts for requests with the same wishes, each brought up to date at its next use.
+    """The evaluations of one request, one for each of its instances. For one thread.
 
-    For one thread; :meth:`take` and :meth:`keep` for any.
-
-    :param kept: how many are kept.
+    :param former: one of a request with the same wishes, which is brought up to date.
+    :param anew: whether to evaluate all hosts for each instance.
     """
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._most = kept
-        self._lock = threading.Lock()
-        self._kept: list[Evaluation] = []
-        self._lender: Evaluations | None = None
+    def __init__(self, former: Evaluation | None = None, *, anew: bool = False) -> None:
+        #: The last evaluation; null while there is none, or none that can be used again.
+        self.last = former
+        self._anew = anew
 
     def of(
         self, funnel: Funnel, view: Snapshot, request: RequestSpec, entering: BoolArray, left_out: Collection[int]
     ) -> Evaluation:
-        """Return the evaluation of a request on a view as it is now.
+        """Return the evaluation of the request on a view as it is now; valid until the next one.
 
         :param entering: the hosts that enter the filters, the same for each evaluation of a request.
         :param left_out: hosts among them that are known to be infeasible.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
-        if not self._most or view.members is not None:
-            return Evaluation(funnel, view, request, entering, left_out)
-        evaluation = self.take(funnel, request)
-        if evaluation is None and self._lender is not None:
-            evaluation = self._lender.take(funnel, request)
-        if evaluation is None or not _follows(evaluation, funnel, view, left_out):
+        evaluation, self.last = self.last, None
+        if evaluation is None or self._anew or not _follows(evaluation, funnel, view, left_out):
             evaluation = Evaluation(funnel, view, request, entering, left_out)
-        self.keep([evaluation])
+        self.last = evaluation
         return evaluation
 
-    @contextmanager
-    def borrowing(self, lender: "Evaluations") -> Iterator[None]:
-        """Use those of a lender, which any number of threads share; in the end it gets them back."""
-        self._lender = lender
-        try:
-            yield
-        finally:
-            self._lender = None
-            lender.keep(self._kept)
-            self._kept = []
+
+class EvaluationPool:
+    """Evaluations that are kept for the next requests with the same wishes. Safe to use from several threads.
+
+    :param size: how many are kept.
+    """
+
+    def __init__(self, size: int = _KEPT) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: list[Evaluation] = []
 
     def take(self, funnel: Funnel, request: RequestSpec) -> Evaluation | None:
         """Take out the evaluation of a request, so that nobody else changes it; null, where there is none."""
@@ -328,10 +322,10 @@ class Evaluations:
                     return self._kept.pop(number)
         return None
 
-    def keep(self, evaluations: Sequence[Evaluation]) -> None:
-        """Keep evaluations, and forget those that were not used for the longest time."""
+    def keep(self, evaluation: Evaluation) -> None:
+        """Keep an evaluation, and forget the one that was not used for the longest time if there are too many."""
         with self._lock:
-            self._kept = [*evaluations, *self._kept][: self._most]
+            self._kept = [evaluation, *self._kept][: self._size]
 
 
 def _rows(changes: Collection[ChangedHosts], few: int) -> set[int] | None:

@@ -4,7 +4,6 @@ Nothing is claimed here. A plan may be refused by the store, and is then made ag
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, WhatIf
 from moorage.plugin import BoolArray
 from scheduler.decide.choosing import HostChoice, alternates_of, best_of
-from scheduler.decide.evaluation import Evaluations, without
+from scheduler.decide.evaluation import EvaluationPool, Evaluations, without
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
@@ -95,10 +94,10 @@ class Planner:
     :param evaluations: those of the requests that were planned before, with the same plug-ins.
     """
 
-    def __init__(self, funnel: Funnel, subset_size: int, evaluations: Evaluations | None = None) -> None:
+    def __init__(self, funnel: Funnel, subset_size: int, evaluations: EvaluationPool | None = None) -> None:
         self._funnel = funnel
         self._subset_size = subset_size
-        self._evaluations = evaluations or Evaluations()
+        self._evaluations = evaluations or EvaluationPool()
 
     def check(self, request: RequestSpec) -> None:
         """Refuse a request that a filter finds malformed, whatever hosts there are.
@@ -115,17 +114,15 @@ class Planner:
         refused_claims: RefusedClaims,
         context: RequestContext = NO_CONTEXT,
         named: Collection[str] = (),
-        evaluations: Evaluations | None = None,
     ) -> DestinationPlan | NoHost:
         """Return a host for each instance of a request, each chosen with the claims planned before it in place.
 
         :param named: hosts that an explanation describes by name.
-        :param evaluations: those of the requests that are planned together with this one.
         :raises BrokenPlugin: a filter or weigher is broken.
         :raises SearchBoundReached: a search was not finished: for candidates, or for a host that all of an affinity
             group's members go to.
         """
-        task = _PlanInput(snapshot, message, refused_claims, context, named, evaluations)
+        task = _PlanInput(snapshot, message, refused_claims, context, named)
         before = _leaving(snapshot, context)
         if not _chooses_affinity_host(message, context):
             return self._plan(task, before)
@@ -166,8 +163,18 @@ class Planner:
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
-        with task.evaluations_from(self._evaluations, before) as evaluations:
+        message, context = task.message, task.context
+        # An explanation shows each stage of the filters, and each planned member of a group concerns all hosts.
+        anew = message.explain or context.members is not None
+        if anew or before or context != NO_CONTEXT:
+            return self._choose(task, before, Evaluations(anew=anew))
+        # It depends on the hosts and the request alone, so a former one will do, and this one for the next request.
+        evaluations = Evaluations(self._evaluations.take(self._funnel, message.request_spec))
+        try:
             return self._choose(task, before, evaluations)
+        finally:
+            if evaluations.last is not None:
+                self._evaluations.keep(evaluations.last)
 
     def _choose(
         self, task: "_PlanInput", before: Sequence[Stage], evaluations: Evaluations
@@ -286,21 +293,6 @@ class _PlanInput:
     refused_claims: RefusedClaims
     context: RequestContext
     named: Collection[str] = ()
-    evaluations: Evaluations | None = None
-
-    @contextmanager
-    def evaluations_from(self, kept: Evaluations, before: Sequence[Stage]) -> Iterator[Evaluations]:
-        """Yield the evaluations of the view of this request: those of former requests, where it is their view."""
-        context = self.context
-        if self.message.explain:
-            # An explanation shows each stage of the filters.
-            yield Evaluations(kept=0)
-        elif before or context != NO_CONTEXT:
-            yield Evaluations()
-        else:
-            own = self.evaluations or Evaluations()
-            with own.borrowing(kept):
-                yield own
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
         """Return the view of this request, and the same again if the plan must note its claims in it.

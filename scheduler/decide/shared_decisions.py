@@ -25,7 +25,6 @@ from scheduler.decide.claim_writer import ClaimRefused, ClaimWriter, PlannedRequ
 from scheduler.decide.decision import CLAIM, CONTEXT, FOLLOW, NOT_PLANNED, PLAN
 from scheduler.decide.destinations import ClaimingDecision, UnnotedClaims
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
-from scheduler.decide.evaluation import Evaluations
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import NoHost
 from scheduler.decide.request_context import RequestContext
@@ -203,14 +202,11 @@ class SharedDecisions:
         contexts = self._contexts([item for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes, len(decisions)) if len(decisions) > 1 else None
-        evaluations = Evaluations()
         wishes = _Resolved(noted or view, oldest)
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
             with context.adopted(item.context), PLAN.timed():
-                found = (
-                    None if read is None else _planned(item, decision, noted or view, read, oldest, evaluations, wishes)
-                )
+                found = None if read is None else _planned(item, decision, noted or view, read, oldest, wishes)
             if found is not None:
                 planned.append(found)
             if found is not None and noted is not None:
@@ -329,7 +325,6 @@ def _planned(
     view: Snapshot,
     read: RequestContext,
     oldest: float,
-    evaluations: Evaluations,
     wishes: _Resolved,
 ) -> _Planned | None:
     """Return the plan of a request; null, where it has none or its error is set."""
@@ -337,7 +332,7 @@ def _planned(
         resolved = wishes.message(decision)
         if isinstance(resolved, Refusal):
             return None
-        plan = decision.plan(view, read, oldest, evaluations, resolved)
+        plan = decision.plan(view, read, oldest, resolved)
     except errors.BrokenPlugin as fault:
         # Decided alone it would break once more, and be counted twice.
         broken = fault

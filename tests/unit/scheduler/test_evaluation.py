@@ -17,7 +17,7 @@ from moorage.ids import derived
 from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView, Weigher
 from placement_store.candidates.tree import SHARES
-from scheduler.decide.evaluation import Evaluation, Evaluations
+from scheduler.decide.evaluation import Evaluation, EvaluationPool, Evaluations
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
@@ -139,7 +139,8 @@ def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_agai
     sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float], one_by_one: bool
 ) -> None:
     # Without plug-ins for single hosts, what so many claims change is worked out beforehand.
-    view, by, kept = planned_view(cloud(sizes), expected_claims=100), plugins(multipliers, one_by_one), Evaluations()
+    view, by = planned_view(cloud(sizes), expected_claims=100), plugins(multipliers, one_by_one)
+    kept = [Evaluations(), Evaluations()]
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
     everyone = np.ones(len(view), dtype=np.bool_)
     left_out: list[set[int]] = [set(), set()]
@@ -154,7 +155,7 @@ def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_agai
         entering[list(left_out[which])] = False
         again = Evaluation(by, view, asked[which], entering).ranking(ties)
         # More are sorted than are asked for: they stay in order while single hosts change.
-        ranking = kept.of(by, view, asked[which], everyone, left_out[which]).ranking(ties, 5)
+        ranking = kept[which].of(by, view, asked[which], everyone, left_out[which]).ranking(ties, 5)
         assert ranking.rows.tolist() == again.rows.tolist()
         assert ranking.weights.tolist() == again.weights.tolist()
         assert ranking.best(1) == again.best(1)
@@ -271,15 +272,15 @@ def test_an_operators_filter_for_single_hosts_is_asked_about_those_that_have_cha
 
 
 def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
-    view, kept = planned_view(cloud([(4, 0, False)] * 5)), Evaluations()
+    view, pool = planned_view(cloud([(4, 0, False)] * 5)), EvaluationPool()
     (by, rows), asked, everyone = asking(), spec(1, 1, 1), np.ones(5, np.bool_)
-    kept.of(by, view, asked, everyone, ())
+    pool.keep(Evaluations().of(by, view, asked, everyone, ()))
     assert len(rows) == 5
     request = claim_on(view, 3, asked)
     assert request is not None
     view.claim(3, request)
     # An equal request of somebody else is served by the same evaluation.
-    kept.of(by, view, spec(1, 1, 1), everyone, ())
+    Evaluations(pool.take(by, spec(1, 1, 1))).of(by, view, spec(1, 1, 1), everyone, ())
     assert rows[5:] == ["host3"]
 
 
@@ -314,17 +315,18 @@ changes = st.lists(
 def test_hosts_that_have_changed_between_snapshots_are_ranked_as_if_all_were_evaluated_again(
     sizes: list[tuple[int, int, bool]], changes: list[tuple[str, int, int, bool]], multipliers: list[float]
 ) -> None:
-    cache, by, kept = cloud(sizes), plugins(multipliers), Evaluations()
+    cache, by, pool = cloud(sizes), plugins(multipliers), EvaluationPool()
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
 
     def compare(view: Snapshot, which: int, left_out: set[int]) -> None:
-        everyone, ties, own = np.ones(len(view), dtype=np.bool_), SeededTies(view.ties, 7), Evaluations()
+        everyone, ties = np.ones(len(view), dtype=np.bool_), SeededTies(view.ties, 7)
         again = Evaluation(by, view, asked[which], everyone, left_out).ranking(ties)
-        with own.borrowing(kept):
-            ranking = own.of(by, view, asked[which], everyone, left_out).ranking(ties, 3)
-            assert ranking.rows.tolist() == again.rows.tolist()
-            assert ranking.weights.tolist() == again.weights.tolist()
-            assert ranking.best(3) == again.best(3)
+        kept = Evaluations(pool.take(by, asked[which])).of(by, view, asked[which], everyone, left_out)
+        ranking = kept.ranking(ties, 3)
+        assert ranking.rows.tolist() == again.rows.tolist()
+        assert ranking.weights.tolist() == again.weights.tolist()
+        assert ranking.best(3) == again.best(3)
+        pool.keep(kept)
 
     before = cache.snapshot()
     for what, number, amount, is_second in changes:
