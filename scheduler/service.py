@@ -237,7 +237,7 @@ class SchedulerService:
             policies,
             ExplainEndpoint(environment),
             ViewEndpoint(environment, endpoint.decisions),
-            AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
+            AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)).handlers(),
         ]
         bus = self._serve(endpoints, database, names)
         self._start_periodics(database, follower, bus)

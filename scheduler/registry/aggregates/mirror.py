@@ -61,6 +61,13 @@ def missing_nodes(connection: Connection) -> list[UnmirroredHost]:
     ]
 
 
+def sync(connection: Connection) -> list[UnmirroredHost]:
+    """Add all nodes that are missing in an aggregate of their host, and return them."""
+    found = missing_nodes(connection)
+    add_missing(connection, {one.provider_uuid for one in found})
+    return found
+
+
 def add_missing(connection: Connection, provider_uuids: Collection[str]) -> None:
     """Add the providers of nodes to all aggregates of their hosts where they are missing.
 

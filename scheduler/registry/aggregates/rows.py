@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, Select, select
 
 from moorage import errors
 from moorage.db.columns import now
-from moorage.messages import ListHostAggregates
+from moorage.messages import GetHostAggregate, ListHostAggregates
 from moorage.model import AggregateHost, HostAggregate
 from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
@@ -37,6 +37,14 @@ def find(connection: Connection, reference: str) -> NumberedAggregate:
         for found in _numbered(connection, _ROWS.where(column == reference)):
             return found
     raise errors.HostAggregateNotFound(name=reference)
+
+
+def get(connection: Connection, message: GetHostAggregate) -> HostAggregate:
+    """Return a host aggregate.
+
+    :raises HostAggregateNotFound: it does not exist.
+    """
+    return find(connection, message.aggregate).aggregate
 
 
 def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggregate]:

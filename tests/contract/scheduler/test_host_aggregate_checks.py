@@ -29,8 +29,8 @@ def aggregates(rig: Rig) -> Aggregates:
 
 def test_the_same_request_creates_one_aggregate(rig: Rig, aggregates: Aggregates) -> None:
     message = CreateHostAggregate(request_id="once", name="one")
-    first = aggregates.endpoint.create_host_aggregate(message)
-    assert aggregates.endpoint.create_host_aggregate(message) == first
+    first = aggregates.call(message)
+    assert aggregates.call(message) == first
     assert aggregates.listed() == ["one"]
 
 

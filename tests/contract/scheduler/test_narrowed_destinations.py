@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.scheduler.aggregate_builders import Aggregates
 from support.scheduler.builders import instance_uuids
 from support.scheduler.moving_builders import accept
 from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
@@ -11,21 +12,11 @@ from support.scheduler.worded_requests import asked, group
 
 from moorage import errors
 from moorage.ids import derived, fresh
-from moorage.messages import (
-    AddAggregateHost,
-    CreateHostAggregate,
-    DeleteHostAggregate,
-    ReportProviders,
-    SelectDestinations,
-    SetHostAggregate,
-)
+from moorage.messages import ReportProviders, SelectDestinations
 from moorage.messages.wire import decode
 from moorage.model import Explanation, Inventory, Move, ProviderReport, RequestSpec, Selection
-from moorage.service.stored_requests import StoredRequests
 from placement_store.candidates.tree import SHARES
 from placement_store.db.names import sync
-from placement_store.schema import requests
-from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 
 empty_rig = rig_on_each_store
 
@@ -182,46 +173,20 @@ def test_a_move_asks_for_what_the_new_flavor_means(rig: Rig) -> None:
 # --- Host aggregates --------------------------------------------------------------------------------------------------
 
 
-class Aggregates:
-    """Host aggregates, as an operator makes them."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self._endpoint = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests))
-
-    def create(self, name: str, hosts: Sequence[int] = (), **metadata: str) -> None:
-        message = CreateHostAggregate(request_id=self._rig.fresh(), name=name, metadata=metadata)
-        self._endpoint.create_host_aggregate(message)
-        self.add(name, *hosts)
-
-    def add(self, name: str, *hosts: int) -> None:
-        for number in hosts:
-            message = AddAggregateHost(request_id=self._rig.fresh(), aggregate=name, service_host=f"host{number}")
-            self._endpoint.add_aggregate_host(message)
-
-    def set(self, name: str, **metadata: str | None) -> None:
-        message = SetHostAggregate(request_id=self._rig.fresh(), aggregate=name, metadata=metadata)
-        self._endpoint.set_host_aggregate(message)
-
-    def delete(self, name: str) -> None:
-        message = DeleteHostAggregate(request_id=self._rig.fresh(), aggregate=name, force=True)
-        self._endpoint.delete_host_aggregate(message)
-
-
 def test_a_project_goes_where_aggregates_name_it_as_they_are_at_that_moment(rig: Rig) -> None:
     rig.add_hosts([1, 2, 3])
     aggregates = Aggregates(rig)
     scheduler = rig.scheduler(request_filters=[*DEFAULT, "tenant_aggregate"])
     assert hosts_for(scheduler, asked()) == {"host1", "host2", "host3"}
-    aggregates.create("for-project", [1], filter_tenant_id="project")
+    aggregates.create("for-project", "host1", filter_tenant_id="project")
     assert hosts_for(scheduler, asked()) == {"host1"}
     assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2", "host3"}
-    aggregates.add("for-project", 2)
+    aggregates.add("for-project", "host2")
     assert hosts_for(scheduler, asked()) == {"host1", "host2"}
-    aggregates.set("for-project", filter_tenant_id="another")
+    aggregates.change("for-project", filter_tenant_id="another")
     assert hosts_for(scheduler, asked()) == {"host1", "host2", "host3"}
     assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2"}
-    aggregates.delete("for-project")
+    aggregates.delete("for-project", force=True)
     assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2", "host3"}
 
 
@@ -240,7 +205,7 @@ def test_what_the_scheduler_did_not_know_of_an_aggregate_is_found_out_before_it_
     told = refusal(scheduler, asked())
     assert [(count.name, count.hosts, count.removed) for count in told.filters] == [("tenant_aggregate", 2, 2)]
     assert "project project" in told.summary()
-    aggregates.create("for-project", [2], filter_tenant_id="project")
+    aggregates.create("for-project", "host2", filter_tenant_id="project")
     assert hosts_for(scheduler, asked()) == {"host2"}
 
 
@@ -264,14 +229,14 @@ def test_the_pool_that_a_host_uses_need_not_be_in_its_aggregate_and_lets_nobody_
         aggregates=(shared,),
     )
     report(rig, *nodes, pool)
-    Aggregates(rig).create("for-project", [1], filter_tenant_id="project")
+    Aggregates(rig).create("for-project", "host1", filter_tenant_id="project")
     assert hosts_for(rig.scheduler(request_filters=["tenant_aggregate"]), asked()) == {"host1"}
 
 
 def test_an_isolated_aggregate_takes_only_what_requires_its_traits(rig: Rig) -> None:
     rig.add_hosts([1, 2])
     report(rig, provider("host1", None, ["COMPUTE_NODE"], node_uuid(1), VCPU=16, MEMORY_MB=32768, DISK_GB=500))
-    Aggregates(rig).create("kept", [1], **{"trait:COMPUTE_NODE": "required"})
+    Aggregates(rig).create("kept", "host1", **{"trait:COMPUTE_NODE": "required"})
     scheduler = rig.scheduler(request_filters=[*DEFAULT, "isolated_aggregates"])
     assert hosts_for(scheduler, asked()) == {"host2"}
     assert hosts_for(scheduler, asked({"trait:COMPUTE_NODE": "required"})) == {"host1"}
@@ -279,7 +244,7 @@ def test_an_isolated_aggregate_takes_only_what_requires_its_traits(rig: Rig) -> 
 
 def test_a_zone_that_is_an_aggregate_leaves_its_hosts(rig: Rig) -> None:
     rig.add_hosts([1, 2])
-    Aggregates(rig).create("rack", [1], availability_zone="az1")
+    Aggregates(rig).create("rack", "host1", availability_zone="az1")
     scheduler = rig.scheduler(request_filters=["zone_aggregate"])
     assert hosts_for(scheduler, asked(availability_zone="az1")) == {"host1"}
 

@@ -16,6 +16,7 @@ from moorage.messages import (
     SetHostAggregate,
     SyncHostAggregates,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import HostAggregate, ResourceProvider, UnmirroredHost
 from moorage.service.stored_requests import StoredRequests
 from placement_store.db import change_feed
@@ -36,12 +37,17 @@ class Aggregates:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.endpoint = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC)
+        self._handlers = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC).handlers()
+
+    def call(self, message: Message[R]) -> R:
+        """Have a message served."""
+        answer: R = self._handlers[type(message)](message)
+        return answer
 
     def create(self, name: str, *hosts: str, uuid: str | None = None, **metadata: str) -> HostAggregate:
         """Create one with these hosts."""
         message = CreateHostAggregate(request_id=self._rig.fresh(), name=name, metadata=metadata, uuid=uuid)
-        created = self.endpoint.create_host_aggregate(message)
+        created = self.call(message)
         for host in hosts:
             created = self.add(name, host)
         return created
@@ -49,13 +55,13 @@ class Aggregates:
     def change(self, aggregate: str, name: str | None = None, **metadata: str | None) -> HostAggregate:
         """Give it metadata, or another name."""
         message = SetHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, name=name, metadata=metadata)
-        self.endpoint.set_host_aggregate(message)
+        self.call(message)
         return self.get(name or aggregate)
 
     def add(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
         """Put a host into one."""
         cell_uuid = None if cell is None else CELLS[cell]
-        self.endpoint.add_aggregate_host(
+        self.call(
             AddAggregateHost(request_id=self._rig.fresh(), aggregate=aggregate, service_host=host, cell_uuid=cell_uuid)
         )
         return self.get(aggregate)
@@ -63,7 +69,7 @@ class Aggregates:
     def remove(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
         """Take a host out of one."""
         cell_uuid = None if cell is None else CELLS[cell]
-        self.endpoint.remove_aggregate_host(
+        self.call(
             RemoveAggregateHost(
                 request_id=self._rig.fresh(), aggregate=aggregate, service_host=host, cell_uuid=cell_uuid
             )
@@ -73,21 +79,21 @@ class Aggregates:
     def delete(self, aggregate: str, **how: bool) -> HostAggregate:
         """Delete one."""
         message = DeleteHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, **how)
-        return self.endpoint.delete_host_aggregate(message)
+        return self.call(message)
 
     def get(self, aggregate: str) -> HostAggregate:
         """Return one."""
-        return self.endpoint.get_host_aggregate(GetHostAggregate(aggregate=aggregate))
+        return self.call(GetHostAggregate(aggregate=aggregate))
 
     def listed(self, host: str | None = None) -> list[str]:
         """Return the names of all, or of those that a host is in."""
-        found = self.endpoint.list_host_aggregates(ListHostAggregates(service_host=host))
+        found = self.call(ListHostAggregates(service_host=host))
         return [aggregate.name for aggregate in found]
 
     def sync(self, *, dry_run: bool = False) -> list[UnmirroredHost]:
         """Put into aggregates what is missing there."""
         message = SyncHostAggregates(request_id=self._rig.fresh(), dry_run=dry_run)
-        return self.endpoint.sync_host_aggregates(message)
+        return self.call(message)
 
 
 def members(aggregate: HostAggregate) -> list[tuple[str, str]]:
