@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -184,14 +184,8 @@ class SchedulerService:
         self._name = name
         self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
         self._policies: ActivePolicy | None = None
-        self._watch: PluginWatchdog | None = None
-        self._database: Database | None = None
-        self._report_database: Database | None = None
-        self._bus: Bus | None = None
-        self._servers: list[BusServer | PlacementRole] = []
         self._observation: SchedulerObservation | None = None
-        self._periodics: list[Periodic] = []
-        self._heartbeats: list[Heartbeat] = []
+        self._closing = ExitStack()
 
     def start(self) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.
@@ -202,12 +196,35 @@ class SchedulerService:
         :raises StoreUnavailable: the database has been away for a minute.
         :raises BusUnavailable: the broker cannot be reached.
         """
+        with ExitStack() as opened:
+            self._start(opened)
+            self._closing = opened.pop_all()
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return what its readiness depends on, once it has started."""
+        return {} if self._observation is None else self._observation.checks()
+
+    def samplers(self) -> Mapping[str, Sampler]:
+        """Return what is to be read of it, once it has started."""
+        return {} if self._observation is None else self._observation.samplers()
+
+    def reload(self) -> None:
+        """Read the configuration again and put its policy in force, unless it is refused."""
+        if self._policies:
+            self._policies.reload(self._reread)
+
+    def stop(self) -> None:
+        """Finish the requests in progress, accept no more, and close all connections."""
+        self._closing.close()
+
+    def _start(self, opened: ExitStack) -> None:
         conf = self._conf
         # Permanent errors first: an unknown plug-in must show without waiting for a database.
         failure_counts = FailureCounts()
-        watch = self._watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
+        watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
         policy = SchedulingPolicy.load(conf, failure_counts, watch)
-        database = self._database = Database.configured(conf)
+        database = Database.configured(conf)
+        opened.callback(database.close)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
         # The view is complete before the first decision.
@@ -239,69 +256,37 @@ class SchedulerService:
             ViewEndpoint(environment, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)).handlers(),
         ]
-        bus = self._serve(endpoints, database, names)
-        self._start_periodics(database, follower, bus)
-        self._observation = SchedulerObservation(
-            conf, self._servers, follower, host_cache, endpoint.decisions, policies
-        )
-
-    def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
-        return {} if self._observation is None else self._observation.checks()
-
-    def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it, once it has started."""
-        return {} if self._observation is None else self._observation.samplers()
-
-    def reload(self) -> None:
-        """Read the configuration again and put its policy in force, unless it is refused."""
-        if self._policies:
-            self._policies.reload(self._reread)
-
-    def stop(self) -> None:
-        """Finish the requests in progress, accept no more, and close all connections."""
-        # The scheduler's server first: `moorage host set --disable` does not wait for a scheduler that has reported its
-        # stop. The placement role last: it receives that report, and may be in this process.
-        for server in self._servers[:1]:
-            server.stop()
-        if self._watch:
-            self._watch.stop()
-        for heartbeat in self._heartbeats:
-            heartbeat.stop()
-        for server in self._servers[1:]:
-            server.stop()
-        for periodic in self._periodics:
-            periodic.stop()
-        if self._bus:
-            self._bus.close()
-        for database in (self._observation, self._report_database, self._database):
-            if database:
-                database.close()
-
-    def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> Bus:
-        conf = self._conf
-        bus = self._bus = Bus(conf)
         # A connection pool of its own: hosts stay up while the placement role and decisions wait for connections.
-        own = self._report_database = Database.configured(conf, pool_size=_REPORT_THREADS)
-        reports = HostReportEndpoint(StoredRequests(own, schema.requests))
-        self._servers = [
+        of_reports = Database.configured(conf, pool_size=_REPORT_THREADS)
+        opened.callback(of_reports.close)
+        reports = HostReportEndpoint(StoredRequests(of_reports, schema.requests))
+        bus = Bus(conf)
+        opened.callback(bus.close)
+        servers: list[BusServer | PlacementRole] = [
             bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads),
             bus.server(REPORTS_TOPIC, self._name, [reports], threads=_REPORT_THREADS),
         ]
+        kinds = ["scheduler"]
         if conf.scheduler.serve_placement:
-            self._servers.append(PlacementRole(conf, self._name, bus, database, names))
-        for server in self._servers:
-            server.start()
-        kinds = ["scheduler", "placement"] if conf.scheduler.serve_placement else ["scheduler"]
-        self._heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
-        for heartbeat in self._heartbeats:
-            heartbeat.start()
-        return bus
+            servers.append(PlacementRole(conf, self._name, bus, database, names))
+            kinds.append("placement")
+        heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
+        periodics = self._periodics(database, follower, bus)
+        observation = SchedulerObservation(conf, servers, follower, host_cache, endpoint.decisions, policies)
+        # From here on in the reverse order of the stop. The scheduler's server stops first: `moorage host set
+        # --disable` does not wait for a scheduler that has reported its stop. The placement role stops last of the
+        # servers: it receives that report, and may be in this process.
+        opened.callback(observation.close)
+        for each in (*periodics, *reversed(servers[1:]), *heartbeats, watch, servers[0]):
+            opened.callback(each.stop)
+        for each in (*servers, *heartbeats, *periodics):
+            each.start()
+        self._observation = observation
 
-    def _start_periodics(self, database: Database, follower: Follower, bus: Bus) -> None:
+    def _periodics(self, database: Database, follower: Follower, bus: Bus) -> list[Periodic]:
         settings = self._conf.scheduler
         sweep = Sweep(database, settings.host_down_after, bus.probe)
-        self._periodics = [
+        return [
             Periodic("sweep of silent hosts", sweep.run, sweep.interval),
             Periodic(
                 "comparison of the host view",
@@ -314,5 +299,3 @@ class SchedulerService:
                 self._conf.service.prune_interval,
             ),
         ]
-        for periodic in self._periodics:
-            periodic.start()
