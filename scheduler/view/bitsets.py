@@ -21,7 +21,7 @@ class Bitsets:
     """The sets of names of all rows at one moment."""
 
     length: int
-    #: The bit of each name. It only grows: a name that is newer than ``words`` has no bit there.
+    #: The bit of each name. Names are added to it later, whose bits are not set in ``words`` or lie behind them.
     numbers: Mapping[str, int]
     #: Word ``i`` of each row holds the bits ``64 * i`` to ``64 * i + 63``.
     words: Sequence[WordArray]
@@ -42,6 +42,9 @@ class BitsetColumns:
         self._length = 0
         self._numbers: dict[str, int] = {}
         self._words: list[Column[np.uint64]] = []
+        #: The bits of the words that stand for no name, and the number of names at which unused ones are forgotten.
+        self._free: list[int] = []
+        self._forget_at = _WIDTH
         # Most hosts have the same traits and aggregates: their bits are computed once.
         self._bits = lru_cache(maxsize=1024)(self._new_bits)
 
@@ -62,11 +65,31 @@ class BitsetColumns:
         """Return the current sets, in arrays that never change."""
         return Bitsets(self._length, self._numbers, tuple(column.frozen() for column in self._words))
 
-    def _new_bits(self, names: Collection[str]) -> int:
-        bits = 0
-        for name in sorted(names):
-            bits |= 1 << self._numbers.setdefault(name, len(self._numbers))
-        while len(self._words) * _WIDTH < len(self._numbers):
+    def _new_bits(self, names: frozenset[str]) -> int:
+        new = sorted(names - self._numbers.keys())
+        if len(new) > len(self._free) and len(self._numbers) >= self._forget_at:
+            self._forget_unused(names)
+        while len(new) > len(self._free):
+            first = len(self._words) * _WIDTH
+            self._free[:0] = reversed(range(first, first + _WIDTH))
             self._words.append(Column(np.uint64))
             self._words[-1].resize(self._length)
-        return bits
+        for name in new:
+            self._numbers[name] = self._free.pop()
+        return sum(1 << self._numbers[name] for name in names)
+
+    def _forget_unused(self, names: Collection[str]) -> None:
+        """Forget the names that no row has any more, except ``names``: aggregates come and go all the time."""
+        used = [int(np.bitwise_or.reduce(column.frozen())) for column in self._words]
+        kept, free = {}, []
+        for name, number in self._numbers.items():
+            if name in names or used[number // _WIDTH] >> number % _WIDTH & 1:
+                kept[name] = number
+            else:
+                free.append(number)
+        # A new dict: in former snapshots the bits of these names mean what they did.
+        self._numbers = kept
+        self._free += free
+        # Not for each further word while thousands of hosts are new, each with a name of its own.
+        self._forget_at = max(_WIDTH, 2 * len(kept))
+        self._bits.cache_clear()
