@@ -1,16 +1,17 @@
 """The view of a scheduler from outside: whether it can decide, and what is sampled of its view."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from oslo_config import cfg
 
 from moorage import metrics
+from moorage.bus.bus import BusServer
 from moorage.db.schema_probe import SchemaProbe
 from moorage.metrics import GaugeSample
 from moorage.service.readiness import Check, NotReady, Sampler
 from placement_store.schema import MAIN
+from placement_store.service import PlacementRole
 from scheduler.decide.environment import InFlight
 from scheduler.policy import ActivePolicy
 from scheduler.view.follower import Follower
@@ -18,13 +19,6 @@ from scheduler.view.host_cache import HostCache
 
 #: The view is too old when so many comparisons in a row have failed, and some seconds have passed.
 _COMPARISONS, _SPARE_SECONDS = 3, 5.0
-
-
-class Checked(Protocol):
-    """A server that can be checked; see :meth:`moorage.bus.bus.BusServer.check`."""
-
-    def check(self) -> None:
-        """Raise an error where it cannot serve."""
 
 
 class SchedulerObservation:
@@ -38,7 +32,7 @@ class SchedulerObservation:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        servers: Sequence[Checked],
+        servers: Sequence[BusServer | PlacementRole],
         follower: Follower,
         host_cache: HostCache,
         decisions: InFlight,

@@ -20,7 +20,7 @@ from scheduler.decide.environment import DecisionEnvironment
 from scheduler.decide.host_candidates import RefusedClaims, budget_for
 from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
-from scheduler.decide.request_filters import Refusal, RequestResolver
+from scheduler.decide.request_filters import Refusal
 from scheduler.view.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -82,8 +82,7 @@ class Decision(ABC, Generic[T]):
         self.received_at = environment.follower.now()
         # The policy in force now decides this request to its end, whatever is reloaded meanwhile.
         self.policy = environment.policy
-        self.planner, request_filters = self.policy.for_request(environment.aggregates)
-        self.resolver = RequestResolver(request_filters, message, environment.check_groups)
+        self.planner, self._request_filters = self.policy.for_request(environment.aggregates, environment.check_groups)
         self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
 
     def run(self) -> T:
@@ -145,12 +144,18 @@ class Decision(ABC, Generic[T]):
         :param resolved: the request as it is resolved on this view, where that is known.
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
-        # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
-        request = resolved or self.resolver.resolve(view, aggregates_as_of)
+        request = resolved or self.resolve(view, aggregates_as_of)
         if isinstance(request, Refusal):
             return NoHost.by_request_filter(view, self.message.request_spec, *request)
         # Each instance with the claims planned before it in place.
         return self.planner.plan(view, request, self.refused_claims, context, self.named)
+
+    def resolve(self, view: Snapshot, aggregates_as_of: float) -> SelectDestinations | Refusal:
+        """Return the request as the request filters resolve it for a plan: aggregates and traits of the cloud change.
+
+        :raises MoorageError: one of :data:`NOT_PLANNED`.
+        """
+        return self._request_filters.resolve(self.message, view, aggregates_as_of)
 
     # --- The steps in which decisions differ --------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -36,14 +36,16 @@ class DecisionPolicy:
     #: What these plug-ins have made of former requests.
     evaluations: EvaluationPool = field(default_factory=EvaluationPool)
 
-    def for_request(self, aggregates: Aggregates) -> tuple[Planner, RequestFilterChain]:
+    def for_request(
+        self, aggregates: Aggregates, check: Callable[[RequestSpec], None]
+    ) -> tuple[Planner, RequestFilterChain]:
         """Return the planner and the request filters of one request.
 
         They share its plug-in failures: where broken plug-ins are skipped, each is left out of that request alone.
         """
         failures = self.plugin_failures.for_request()
         planner = Planner(Funnel(self.filters, self.weighers, failures), self.subset_size, self.evaluations)
-        return planner, RequestFilterChain(self.request_filters, aggregates, failures)
+        return planner, RequestFilterChain(self.request_filters, aggregates, failures, check)
 
 
 @dataclass(slots=True)

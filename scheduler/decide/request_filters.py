@@ -38,6 +38,7 @@ class RequestFilterChain:
 
     :param aggregates: reads the host aggregates; it is called only when a request filter needs them.
     :param plugin_failures: handles request filters that break; without it, the request fails.
+    :param check: refuses a malformed request, whatever hosts there are.
     """
 
     def __init__(
@@ -45,10 +46,30 @@ class RequestFilterChain:
         filters: Sequence[Named[RequestFilter]] = (),
         aggregates: Aggregates = lambda _begun_after: (),
         plugin_failures: PluginFailures | None = None,
+        check: Callable[[RequestSpec], None] = lambda _request: None,
     ) -> None:
         self._filters = filters
         self._aggregates = aggregates
         self._plugin_failures = plugin_failures or PluginFailures()
+        self._check = check
+        self._checked: RequestSpec | None = None
+
+    def resolve(self, message: SelectDestinations, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
+        """Return a message with its request resolved for a view; see :meth:`narrow`. Each chain serves one request.
+
+        :raises InvalidRequest: the request is malformed, or its groups contradict each other.
+        :raises NotFound: a resource class or a trait does not exist.
+        """
+        narrowed = self.narrow(message.request_spec, view, begun_after)
+        if isinstance(narrowed, Refusal):
+            return narrowed
+        # A request filter may name resource classes and traits that do not exist, so each new result is checked.
+        if narrowed != self._checked:
+            self._check(narrowed)
+            self._checked = narrowed
+        if narrowed is message.request_spec:
+            return message
+        return structs.replace(message, request_spec=narrowed)
 
     def narrow(self, request: RequestSpec, view: HostView, begun_after: float) -> RequestSpec | Refusal:
         """Return a request as the filters resolve it; the same object, where none of them changes it.
@@ -84,38 +105,6 @@ class RequestFilterChain:
         # The time limit is for the request filter, and not for a slow database.
         with self._plugin_failures.pausing():
             return self._aggregates(begun_after)
-
-
-class RequestResolver:
-    """Resolve one request for each of its plans.
-
-    :param check: refuses a malformed request, whatever hosts there are.
-    """
-
-    def __init__(
-        self, request_filters: RequestFilterChain, message: SelectDestinations, check: Callable[[RequestSpec], None]
-    ) -> None:
-        self._request_filters = request_filters
-        self._message = message
-        self._check = check
-        self._checked: RequestSpec | None = None
-
-    def resolve(self, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
-        """Return the message with its request resolved for a view; see :meth:`RequestFilterChain.narrow`.
-
-        :raises InvalidRequest: the request is malformed, or its groups contradict each other.
-        :raises NotFound: a resource class or a trait does not exist.
-        """
-        narrowed = self._request_filters.narrow(self._message.request_spec, view, begun_after)
-        if isinstance(narrowed, Refusal):
-            return narrowed
-        # A request filter may name resource classes and traits that do not exist, so each new result is checked.
-        if narrowed != self._checked:
-            self._check(narrowed)
-            self._checked = narrowed
-        if narrowed is self._message.request_spec:
-            return self._message
-        return structs.replace(self._message, request_spec=narrowed)
 
 
 class _CloudOfAView(Cloud):

@@ -91,7 +91,7 @@ class _Resolved:
                 return structs.replace(message, request_spec=wishes)
         decision.planner.check(asked)
         decision.check_on_view()
-        resolved = decision.resolver.resolve(self._view, self._aggregates_as_of)
+        resolved = decision.resolve(self._view, self._aggregates_as_of)
         # Where plug-ins that break are skipped, that is each request's own matter.
         if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
             self._known.append((decision.policy, asked, resolved.request_spec))

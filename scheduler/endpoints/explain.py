@@ -111,7 +111,7 @@ class ExplainedDecision(Decision[Explanation]):
             return explanation
         # A new snapshot has no planned claims in it: the planned instances count among those that would fit.
         view = self.environment.host_cache.snapshot()
-        request = self.resolver.resolve(view, self.received_at - self.environment.max_age)
+        request = self.resolve(view, self.received_at - self.environment.max_age)
         if isinstance(request, Refusal):
             return structs.replace(explanation, what_if=WhatIf(more=0))
         what_if = self.planner.how_many(view, request, context, self._explained.patience)

@@ -11,7 +11,7 @@ from moorage import errors
 from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Cloud, RequestFilter, RequestRefused
-from scheduler.decide.request_filters import Refusal, RequestFilterChain, RequestResolver
+from scheduler.decide.request_filters import Refusal, RequestFilterChain
 from scheduler.plugins.loading import Named, load_request_filters
 from scheduler.view.snapshot import Snapshot
 
@@ -165,10 +165,9 @@ def test_what_a_request_means_is_checked_again_only_where_it_has_changed() -> No
     checked = []
     traits = iter([(), (), ("CUSTOM_A",), ("CUSTOM_A",)])
     message = select("r1")
-    resolver = RequestResolver(
-        narrowing(lambda _request, _cloud: asked(root_required=next(traits))), message, checked.append
-    )
-    plans = [resolver.resolve(view(), 0.0) for _ in range(4)]
+    deed = Named("n", Deed(lambda _request, _cloud: asked(root_required=next(traits))))
+    chain = RequestFilterChain([deed], check=checked.append)
+    plans = [chain.resolve(message, view(), 0.0) for _ in range(4)]
     assert [one.request_spec.root_required for one in plans if not isinstance(one, Refusal)] == [
         *[()] * 2,
         *[("CUSTOM_A",)] * 2,
