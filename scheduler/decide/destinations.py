@@ -103,7 +103,7 @@ class ClaimingDecision(Decision[Selections]):
             return self._replayed(written.answer)
         return self.claimed(unnoted, written)
 
-    def unnoted(self, plan: DestinationPlan, context: RequestContext) -> "UnnotedClaims":
+    def unnoted(self, plan: DestinationPlan, context: RequestContext) -> UnnotedClaims:
         """Return what the host cache is to note of a plan once it is claimed; called before the transaction."""
         amounts = [
             (uuid, context.growth(uuid, part.resources))
@@ -116,7 +116,7 @@ class ClaimingDecision(Decision[Selections]):
         versions = self.environment.host_cache.versions({uuid for uuid, _ in amounts} | placed.keys())
         return UnnotedClaims(amounts, placed, versions)
 
-    def claimed(self, unnoted: "UnnotedClaims", written: WrittenClaims) -> Selections:
+    def claimed(self, unnoted: UnnotedClaims, written: WrittenClaims) -> Selections:
         """Note written claims in the host cache, and return the answer."""
         amounts, placed, versions = unnoted
         self.environment.host_cache.apply_claims(amounts, versions, placed, written.transaction)

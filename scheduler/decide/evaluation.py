@@ -22,14 +22,16 @@ from scheduler.plugins.loading import multiplier_key
 from scheduler.view.planned import filled_up
 from scheduler.view.snapshot import ChangedHosts, Snapshot
 
-#: Evaluations that are kept for requests with the same wishes. Arbitrary.
+#: Evaluations that are kept for later requests with an equal request spec. Arbitrary.
 _KEPT = 8
 #: Weighers are run where there are so many hosts to compare.
 _WEIGHED = 2
-#: All hosts are evaluated in about the time of so many one by one, and of one more for each so many hosts there are.
+#: The cost of evaluating all hosts at once, as a number of hosts evaluated one by one: a constant, and one more for
+#: each so many hosts.
 _FEW, _HOSTS_AS_ONE = 3, 3_000
-#: What a claim changes costs half of that where it is known beforehand, and all hosts are evaluated once more for it:
-#: with 10,000 of them a batch of twenty claims gains nothing, and a request for fifty instances a quarter.
+#: To work out the answers with one more claim on each host costs one evaluation of all hosts, and halves the cost of
+#: each claim that follows. It pays for so many times as many claims as that evaluation costs in single hosts: with
+#: 10,000 hosts a batch of twenty claims gains nothing, and a request for fifty instances a quarter.
 _WORTHWHILE = 4
 
 #: The score of a host by each weigher that contributes to the weights; null, where a filter refuses the host.
@@ -37,11 +39,11 @@ Answer = Sequence[float] | None
 
 
 class _OneMore:
-    """Hold what the filters and weighers answer for each host with one more claim of a request on it.
+    """Hold the answers of the filters and weighers for each host with one more claim of a request on it.
 
-    It holds for hosts with a single provider.
+    They are valid for hosts with a single provider.
 
-    :param view: what it is worked out on, with the claims that are planned in it already.
+    :param view: the hosts, with the claims that are planned already.
     :raises Exception: what a plug-in raises.
     """
 
@@ -63,7 +65,7 @@ class _OneMore:
         self._changed: set[int] = set()
 
     def answers(self, changes: Sequence[ChangedHosts]) -> dict[int, Answer]:
-        """Return the answers for those of the changed hosts to which nothing but one such claim has happened."""
+        """Return the answers for the changed hosts whose only change is one such claim."""
         known: dict[int, Answer] = {}
         for rows, amounts in changes:
             for row in rows:
@@ -104,13 +106,12 @@ class Evaluation:
         #: What each contributes to the weights, null for one that contributes nothing to any.
         self._parts = [each.weights() for each in self._contributions]
         keys = view.host_attributes.metadata_keys
-        #: Whether no host has a multiplier of its own: such are not worked out for single hosts.
+        #: Whether all hosts have the same multipliers; others are not worked out for single hosts.
         self._is_uniform = not any(multiplier_key(weigher.name) in keys for weigher in funnel.weighers)
         self._ranking: Ranking | None = None
         self._entering, self._left_out = entering, frozenset(left_out)
         self._one_more: _OneMore | None = None
-        #: Whether a plug-in is written for single hosts: it is asked about one after the other, so about few if these
-        #: will do.
+        #: Whether a plug-in is written for single hosts. Then evaluating only the changed hosts is always cheaper.
         filters = [stage.plugin for stage in self.filtered.stages if stage.plugin is not None]
         asked: list[Filter | Weigher] = [*filters, *(each.plugin for each in self._contributions)]
         self._is_one_by_one = any(map(is_for_single_hosts, asked))
@@ -128,7 +129,7 @@ class Evaluation:
         return ranking
 
     def is_for(self, funnel: Funnel, request: RequestSpec) -> bool:
-        """Return whether it is what these plug-ins make of a request."""
+        """Return whether it is the evaluation of an equal request by the same plug-ins."""
         return (
             self.funnel.filters is funnel.filters
             and self.funnel.weighers is funnel.weighers
@@ -138,13 +139,14 @@ class Evaluation:
         )
 
     def follow(self, view: Snapshot, left_out: Collection[int]) -> bool:
-        """Evaluate the hosts again in which a view differs from the last one; return whether this could be done.
+        """Evaluate the hosts again that have changed since the last view; return whether this could be done.
 
-        :raises Exception: what a plug-in raises for one of them; the evaluation is useless then, as it is where this
-            could not be done.
+        If not, the evaluation must not be used again.
+
+        :raises Exception: what a plug-in raises for one of them; the same holds.
         """
         out = frozenset(left_out)
-        # As many as take the time of evaluating all hosts.
+        # More than these cost more than evaluating all hosts.
         few = len(view) if self._is_one_by_one else _FEW + len(view) // _HOSTS_AS_ONE
         changed, planned = self._changed(view, few)
         if changed is None:
@@ -175,9 +177,9 @@ class Evaluation:
         self._planned, self._seen = view.planned_changes, len(view.planned_changes)
 
     def _changed(self, view: Snapshot, few: int) -> tuple[set[int] | None, Sequence[ChangedHosts]]:
-        """Return the rows in which a view differs from the last one, and what was planned in this very view since then.
+        """Return the rows that have changed since the last view, and the claims planned since then if it is that view.
 
-        Null where the rows are not known, or one claim has changed more than a few.
+        The rows are null where they are not known, or where one claim has changed more than a few.
         """
         if view.changes is not self._changes:
             return None, ()
@@ -191,7 +193,7 @@ class Evaluation:
         return between | before | now, ()
 
     def _are_own(self, planned: Sequence[ChangedHosts]) -> bool:
-        """Return whether all that was planned were claims of this request, so that more of them may follow."""
+        """Return whether there were new claims, and all of them equal to those of this request: more may follow."""
         amounts = self._request.resource_request.totals()
         return bool(planned) and all(change.resources == amounts for change in planned)
 
@@ -278,7 +280,7 @@ class Evaluation:
 class Evaluations:
     """The evaluations of one request, one for each of its instances. For one thread.
 
-    :param former: one of a request with the same wishes, which is brought up to date.
+    :param former: one of an equal request, which is brought up to date.
     :param anew: whether to evaluate all hosts for each instance.
     """
 
@@ -304,7 +306,7 @@ class Evaluations:
 
 
 class EvaluationPool:
-    """Evaluations that are kept for the next requests with the same wishes. Safe to use from several threads.
+    """Evaluations that are kept for later requests with an equal request spec. Safe to use from several threads.
 
     :param size: how many are kept.
     """

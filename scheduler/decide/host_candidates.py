@@ -34,7 +34,7 @@ MAX_STEPS_ON_A_HOST = 10_000
 #: Hosts on which the search may end unfinished before the request fails: thousands of them would take too long.
 MAX_UNDECIDED_HOSTS = 5
 
-#: Hosts whose candidate is remembered for the next requests with the same wishes. Arbitrary.
+#: Hosts whose candidate is remembered for later requests with an equal request spec. Arbitrary.
 _REMEMBERED = 1_000
 
 #: Why a host that passed every filter is left out: it has no candidate, or the search for one was not finished.
@@ -167,7 +167,7 @@ class HostCandidates:
             return None
         node = view.hosts[row].compute_node_uuid
         tried = self._tried.get(node, ())
-        # What was refused is this request's own matter, and a filter is asked anew by each: then nothing is remembered.
+        # Refusals concern this request alone, and each request runs the filters again: then nothing is remembered.
         found = None if tried or self.filters is not None else self._found
         if found is not None and row in found:
             return found[row]

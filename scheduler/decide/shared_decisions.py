@@ -73,7 +73,7 @@ class _Planned:
 
 
 class _Resolved:
-    """The wishes of a batch's requests as they are resolved on its view: those of equal requests are resolved once."""
+    """The request specs of a batch, resolved on its view: equal ones are resolved once."""
 
     def __init__(self, view: Snapshot, aggregates_as_of: float) -> None:
         self._view = view
@@ -81,18 +81,18 @@ class _Resolved:
         self._known: list[tuple[DecisionPolicy, RequestSpec, RequestSpec]] = []
 
     def message(self, decision: ClaimingDecision) -> SelectDestinations | Refusal:
-        """Return the message of a request with its wishes checked and resolved.
+        """Return the message of a request with its request spec checked and resolved.
 
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
         message, asked = decision.message, decision.message.request_spec
-        for policy, same, wishes in self._known:
-            if policy is decision.policy and same == asked:
-                return structs.replace(message, request_spec=wishes)
+        for policy, equal, known in self._known:
+            if policy is decision.policy and equal == asked:
+                return structs.replace(message, request_spec=known)
         decision.planner.check(asked)
         decision.check_on_view()
         resolved = decision.resolve(self._view, self._aggregates_as_of)
-        # Where plug-ins that break are skipped, that is each request's own matter.
+        # Where broken plug-ins are skipped, each request finds out by itself which.
         if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
             self._known.append((decision.policy, asked, resolved.request_spec))
         return resolved
@@ -195,18 +195,18 @@ class SharedDecisions:
         :raises StoreUnavailable: the view cannot follow the store.
         """
         env = self._environment
-        decisions = [(item, self._decision(item.value.message)) for item in _apart(batch)]
+        decisions = [(item, self._decision(item.value.message)) for item in _without_conflicts(batch)]
         oldest = max(decision.received_at for _, decision in decisions) - env.max_age
         with FOLLOW.timed(item for item, _ in decisions):
             env.follower.follow(oldest)
         contexts = self._contexts([item for item, _ in decisions])
         view: Snapshot = env.host_cache.snapshot()
         noted = PlannedView.of(view, view.classes, len(decisions)) if len(decisions) > 1 else None
-        wishes = _Resolved(noted or view, oldest)
+        specs = _Resolved(noted or view, oldest)
         planned = []
         for (item, decision), read in zip(decisions, contexts, strict=True):
             with context.adopted(item.context), PLAN.timed():
-                found = None if read is None else _planned(item, decision, noted or view, read, oldest, wishes)
+                found = None if read is None else _planned(item, decision, noted or view, read, oldest, specs)
             if found is not None:
                 planned.append(found)
             if found is not None and noted is not None:
@@ -292,10 +292,11 @@ class SharedDecisions:
         return _Refused(refused)
 
 
-def _apart(batch: Sequence[Item]) -> list[Item]:
-    """Return the requests of a batch without those that name an instance or a server group of one before them.
+def _without_conflicts(batch: Sequence[Item]) -> list[Item]:
+    """Return the requests of a batch without those that name a request id, instance or server group of one before them.
 
-    The same request may have been sent twice; and the members of a group are planned on what the store has of it.
+    The same request may have been sent twice. Members of a group are planned on the members that the store has, which
+    are not those that the batch has planned.
     """
     named: set[str] = set()
     apart = []
@@ -325,11 +326,11 @@ def _planned(
     view: Snapshot,
     read: RequestContext,
     oldest: float,
-    wishes: _Resolved,
+    specs: _Resolved,
 ) -> _Planned | None:
     """Return the plan of a request; null, where it has none or its error is set."""
     try:
-        resolved = wishes.message(decision)
+        resolved = specs.message(decision)
         if isinstance(resolved, Refusal):
             return None
         plan = decision.plan(view, read, oldest, resolved)

@@ -155,7 +155,7 @@ class Follower:
         self._last_change = newest
 
     def _note_drift(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int]) -> None:
-        """Count those of the rows that differ of which the feed says nothing, neither before nor by now."""
+        """Count the differing rows that the feed has not named until now."""
         if not provider_ids and not host_ids:
             return
         found = change_feed.changes_since(connection, self._last_change)
