@@ -4,7 +4,8 @@ An explanation is built for each refusal, and else on request, from the trace of
 is run on all hosts again.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,15 +70,15 @@ class Explainer:
         nearest = NearestMisses(view, filtered, host_candidates)
         misses = [miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.misses_of(row, number)]
         chosen = self._trace.chosen
-        named = self._rows_named()
+        named, lost = self._rows_named(), self._lost_races()
         return Explanation(
             hosts=len(view),
             filters=tuple(self._filters(nearest)),
             nearest_misses=tuple(misses),
             nearest_hosts=self._nearest_hosts(nearest, misses),
             named_hosts={name: self._describe(rows) for name, rows in named.items()},
-            refused_claims=tuple(sorted(self._claims_refused())),
-            lost_races=dict(sorted(self._claims_refused().items())),
+            refused_claims=tuple(sorted(lost)),
+            lost_races=dict(sorted(lost.items())),
             feasible=int(np.count_nonzero(filtered.left)),
             chosen=None if chosen is None else view.hosts[chosen].service_host,
             top_hosts=self._top_hosts(),
@@ -92,15 +93,13 @@ class Explainer:
                 count = structs.replace(count, shortages=tuple(nearest.removed(number).shortages()))
             yield count
 
-    def _claims_refused(self) -> Mapping[str, int]:
-        lost = self._refused_claims.lost
-        if not lost:
-            return {}
-        return {
-            host.service_host: lost[host.compute_node_uuid]
-            for host in self._view.hosts
-            if host.compute_node_uuid in lost
-        }
+    def _lost_races(self) -> Counter[str]:
+        """Return how many claims were refused on each service host, on all of its nodes together."""
+        by_node, found = self._refused_claims.lost, Counter[str]()
+        for host in self._view.hosts if by_node else ():
+            if host.compute_node_uuid in by_node:
+                found[host.service_host] += by_node[host.compute_node_uuid]
+        return found
 
     # --- Single hosts -----------------------------------------------------------------------------------------------
 
@@ -138,13 +137,18 @@ class Explainer:
         return dict(list(rows.items())[:_NAMED_HOSTS])
 
     def _describe(self, rows: list[int]) -> str:
-        """Return why a host was not chosen, or how it compares with the others."""
+        """Return why none of a host's nodes was chosen, or how the first of them that is feasible compares."""
         if not rows:
             return "is not known"
-        filtered = self._trace.filtered
-        for row in rows:
-            if filtered.left[row]:
-                return self._feasible_host(row)
+        if self._trace.chosen in rows:
+            return "is the one that is taken"
+        filtered, host_candidates = self._trace.filtered, self._trace.host_candidates
+        left = [row for row in rows if filtered.left[row]]
+        for row in left:
+            if host_candidates.first_in_time(self._view, row) is not None:
+                return self._rank(row)
+        if left:
+            return host_candidates.reason(left[0])
         row = rows[0]
         # The first filter that refuses the host is the one that has counted it; list the others as well, since they
         # would refuse it once the first one's reason is gone.
@@ -152,13 +156,8 @@ class Explainer:
         reasons += self._funnel.reasons_against(self._host(row), self._request)
         return "; ".join(dict.fromkeys(reasons)) or "was not looked at"
 
-    def _feasible_host(self, row: int) -> str:
-        trace = self._trace
-        if row == trace.chosen:
-            return "is the one that is taken"
-        if trace.host_candidates.first_in_time(self._view, row) is None:
-            return trace.host_candidates.reason(row)
-        ranking = trace.ranking
+    def _rank(self, row: int) -> str:
+        ranking = self._trace.ranking
         if ranking is None:
             return "could serve the request"
         rank = ranking.rank_of(int(np.searchsorted(ranking.rows, row)))

@@ -1,6 +1,7 @@
 """Planning on hosts that are trees: hosts without a way are passed over, and nothing is worked out for all hosts."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,22 @@ def test_a_host_whose_search_is_not_finished_is_explained_as_undecided() -> None
     assert hosts_of(planned) == ["host0"]
     assert isinstance(planned, DestinationPlan)
     assert planned.explanations[0].named_hosts == {"host1": UNDECIDED}
+
+
+def test_all_nodes_of_a_host_are_explained_together() -> None:
+    rows = [replace(host_row(number), service_host="bare-metal") for number in range(3)]
+    # The last node is the best; the first one is feasible as well.
+    providers = [node(number, **{**BASE, "VCPU": 8 * (1 + number)}) for number in range(3)]
+    refused_claims = RefusedClaims()
+    for row in rows[:2]:
+        refused_claims.lost[row.compute_node_uuid] += 1
+    message = structs.replace(select(), explain=True)
+    view = host_cache(rows, providers).snapshot()
+    planned = Planner(funnel(), 1).plan(view, message, refused_claims, named=("bare-metal",))
+    assert isinstance(planned, DestinationPlan)
+    told = planned.explanations[0]
+    assert told.named_hosts == {"bare-metal": "is the one that is taken"}
+    assert told.lost_races == {"bare-metal": 2}
 
 
 def test_a_host_that_was_passed_over_undecided_lacks_nothing_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
