@@ -299,7 +299,13 @@ class Evaluations:
         :raises BrokenPlugin: a filter or weigher is broken.
         """
         evaluation, self.last = self.last, None
-        if evaluation is None or self._anew or not _follows(evaluation, funnel, view, left_out):
+        if (
+            evaluation is None
+            or self._anew
+            # A plug-in that was skipped meanwhile may have refused hosts before.
+            or not evaluation.is_for(funnel, request)
+            or not _follows(evaluation, funnel, view, left_out)
+        ):
             evaluation = Evaluation(funnel, view, request, entering, left_out)
         self.last = evaluation
         return evaluation

@@ -118,6 +118,19 @@ def test_an_answer_that_is_no_boolean_breaks_the_request_or_leaves_the_filter_ou
     assert list(lenient.plugin_failures.skipped) == ["filter allowed"]
 
 
+class OneHostFilter(BrokenFilter):
+    """Passes the first host alone."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.service_host == "host0"
+
+
+def test_a_filter_that_breaks_over_a_candidate_refuses_no_host_to_the_next_instance_either() -> None:
+    # Three GPUs of the first host, and then those that the filter has refused until it was left out.
+    planned = plan(two_hosts(), with_filter(kind=OneHostFilter, skip=True), count=6)
+    assert len(set(served_by(planned))) == 6
+
+
 def test_the_calls_count_against_the_budget_of_the_request() -> None:
     with pytest.raises(errors.SearchBoundReached):
         plan(two_hosts(), with_filter(), RefusedClaims(SearchBudget(steps=8)))
