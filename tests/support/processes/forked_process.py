@@ -1,46 +1,46 @@
 """Processes of the `moorage` command that are forked from one which has imported everything."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from multiprocessing import forkserver, spawn
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-_PRELOADED = [
-    "__main__",
-    "moorage.cli.shell",
-    "conductor.commands.run",
-    "compute.commands",
-    "alembic.command",
-    "alembic.config",
-    "alembic.migration",
-    "scheduler.commands.hosts",
-    "placement_store.commands.cells",
-    "placement_store.commands.claims",
-    "placement_store.commands.db_upgrade",
-    "oslo_messaging._drivers.impl_rabbit",
-    "kombu.transport.pyamqp",
-    "sqlalchemy.dialects.mysql.pymysql",
-    "sqlalchemy.dialects.sqlite",
-]
-_PLUGINS = (
-    "moorage.filters", "moorage.weighers", "moorage.request_filters", "moorage.drivers", "moorage.schemas",
-    "cliff.formatter.list", "cliff.formatter.show",
-)  # fmt: skip
-_PRELOADED += [plugin.module for group in _PLUGINS for plugin in metadata.entry_points(group=group)]
-_PRELOADED += ["support.processes.ready_to_fork"]
+#: The module that the process which all others are forked from imports first.
+_READY = "support.processes.ready_to_fork"
+_STARTING = threading.Lock()
 
-#: The one process that all others are forked from: what it imports is said before the first of them is.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(_PRELOADED)
+
+class _Process(ForkServerProcess):
+    """A process forked from one whose path is that of this one: Python 3.11 does not hand it over."""
+
+    def start(self) -> None:
+        """Start the process, and before the first one that which it is forked from."""
+        with _STARTING:
+            before = os.environ.get("PYTHONPATH", "")
+            os.environ["PYTHONPATH"] = os.pathsep.join(spawn.get_preparation_data("")["sys_path"])
+            forkserver.ensure_running()
+            os.environ["PYTHONPATH"] = before
+        super().start()
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+CONTEXT = _Context()
+CONTEXT.set_forkserver_preload(["__main__", _READY])
 
 
 def _become(words: Sequence[str], folder: Path, out: Path, err: Path, environment: Mapping[str, str]) -> None:
     """Be a `moorage` command, in a process that has just been forked."""
+    # Where it cannot be imported, that is not told, and each process imports everything for itself.
+    assert _READY in sys.modules
     from moorage.cli.shell import main
 
     for number, file in ((1, out), (2, err)):
