@@ -1,7 +1,7 @@
 """The map of all hosts: compact rows from a host view that follows the store, whole or only those that have changed."""
 
 import threading
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -68,12 +68,12 @@ def _columns(snapshot: Snapshot, rows: Sequence[int]) -> dict[str, Any]:
     """Return the given rows, and the tables of the names that they refer to by number."""
     classes = sorted(snapshot.resource_classes)
     index = np.fromiter(rows, dtype=np.int64, count=len(rows))
-    used = np.stack([snapshot.used(name)[index] for name in classes], axis=1) if classes else np.zeros((len(rows), 0))
-    capacity = [snapshot.capacity(name)[index] for name in classes]
+    used = _plain([snapshot.used(name)[index] for name in classes], len(rows))
+    capacity = _plain([snapshot.capacity(name)[index] for name in classes], len(rows))
     cells, zones = _Table[str](), _Table[str]()
     traits, aggregates = _Table[frozenset[str]](), _Table[frozenset[str]]()
     encoded = []
-    for row, used_of, capacity_of in zip(rows, _plain(used), _plain_rows(capacity, len(rows)), strict=True):
+    for row, used_of, capacity_of in zip(rows, used, capacity, strict=True):
         host, tree = snapshot.hosts[row], snapshot.trees[row]
         encoded.append(
             (
@@ -95,10 +95,10 @@ def _columns(snapshot: Snapshot, rows: Sequence[int]) -> dict[str, Any]:
         )
     return {
         "classes": classes,
-        "cells": cells.names(),
-        "zones": zones.names(),
-        "trait_sets": _sorted_sets(traits.names()),
-        "aggregate_sets": _sorted_sets(aggregates.names()),
+        "cells": list(cells),
+        "zones": list(zones),
+        "trait_sets": [sorted(one) for one in traits],
+        "aggregate_sets": [sorted(one) for one in aggregates],
         "rows": encoded,
     }
 
@@ -109,20 +109,10 @@ class _Table(dict[H, int]):
     def number(self, value: H) -> int:
         return self.setdefault(value, len(self))
 
-    def names(self) -> list[H]:
-        return list(self)
 
-
-def _sorted_sets(sets: Iterable[Collection[str]]) -> list[list[str]]:
-    return [sorted(one) for one in sets]
-
-
-def _plain_rows(columns: Sequence[Any], rows: int) -> list[list[float]]:
-    return _plain(np.stack(columns, axis=1) if columns else np.zeros((rows, 0)))
-
-
-def _plain(amounts: Any) -> list[list[float]]:
-    """Return amounts as numbers, whole ones without a fraction: these are shorter, and nearly all are whole."""
+def _plain(columns: Sequence[Any], rows: int) -> list[list[float]]:
+    """Return amounts row by row, whole ones without a fraction: these are shorter, and nearly all are whole."""
+    amounts: Any = np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
     whole = amounts.astype(np.int64)
-    rows: list[list[float]] = whole.tolist() if (whole == amounts).all() else amounts.tolist()
-    return rows
+    plain: list[list[float]] = whole.tolist() if (whole == amounts).all() else amounts.tolist()
+    return plain

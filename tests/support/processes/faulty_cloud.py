@@ -39,9 +39,8 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "database": {"idle_transaction_timeout": 2.0},
 }
 
-#: Two that are tried first and fail; two that work; two that never finish, in zone `slow`; one that works, of an agent
-#: of its own and in zone `spare`.
-FAILING = ("failing-0001", "failing-0002")
+#: Two hosts that work; two that never finish, in zone `slow`; one that works, of an agent of its own and in zone
+#: `spare`. Two more are tried first and fail.
 WORKING = ("working-0001", "working-0002")
 HANGING = ("hanging-0001", "hanging-0002")
 LEAVING = "leaving-0001"

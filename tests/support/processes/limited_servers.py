@@ -66,11 +66,6 @@ class MariaDBOnASmallDisk(MariaDBServer):
         """Make the space free again."""
         (self._disk / "filler").unlink(missing_ok=True)
 
-    @property
-    def free_bytes(self) -> int:
-        """The bytes that are free."""
-        return shutil.disk_usage(self._disk).free
-
 
 class MariaDBWithItsOwnClock(MariaDBServer):
     """A MariaDB whose wall clock can be set; its monotonic clock goes on as the machine's."""
