@@ -1,6 +1,6 @@
 """Prune the search: tests that prove that a state has no solution, and domains reduced before a state is tried."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from placement_store.candidates.problem import Mask, Problem, members
@@ -132,38 +132,47 @@ class _Matching:
         self._problem = problem
         self._state = state
         self._groups = groups
-        self._matched: dict[int, list[int]] = {}
+        #: The provider of each group that is matched, and the groups of each such provider.
+        self._provider_of: dict[int, int] = {}
+        self._groups_of: dict[int, set[int]] = {}
         self._slots: dict[int, int] = {}
         self._full: Mask = 0
 
     def add(self, group: int) -> bool:
         """Match one more group, rematching others where that helps; return whether it succeeded."""
-        self._tried: Mask = 0
-        return self._add(group)
-
-    def _add(self, group: int) -> bool:
-        self._problem.budget.check()
-        domain = self._state.domains[group]
-        if free := domain & ~self._full:
-            self._put(group, (free & -free).bit_length() - 1)
-            return True
-        for provider in members(domain):
-            if self._tried >> provider & 1:
-                continue
-            self._tried |= 1 << provider
-            matched = self._matched[provider]
-            for place, other in enumerate(matched):
-                if self._add(other):
-                    matched[place] = group
-                    return True
+        # Breadth first: the group of each slot that may be passed on to another one, and for which group.
+        wanted_by: dict[int, int] = {}
+        reached = [group]
+        tried: Mask = 0
+        for one in reached:  # the list grows while it is read
+            self._problem.budget.check()
+            domain = self._state.domains[one]
+            if free := domain & ~self._full:
+                self._pass_on(one, (free & -free).bit_length() - 1, wanted_by)
+                return True
+            for provider in members(domain & ~tried):
+                wanted_by[provider] = one
+                reached += self._groups_of[provider]
+            tried |= domain
         return False
 
+    def _pass_on(self, group: int, free: int, wanted_by: Mapping[int, int]) -> None:
+        """Match a group with a provider that has a free slot, and each group before it with the slot of the next."""
+        left, provider = self._provider_of.get(group), free
+        while left is not None:
+            self._groups_of[left].remove(group)
+            self._put(group, provider)
+            group, provider = wanted_by[left], left
+            left = self._provider_of.get(group)
+        self._put(group, provider)
+
     def _put(self, group: int, provider: int) -> None:
-        matched = self._matched.setdefault(provider, [])
-        matched.append(group)
+        self._provider_of[group] = provider
+        groups = self._groups_of.setdefault(provider, set())
+        groups.add(group)
         if provider not in self._slots:
             self._slots[provider] = self._slots_of(provider)
-        if len(matched) >= self._slots[provider]:
+        if len(groups) >= self._slots[provider]:
             self._full |= 1 << provider
 
     def _slots_of(self, provider: int) -> int:

@@ -6,6 +6,7 @@ groups would be tried on each arrangement of 8 equal devices.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from placement_store.candidates.problem import Mask, Problem, Variable, mask_of, members
@@ -156,18 +157,25 @@ def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
 
 
 def _canonical_trees(parents: Sequence[int], labels: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return trees in a form that does not depend on the order of children (Aho, Hopcroft and Ullman)."""
+    """Return trees in a form that does not depend on the order of children (Aho, Hopcroft and Ullman).
+
+    The form of a tree is flat: of each provider, parents first, its label and the number of its children.
+    """
     children: list[list[int]] = [[] for _ in parents]
     roots: list[int] = []
     for number, parent in enumerate(parents):
         (children[parent] if parent >= 0 else roots).append(number)
+    # Not by recursion: the depth of a tree has no limit.
+    parents_first = list(roots)
+    for number in parents_first:  # the list grows while it is read
+        parents_first.extend(children[number])
+    forms: list[tuple[Any, ...]] = [()] * len(parents)
 
-    def form(number: int) -> tuple[Any, ...]:
-        return labels[number], _sorted_forms(children[number])
-
-    def _sorted_forms(numbers: Sequence[int]) -> tuple[Any, ...]:
-        forms = [form(number) for number in numbers]
+    def forms_of(numbers: Sequence[int]) -> list[tuple[Any, ...]]:
         # A provider with no label and no descendant cannot take part any more.
-        return tuple(sorted(one for one in forms if one != ((), ())))
+        return sorted(forms[number] for number in numbers if forms[number] != (((), 0),))
 
-    return _sorted_forms(roots)
+    for number in reversed(parents_first):
+        below = forms_of(children[number])
+        forms[number] = ((labels[number], len(below)), *chain.from_iterable(below))
+    return tuple(forms_of(roots))

@@ -30,15 +30,15 @@ def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
     for provider in sorted(providers, key=lambda one: one.name):
         children[provider.parent_provider_uuid].append(provider)
 
-    def placed(provider: ResourceProvider, branch: str, stem: str) -> Iterator[Drawn]:
+    # Not by recursion: the depth of a tree has no limit.
+    pending = [(root, "", "") for root in reversed(children[None])]
+    while pending:
+        provider, branch, stem = pending.pop()
         below = children[provider.uuid]
         yield Drawn(provider, branch, stem + (_PASSING if below else _NOTHING))
-        for child in below:
+        for child in reversed(below):
             is_last = child is below[-1]
-            yield from placed(child, stem + (_LAST if is_last else _FORK), stem + (_NOTHING if is_last else _PASSING))
-
-    for root in children[None]:
-        yield from placed(root, "", "")
+            pending.append((child, stem + (_LAST if is_last else _FORK), stem + (_NOTHING if is_last else _PASSING)))
 
 
 class ProviderTreeShow(PlacementCommand, Lister):

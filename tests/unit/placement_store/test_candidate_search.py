@@ -346,3 +346,28 @@ def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_nothing()
         list(search(tree, ResourceRequest(groups=groups, group_policy="none"), max_steps=50))
     assert caught.value.steps == 50
     assert "host" in caught.value.what
+
+
+# --- Trees and requests of any size -----------------------------------------------------------------------------------
+
+#: More than Python lets functions call each other.
+VERY_MANY = 1100
+
+
+def test_more_isolated_groups_than_devices_are_refused_however_many_there_are() -> None:
+    assert list(search(host(*gpus(VERY_MANY, VGPU=5)), asking_for(VERY_MANY + 1, "isolate"), max_steps=FEW)) == []
+
+
+def test_a_subtree_may_be_as_deep_as_it_likes_while_other_groups_are_tried_in_vain() -> None:
+    # The room is enough for each class and for each group, and yet the groups do not pack.
+    devices = [provider(f"gpu{n}", VGPU=4, VCPU=4) for n in range(2)]
+    sizes = [(3, 2), (3, 2), (1, 3), (1, 1)]
+    groups = {f"_{n}": ResourceGroup(resources={"VGPU": g, "VCPU": c}) for n, (g, c) in enumerate(sizes)}
+    groups |= {suffix: ResourceGroup(resources={"DISK_GB": 1}) for suffix in ("_upper", "_lower")}
+    chain = [provider(f"deep{n}", f"deep{n - 1}" if n else "host", DISK_GB=1) for n in range(VERY_MANY)]
+    tree = HostTree([provider("host", None), *devices, *chain])
+    request = ResourceRequest(groups=groups, group_policy="none", same_subtree=(("_upper", "_lower"),))
+
+    found = next(search(tree, request, max_steps=FEW), None)
+
+    assert found is None

@@ -35,3 +35,10 @@ def test_children_stand_under_their_parents_by_name_and_branches_pass_by_what_is
     ]
     # What stands before further lines of a row: the branch to the next brother, and that to the first child.
     assert [place.stem.rstrip() for place in places] == ["│", "│  │", "│  │", "│", "   │", ""]
+
+
+def test_a_tree_is_drawn_however_deep_it_is() -> None:
+    depth = 1100
+    providers = [provider(f"level{n}", f"level{n - 1}" if n else None) for n in range(depth)]
+
+    assert [place.provider for place in drawn(providers)] == providers
