@@ -42,6 +42,8 @@ class YamlDocument:
             mark = fault.problem_mark or fault.context_mark
             line = 1 if mark is None else mark.line + 1
             raise self.fault(line, fault.problem or str(fault)) from None
+        except RecursionError:
+            raise self.fault(1, "it is nested too deeply") from None
         finally:
             loader.dispose()
 

@@ -158,6 +158,7 @@ def test_what_is_of_one_tree_stands_in_one_entry(file: Path) -> None:
         ("[]", "1 Expected `object`, got `array`"),
         ("reshape: []", "1 Expected `array` of length >= 1"),
         ("reshape: &a [*a]", "1 this refers to itself"),
+        (f"reshape: {'[' * 2000}{']' * 2000}", "1 it is nested too deeply"),
         ("a: 1\n---\nb: 2\n", "2 but found another document"),
         ("reshape: !!python/object:os.system {}", "1 could not determine a constructor"),
     ],
