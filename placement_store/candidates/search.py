@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
@@ -59,38 +60,19 @@ def search(
         yield _allocation_request(problem, state)
 
 
-def search_one_of_each_tree(
-    tree: HostTree,
-    request: ResourceRequest,
-    *,
-    seed: int | None = None,
-    max_steps: int = MAX_STEPS,
-    budget: SearchBudget | None = None,
-    folds: bool = True,
-    compiled: SearchRequest | None = None,
-) -> Iterator[AllocationRequest]:
+def search_one_of_each_tree(tree: HostTree, request: ResourceRequest, **how: Any) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
     Clients from before nested providers expect these. The tree is searched provider by provider, so that the cross
     product of a wide tree is not enumerated only to be thrown away.
 
-    :raises SearchBoundReached: see :func:`~placement_store.candidates.search.search`.
+    :param how: see :func:`search`, also for the error; without a budget each provider has one of its own.
     """
-    budget = budget or SearchBudget()
-    compiled = compiled or SearchRequest(request)
     root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
     # Where no provider of the tree has an inventory, the pools may still serve the request alone.
     for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
         alone = [one if one is taken else replace(one, inventories={}) for one in tree.providers]
-        for candidate in search(
-            HostTree(alone, tree.sharing, tree.above_sharing),
-            request,
-            seed=seed,
-            max_steps=max_steps,
-            budget=budget,
-            folds=folds,
-            compiled=compiled,
-        ):
+        for candidate in search(HostTree(alone, tree.sharing, tree.above_sharing), request, **how):
             roots = {root_of[uuid] for uuid in candidate.allocations}
             if len(roots) == len(candidate.allocations):
                 yield candidate
