@@ -101,6 +101,9 @@ provider_aggregates = _links("provider_aggregates", "aggregate")
 
 # --- Consumers and allocations --------------------------------------------------------------------------------------
 
+#: The type shown for a consumer that was written before consumer types existed, whose stored one is null.
+UNKNOWN_TYPE = "UNKNOWN"
+
 consumers = Table(
     "consumers",
     METADATA,

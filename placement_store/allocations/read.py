@@ -9,10 +9,7 @@ from moorage.messages import GetAllocations
 from moorage.model import Consumer, ProviderAmounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
-from placement_store.schema import allocations, consumers, resource_providers
-
-#: The type shown for a consumer that was written before consumer types existed, whose stored one is null.
-UNKNOWN_TYPE = "UNKNOWN"
+from placement_store.schema import UNKNOWN_TYPE, allocations, consumers, resource_providers
 
 _HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
 # One statement, which sees one moment: a consumer with the allocations of that generation.
@@ -71,7 +68,6 @@ def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> 
     row = found[0]
     consumer = Consumer(
         uuid=uuid,
-        # Only a consumer written before consumer types existed has none; Placement calls it unknown.
         consumer_type=row.consumer_type or UNKNOWN_TYPE,
         project_id=row.project_id,
         user_id=row.user_id,

@@ -15,14 +15,21 @@ from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones
 
 
+def is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
+    """Return whether a consumer has been deleted for good.
+
+    An existing one may have a tombstone only if it has kept foreign allocations, or if HTTP, which ignores tombstones,
+    has created it again.
+    """
+    return (holding is None or not holding.known_over_rpc) and bool(buried(connection, [uuid]))
+
+
 def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
     """Refuse a consumer that has been deleted for good; called for all writes but those over HTTP.
 
-    An existing consumer may have a tombstone only if HTTP, which ignores tombstones, has created it again.
-
     :raises ConsumerDeleted: it has been deleted for good.
     """
-    if (holding is None or not holding.known_over_rpc) and buried(connection, [uuid]):
+    if is_buried(connection, uuid, holding):
         raise errors.ConsumerDeleted(consumer_uuid=uuid)
 
 
@@ -51,7 +58,7 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
 _LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
 
 
-def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
+def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bool) -> None:
     """Write a consumer's tombstone, and keep its row for its foreign allocations; it goes with the last of them.
 
     Only HTTP, which ignores tombstones, can write allocations of it any more.

@@ -60,7 +60,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     group_ids = claims.bind_groups(connection, [new])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
-    held = released_amounts.of_known_classes(move_split.amounts_of(move.held), connection, names)
+    held = released_amounts.claimed_with(connection, move.held, names)
     # A provider of the source may have been deleted since it was claimed of, emptied by a reshape.
     keys |= providers.keys_found(connection, move.held.allocations)
     root_id = keys[new.root_provider_uuid].root_id

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, select
 from moorage import errors
 from moorage.messages import DeleteAllocations, Released
 from moorage.model import AllocationRequest
+from moorage.model.allocations import Amounts
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
 from placement_store.claims import move_split, released_amounts, residues
 from placement_store.claims.move_split import MovePlaces
-from placement_store.claims.released_amounts import Amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
@@ -51,7 +51,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     holding = consumers.holdings(connection, [uuid]).get(uuid)
     _require_generation(uuid, message.consumer_generation, holding)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
-        if not message.for_good or not _is_buried(connection, uuid, holding):
+        if not message.for_good or not tombstones.is_buried(connection, uuid, holding):
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
         if not message.migration_uuids:
             return Released()
@@ -76,11 +76,6 @@ def _require_generation(uuid: str, named: int | None, holding: Holding | None) -
     found = None if holding is None else holding.generation
     if named not in (None, found):
         raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
-
-
-def _is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
-    """Return whether a consumer has been deleted for good, even if foreign allocations are still on it."""
-    return (holding is None or not holding.known_over_rpc) and bool(tombstones.buried(connection, [uuid]))
 
 
 def _release(
@@ -195,7 +190,7 @@ def _foreign_allocations(
     :param claimed_with: by claim id, the amounts that were claimed with it.
     """
     requests = {
-        claim_id: released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
+        claim_id: released_amounts.claimed_with(connection, request, names)
         for claim_id, request in claimed_with.items()
     }
     keys = providers.keys_found(connection, {uuid for amounts in requests.values() for uuid in amounts})

@@ -74,10 +74,8 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         )
     # Confirming releases the source, which the migration holds; reverting releases the destination.
     claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
-    held, claimed = (
-        released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
-        for request in (message.held, message.claimed)
-    )
+    held = released_amounts.claimed_with(connection, message.held, names)
+    claimed = released_amounts.claimed_with(connection, message.claimed, names)
     keys = providers.keys_found(connection, {*message.held.allocations, *message.claimed.allocations})
     places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
     # Which part of the allocations is of the source, which of the destination, and which is foreign.

@@ -16,6 +16,7 @@ from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import HealConsumers, Healed
 from moorage.model import RecordedHold, SeenConsumer
+from moorage.model.allocations import amounts_of
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
@@ -143,7 +144,7 @@ def _missing(
     names: ResourceClassNames,
 ) -> Counter[Pair]:
     """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in the host's tree."""
-    wanted = {uuid: part.resources for uuid, part in hold.allocations.items()}
+    wanted = amounts_of(hold.allocations)
     there: Counter[Pair] = Counter()
     if own is not None:
         there = +released_amounts.locate(

@@ -11,7 +11,7 @@ from moorage.model.inspection import ClaimState
 from placement_store.claims.residues import RESIDUE
 from placement_store.db import bulk
 from placement_store.db.store import reads
-from placement_store.schema import consumers, resource_providers
+from placement_store.schema import UNKNOWN_TYPE, consumers, resource_providers
 
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
 
@@ -54,7 +54,7 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
 def _state(row: Row[Any]) -> ClaimState:
     return ClaimState(
         consumer_uuid=row.uuid,
-        consumer_type=row.consumer_type or "UNKNOWN",
+        consumer_type=row.consumer_type or UNKNOWN_TYPE,
         generation=row.generation,
         claim_id=row.claim_id,
         root_provider_uuid=row.root_provider_uuid,

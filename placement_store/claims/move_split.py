@@ -12,19 +12,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from moorage.model import AllocationRequest, Allocations, ProviderAmounts
+from moorage.model import Allocations, ProviderAmounts
+from moorage.model.allocations import Amounts
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.claims import released_amounts
-from placement_store.claims.released_amounts import Amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
-
-
-def amounts_of(request: AllocationRequest) -> Amounts:
-    """Return the amounts of a request, by provider uuid and class name."""
-    return {uuid: part.resources for uuid, part in request.allocations.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from moorage import errors
 from moorage.db.shared_transactions import Alone
 from moorage.messages import ConsumerWritten, PostAllocations, PutAllocations
 from moorage.model import ConsumerAllocations
+from moorage.model.allocations import amounts_of
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.read import UNKNOWN_TYPE
 from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
+from placement_store.schema import UNKNOWN_TYPE, resource_providers
 from placement_store.schema import consumers as consumer_table
-from placement_store.schema import resource_providers
 
 
 class AnyGeneration(Enum):
@@ -57,7 +57,7 @@ class Put:
         """Return the put for the part of a message that concerns one consumer."""
         named = {uuid: part.generation for uuid, part in wanted.allocations.items()}
         return cls(
-            amounts={uuid: part.resources for uuid, part in wanted.allocations.items()},
+            amounts=amounts_of(wanted.allocations),
             generation=wanted.consumer_generation,
             relied_on={uuid: generation for uuid, generation in named.items() if generation is not None},
             described={

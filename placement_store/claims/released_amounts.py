@@ -11,13 +11,12 @@ from contextlib import suppress
 from sqlalchemy import Connection, select
 
 from moorage import errors
+from moorage.model import AllocationRequest
+from moorage.model.allocations import Amounts, amounts_of
 from placement_store.allocations.consumers import Holding, Pair
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import resource_providers
-
-#: By provider uuid and class name.
-Amounts = Mapping[str, Mapping[str, int]]
 
 
 def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
@@ -29,10 +28,10 @@ def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
     return set(connection.scalars(query))
 
 
-def of_known_classes(amounts: Amounts, connection: Connection, names: ResourceClassNames) -> Amounts:
-    """Return amounts without those of classes that have been deleted since: nothing is allocated of them."""
+def claimed_with(connection: Connection, request: AllocationRequest, names: ResourceClassNames) -> Amounts:
+    """Return the amounts of a former claim, without classes that were deleted since: nothing is allocated of them."""
     found: dict[str, dict[str, int]] = {}
-    for uuid, resources in amounts.items():
+    for uuid, resources in amounts_of(request.allocations).items():
         for name, amount in resources.items():
             with suppress(errors.ResourceClassNotFound):
                 names.id_of(name, connection)

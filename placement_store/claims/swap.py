@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import Claimed, SwapClaim
+from moorage.model.allocations import amounts_of
 from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
@@ -72,7 +73,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
     # A provider that was claimed of may be deleted by now, emptied by a reshape.
     keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
-    claimed = allocations.numbered(move_split.amounts_of(message.claimed), keys, names, connection)
+    claimed = allocations.numbered(amounts_of(message.claimed.allocations), keys, names, connection)
     # Which allocations the consumer keeps and which are released; in a move, also which pass to or from the migration.
     in_a_move = message.migration_uuid is not None or message.held is not None
     step = (_next_destination if in_a_move else _next_host)(connection, found, message, keys, claimed, names)
@@ -124,7 +125,7 @@ def _next_host(
 ) -> _SwapResult:
     """Return the result of a swap for a consumer that is not being moved."""
     holding = found[message.consumer_uuid]
-    released = released_amounts.of_known_classes(move_split.amounts_of(message.released), connection, names)
+    released = released_amounts.claimed_with(connection, message.released, names)
     in_tree = released_amounts.providers_on_host(connection, holding)
     left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
@@ -155,13 +156,11 @@ def _next_destination(
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")
     instance = found[message.consumer_uuid]
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
-    held, released = (
-        released_amounts.of_known_classes(move_split.amounts_of(request), connection, names)
-        for request in (message.held, message.released)
-    )
+    held = released_amounts.claimed_with(connection, message.held, names)
+    released = released_amounts.claimed_with(connection, message.released, names)
     root_id = keys[message.root_provider_uuid].root_id
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
-    after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, move_split.amounts_of(message.claimed))
+    after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, amounts_of(message.claimed.allocations))
     parts = move_split.split_move(connection, instance, migration, held, released, before, names)
     on_host = released_amounts.providers_on_host(connection, instance)
     # The foreign allocations on the released host are deleted, unless it is the source: the instance may return there.

@@ -13,6 +13,7 @@ from moorage import errors, ids
 from moorage.cli.command import Argument, ShownValue, Table, argument, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
+from moorage.model.allocations import Amounts, amounts_of
 from placement_store.commands import argument_types
 from placement_store.commands.argument_types import TypedAllocation
 from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
@@ -20,8 +21,6 @@ from placement_store.commands.placement_command import PlacementCommand, retry_o
 LOG = logging.getLogger(__name__)
 
 _COLUMNS = ("resource_provider", "generation", "resources", "project_id", "user_id", "consumer_type")
-
-Amounts = Mapping[str, Resources]
 
 
 class _Resources(ShownValue):
@@ -52,7 +51,7 @@ class _ConsumerCommand(PlacementCommand):
         if before is not None and before.claim_id is not None:
             LOG.warning("Consumer %s is placed by a claim: its owner relies on what it holds", uuid)
         wanted = ConsumerAllocations(
-            allocations={provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()},
+            allocations={provider: ProviderAmounts(resources=dict(held)) for provider, held in amounts.items()},
             project_id=described["project_id"],
             user_id=described["user_id"],
             consumer_type=described["consumer_type"],
@@ -149,7 +148,7 @@ class AllocationUnset(_ConsumerCommand, Lister):
     def _take_away(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:
         before = self.placement.call(GetAllocations(consumer_uuid=uuid))
         left = _without(before, of, classes)
-        if left == _amounts(before):
+        if left == amounts_of(before.allocations):
             raise errors.InvalidRequest(path="$", reason=f"consumer {uuid} holds nothing of what is to be taken away")
         described = {name: getattr(before, name) for name in ("project_id", "user_id", "consumer_type")}
         self.put(uuid, before, left, described)
@@ -189,10 +188,6 @@ def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str
     return described
 
 
-def _amounts(consumer: Consumer) -> dict[str, Resources]:
-    return {provider: part.resources for provider, part in consumer.allocations.items()}
-
-
 def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | None) -> dict[str, Resources]:
     """Return a consumer's allocations without those of these providers and classes; null means all of them."""
     left = {
@@ -201,7 +196,7 @@ def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | N
             for name, amount in resources.items()
             if (of is not None and provider not in of) or (classes is not None and name not in classes)
         }
-        for provider, resources in _amounts(consumer).items()
+        for provider, resources in amounts_of(consumer.allocations).items()
     }
     return {provider: resources for provider, resources in left.items() if resources}
 

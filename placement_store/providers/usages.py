@@ -1,6 +1,6 @@
 """Read usages: the allocations of one provider by consumer, and the sums of a project by consumer type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true, union_all
@@ -10,10 +10,7 @@ from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
-from placement_store.schema import allocations, consumers, resource_providers
-
-#: The type shown for a consumer that was written before consumer types existed (Placement's word).
-_UNKNOWN_TYPE = "UNKNOWN"
+from placement_store.schema import UNKNOWN_TYPE, allocations, consumers, resource_providers
 
 
 @reads(ListProviderAllocations)
@@ -65,15 +62,13 @@ def of_provider(
 @reads(ListUsages)
 def of_project(connection: Connection, message: ListUsages, names: ResourceClassNames) -> list[Usage]:
     """Return the sums of a project's allocations by consumer type; consumers without allocations do not count."""
-    holder = consumers.c
-    kind = func.coalesce(holder.consumer_type, _UNKNOWN_TYPE)
-    conditions = [holder.project_id == message.project_id]
-    if message.user_id is not None:
-        conditions.append(holder.user_id == message.user_id)
-    if message.consumer_type is not None:
-        conditions.append(kind == message.consumer_type)
-    found = _summed(connection, kind, conditions, names)
-    return [Usage(consumer_type=type_, **sums._asdict()) for type_, sums in sorted(found.items())]
+    kind = func.coalesce(consumers.c.consumer_type, UNKNOWN_TYPE)
+    found = _summed(connection, kind, message.project_id, message.user_id, names)
+    return [
+        Usage(consumer_type=type_, **sums._asdict())
+        for type_, sums in sorted(found.items())
+        if message.consumer_type in (None, type_)
+    ]
 
 
 class Sums(NamedTuple):
@@ -90,26 +85,21 @@ def of_stored_types(
 
     Null is the type of consumers written before types existed, for which :func:`of_project` has a name.
     """
-    conditions = [consumers.c.project_id == project_id]
-    if user_id is not None:
-        conditions.append(consumers.c.user_id == user_id)
-    return _summed(connection, consumers.c.consumer_type, conditions, names)
+    return _summed(connection, consumers.c.consumer_type, project_id, user_id, names)
 
 
 def _summed(
-    connection: Connection,
-    kind: ColumnElement[Any],
-    conditions: Sequence[ColumnElement[bool]],
-    names: ResourceClassNames,
+    connection: Connection, kind: ColumnElement[Any], project_id: str, user_id: str | None, names: ResourceClassNames
 ) -> dict[Any, Sums]:
     # One statement, which sees one moment: the sum of each class, and with null for a class the number of consumers.
     holder, held = consumers.c, allocations.c
     source = consumers.join(allocations, held.consumer_id == holder.id)
     sums = select(kind, held.resource_class_id, func.sum(held.used)).group_by(kind, held.resource_class_id)
     counts = select(kind, null(), func.count(holder.id.distinct())).group_by(kind)
+    owned = [holder.project_id == project_id, *([] if user_id is None else [holder.user_id == user_id])]
     found: dict[Any, dict[int | None, int]] = {}
     for type_, class_id, amount in connection.execute(
-        union_all(*(query.select_from(source).where(*conditions) for query in (sums, counts)))
+        union_all(*(query.select_from(source).where(*owned) for query in (sums, counts)))
     ):
         found.setdefault(type_, {})[class_id] = int(amount)
     return {type_: _sums(connection, amounts, names) for type_, amounts in found.items()}
