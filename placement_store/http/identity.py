@@ -1,6 +1,6 @@
 """Authenticate callers: by a token that is not verified (``noauth2``), or by Keystone's middleware."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -57,20 +57,17 @@ def of_keystone(request: falcon.Request) -> RequestContext:
     return caller
 
 
-class _OpenRoot:
-    """A WSGI application that serves the path ``/`` without authentication, and every other path with it."""
+def route(paths: Collection[str], theirs: "WSGIApplication", others: "WSGIApplication") -> "WSGIApplication":
+    """Return an application that serves these paths by one application and all others by another one."""
 
-    def __init__(self, application: "WSGIApplication", guarded: "WSGIApplication") -> None:
-        self._application = application
-        self._guarded = guarded
+    def routed(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return (theirs if environ.get("PATH_INFO", "") in paths else others)(environ, start_response)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        is_root = environ.get("PATH_INFO", "") in ("", "/")
-        return (self._application if is_root else self._guarded)(environ, start_response)
+    return routed
 
 
 def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Wrap the application in Keystone's middleware, which is configured in group ``keystone_authtoken``.
+    """Wrap the application, all but its root, in Keystone's middleware, configured in group ``keystone_authtoken``.
 
     :raises ConfigurationError: the middleware is not installed.
     """
@@ -82,4 +79,4 @@ def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WS
             "the extra `keystone` brings it"
         ) from fault
     settings: dict[str, Any] = {"oslo_config_config": conf}
-    return _OpenRoot(application, auth_token.AuthProtocol(application, settings))
+    return route(("", "/"), application, auth_token.AuthProtocol(application, settings))

@@ -19,6 +19,7 @@ from moorage.service import probes
 from moorage.service.readiness import Check, Readiness, Sampler
 from placement_store.db import names
 from placement_store.http.application import application as application_of
+from placement_store.http.identity import route
 from placement_store.schema import MAIN
 
 if TYPE_CHECKING:
@@ -100,12 +101,7 @@ def _with_probes(api: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplicati
     readiness.begin(_Observation(conf))
     with_metrics: bool = conf.placement_api.serve_metrics
     open_paths = probes.PATHS if with_metrics else probes.PATHS - {probes.METRICS}
-    seen = probes.application(readiness, with_metrics=with_metrics, with_reasons=False)
-
-    def by_path(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        return (seen if environ["PATH_INFO"] in open_paths else api)(environ, start_response)
-
-    return by_path
+    return route(open_paths, probes.application(readiness, with_metrics=with_metrics, with_reasons=False), api)
 
 
 class _LazyApplication:
