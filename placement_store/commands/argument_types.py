@@ -38,6 +38,21 @@ def uuid(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is no uuid") from None
 
 
+def database_url(text: str) -> str:
+    """Check the URL of a database, whose driver must be installed."""
+    # Here, because most commands open no database.
+    from sqlalchemy.exc import ArgumentError
+
+    from moorage.db import hosts
+
+    try:
+        hosts.parse(text).get_dialect().import_dbapi()
+    except (ArgumentError, ImportError, ValueError):
+        # Without the text itself: it may contain a password.
+        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
+    return text
+
+
 def resource_class(text: str) -> str:
     """Check the form of a resource class's name; the class need not exist."""
     return str(_checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters"))

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -10,18 +9,17 @@ from typing import Any
 
 from cliff.lister import Lister
 from cliff.show import ShowOne
-from sqlalchemy.exc import ArgumentError
 
 from moorage import errors, ids
 from moorage.bus.calling import mask_url
 from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, Record, Table, argument, shown
 from moorage.config.options import main_database
-from moorage.db import hosts
 from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Cell
 from placement_store import cells
+from placement_store.commands import argument_types
 from placement_store.commands.db_upgrade import cell_place, upgrade
 from placement_store.schema import MAIN
 
@@ -43,10 +41,6 @@ def _masked(url: str | None) -> str | None:
     return None if url is None else mask_url(url)
 
 
-def _uuid(text: str) -> str:
-    return str(uuid.UUID(text))
-
-
 def _name(text: str) -> str:
     if not 1 <= len(text) <= 255:
         raise argparse.ArgumentTypeError("a name has 1 to 255 characters")
@@ -55,27 +49,18 @@ def _name(text: str) -> str:
     return text
 
 
-def _database_url(text: str) -> str:
-    try:
-        hosts.parse(text)
-    except (ArgumentError, ValueError):
-        # Without the text itself: it may hold a password.
-        raise argparse.ArgumentTypeError("not a URL of a database") from None
-    return text
-
-
-def _database_url_or_none(text: str) -> str:
-    return _database_url(text) if text else text
-
-
 class CellCreate(Configured, ShowOne):
     """Write down a new cell, with its own message bus and records or with those of the main configuration."""
 
     arguments = (
         argument("name", type=_name, help="how the cell is called"),
-        argument("--uuid", type=_uuid, help="its uuid; default: a new one"),
+        argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
         argument("--transport-url", help="its message bus; default: that of whoever asks"),
-        argument("--database-connection", type=_database_url, help="its records; default: [database] connection"),
+        argument(
+            "--database-connection",
+            type=argument_types.database_url,
+            help="its records; default: [database] connection",
+        ),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
@@ -134,7 +119,7 @@ class CellSet(Configured, ShowOne):
         argument("--transport-url", help="its message bus; an empty one stands for that of whoever asks"),
         argument(
             "--database-connection",
-            type=_database_url_or_none,
+            type=lambda text: text and argument_types.database_url(text),
             help="its records; an empty one stands for [database] connection",
         ),
     )

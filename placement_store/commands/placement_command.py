@@ -16,6 +16,7 @@ from moorage.config.options import main_database
 from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.messages.wire import Mutation, R
 from moorage.model import ResourceGroup, ResourceProvider
+from placement_store.commands import argument_types
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
@@ -33,28 +34,13 @@ _TRIES = 3
 GENERATION = argument("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
 
 
-def _database_url(text: str) -> str:
-    from sqlalchemy.exc import ArgumentError
-
-    from moorage.db import hosts
-
-    if text == CONFIGURED:
-        return text
-    try:
-        hosts.parse(text).get_dialect().import_dbapi()
-    except (ArgumentError, ImportError, ValueError):
-        # Without the text itself: it may contain a password.
-        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
-    return text
-
-
 class PlacementCommand(Configured):
     """A command that calls topic `placement`, by the bus or in this process; mixed in before a cliff command class."""
 
     arguments: Sequence[Argument] = (
         argument(
             "--database-url",
-            type=_database_url,
+            type=lambda text: text if text == CONFIGURED else argument_types.database_url(text),
             metavar="URL",
             help="open the store directly, without any service or bus; "
             f"`{CONFIGURED}` stands for [database] connection of the configuration file",

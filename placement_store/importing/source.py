@@ -186,7 +186,7 @@ class _Reading:
                 self._fault(f"{where} has a parent that does not exist")
             else:
                 name = self._checked(NewName, row.name, f"the name of {where}")
-                found[row.uuid] = ImportedProvider(name, self._number(row.generation), parent, root)
+                found[row.uuid] = ImportedProvider(name, row.generation or 0, parent, root)
                 times[row.uuid] = _times(row)
         self._check_trees(found)
         self._check_unique(Counter(one.name for one in found.values()), "resource providers named")
@@ -246,9 +246,7 @@ class _Reading:
             if project is None or user is None:
                 self._fault(f"consumer {row.uuid} has a project or a user that does not exist")
                 continue
-            found[row.uuid] = ImportedConsumer(
-                types.get(row.consumer_type_id), project, user, self._number(row.generation)
-            )
+            found[row.uuid] = ImportedConsumer(types.get(row.consumer_type_id), project, user, row.generation or 0)
             times[row.uuid] = _times(row)
         for uuid in sorted(holding - found.keys()):
             self._fault(f"consumer {uuid} has no row: run `placement-manage db online_data_migrations`")
@@ -278,9 +276,6 @@ class _Reading:
             self._fault(f"{what} has a {'resource_provider_id' if provider is None else to} {number} without a row")
             return None
         return provider, name
-
-    def _number(self, generation: int | None) -> int:
-        return generation or 0
 
     def _checked(self, kind: Any, value: Any, what: str) -> Any:
         try:

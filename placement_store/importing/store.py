@@ -18,6 +18,7 @@ from placement_store.importing.content import (
     Times,
     differences,
 )
+from placement_store.providers.aggregates import numbers as provider_aggregate_ids
 from placement_store.schema import (
     aggregates,
     allocations,
@@ -33,6 +34,8 @@ from placement_store.schema import (
 LOG = logging.getLogger(__name__)
 
 _NEVER = Times(0.0, 0.0)
+#: The columns of an imported consumer, in the order of its fields.
+_OF_CONSUMER = ("consumer_type", "project_id", "user_id", "generation")
 
 
 # --- Reading --------------------------------------------------------------------------------------------------------
@@ -48,6 +51,9 @@ def read(connection: Connection) -> Content:
         .outerjoin(parent, parent.c.id == provider.c.parent_provider_id)
         .join(root, root.c.id == provider.c.root_provider_id)
     )
+    holding = select(consumers.c.uuid, *(consumers.c[name] for name in _OF_CONSUMER)).where(
+        consumers.c.id.in_(select(allocations.c.consumer_id))
+    )
     amounts = [inventories.c[name] for name in Inventory.__struct_fields__]
     return Content(
         resource_classes=_names(connection, resource_classes, inventories.c.resource_class_id),
@@ -59,7 +65,7 @@ def read(connection: Connection) -> Content:
         },
         provider_traits=_pairs(connection, _linked(provider_traits, traits.c.name)),
         provider_aggregates=_pairs(connection, _linked(provider_aggregates, aggregates.c.uuid)),
-        consumers={row.uuid: _consumer(row) for row in connection.execute(_holding())},
+        consumers={uuid: ImportedConsumer(*rest) for uuid, *rest in connection.execute(holding)},
         allocations={
             (consumer, uuid, name): used
             for uuid, name, consumer, used in connection.execute(
@@ -95,14 +101,6 @@ def _pairs(connection: Connection, query: Select[Any]) -> dict[tuple[str, str], 
     return dict.fromkeys((uuid, name) for uuid, name in connection.execute(query))
 
 
-def _holding() -> Select[Any]:
-    return select(consumers).where(consumers.c.id.in_(select(allocations.c.consumer_id)))
-
-
-def _consumer(row: Any) -> ImportedConsumer:
-    return ImportedConsumer(row.consumer_type, row.project_id, row.user_id, row.generation)
-
-
 # --- Writing --------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +118,7 @@ def write(connection: Connection, source: Content) -> None:
     _write_inventories(connection, source, ids, class_ids)
     rows = [{"resource_provider_id": ids[uuid], "trait_id": trait_ids[name]} for uuid, name in source.provider_traits]
     _insert(connection, provider_traits, rows)
-    aggregate_ids = _write_aggregates(connection, {uuid for _, uuid in source.provider_aggregates})
+    aggregate_ids = provider_aggregate_ids(connection, {uuid for _, uuid in source.provider_aggregates})
     rows = [
         {"resource_provider_id": ids[provider], "aggregate_id": aggregate_ids[uuid]}
         for provider, uuid in source.provider_aggregates
@@ -202,14 +200,6 @@ def _write_inventories(
     _insert(connection, inventories, rows)
 
 
-def _write_aggregates(connection: Connection, uuids: Iterable[str]) -> dict[str, int]:
-    """Create the missing aggregates; return the ids of all."""
-    wanted = set(uuids)
-    missing = wanted - _ids(connection, aggregates, wanted).keys()
-    _insert(connection, aggregates, [{"uuid": uuid} for uuid in sorted(missing)])
-    return _ids(connection, aggregates, wanted)
-
-
 def _write_allocations(
     connection: Connection, source: Content, ids: Mapping[str, int], class_ids: Mapping[str, int]
 ) -> None:
@@ -217,10 +207,7 @@ def _write_allocations(
     rows = [
         {
             "uuid": uuid,
-            "consumer_type": one.type,
-            "project_id": one.project_id,
-            "user_id": one.user_id,
-            "generation": one.generation,
+            **dict(zip(_OF_CONSUMER, one, strict=True)),
             "known_over_rpc": False,
             **source.times.get(uuid, _NEVER)._asdict(),
         }

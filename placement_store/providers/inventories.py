@@ -153,7 +153,9 @@ def replace(connection: Connection, wanted: Mapping[int, Wanted], names: Resourc
                 new.append({"resource_provider_id": id_, "resource_class_id": number, **asdict(inventory), "used": 0})
             elif present[number].described != inventory:
                 connection.execute(_this(inventories.update(), id_, number).values(asdict(inventory)))
-                _warn_if_over_full(connection, id_, names.name_of(number, connection), inventory, present[number].used)
+                if (used := present[number].used) > inventory.capacity:
+                    uuid, name = providers.uuids_of(connection, [id_])[id_], names.name_of(number, connection)
+                    LOG.warning("%s of provider %s is over-full: %s used of %s", name, uuid, used, inventory.capacity)
     # Custom classes of which a provider gets an inventory are locked against deletion.
     custom = {row["resource_class_id"] for row in new if row["resource_class_id"] >= FIRST_CUSTOM_ID}
     names.require(connection, [names.name_of(number, connection) for number in custom], lock=True)
@@ -169,9 +171,3 @@ def _remove(connection: Connection, id_: int, number: int, names: ResourceClassN
 
 def _this(statement: Any, id_: int, number: int) -> Any:
     return statement.where(inventories.c.resource_provider_id == id_, inventories.c.resource_class_id == number)
-
-
-def _warn_if_over_full(connection: Connection, id_: int, name: str, inventory: Inventory, used: int) -> None:
-    if used > inventory.capacity:
-        uuid = providers.uuids_of(connection, [id_])[id_]
-        LOG.warning("%s of provider %s is over-full: %s used of %s", name, uuid, used, inventory.capacity)
