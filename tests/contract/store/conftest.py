@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 from support.databases import migrated
 from support.placement_store.builders import InMemoryStore, Store
-from support.placement_store.move_builders import SMALL, Moving, disk
+from support.placement_store.move_builders import SMALL, Moving, Server, disk
+from support.placement_store.reshape_builders import Reshaping
 
 from moorage.db.database import Database
 from placement_store.db import names
@@ -74,6 +75,17 @@ def _empty(store: Store) -> None:
 @pytest.fixture
 def host(store: Store) -> str:
     return store.provider("host", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def burdened(store: Store, host: str, pool: str) -> Server:
+    """A server on which others have put a third VCPU and 5 GB more."""
+    return Server(store, host, pool).others_put({host: SMALL | {"VCPU": 3}, **disk(pool, 25)})
+
+
+@pytest.fixture
+def reshaping(store: Store) -> Reshaping:
+    return Reshaping(store)
 
 
 # --- Moves ------------------------------------------------------------------------------------------------------------

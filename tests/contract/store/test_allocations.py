@@ -3,13 +3,10 @@
 from typing import Any
 
 import pytest
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, node_report
 
 from moorage import errors, ids
-from moorage.messages import (
-    ReportProviders,
-)
-from moorage.model import Inventory, ProviderReport
+from moorage.model import Inventory
 from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
@@ -17,18 +14,6 @@ from placement_store.schema import resource_providers
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
-
-def report(store: Store, *reports: ProviderReport) -> None:
-    store.dispatcher.call(ReportProviders(request_id=ids.fresh(), providers=reports))
-
-
-def described(number: int, **totals: int) -> ProviderReport:
-    return ProviderReport(
-        uuid=ids.derived("node", number),
-        name=f"node{number:04}",
-        inventories={name: Inventory(total=total) for name, total in totals.items()},
-    )
 
 
 # --- Raw allocations: consumers and their generations -----------------------------------------------------------------
@@ -225,7 +210,7 @@ def test_what_stays_is_not_measured_by_rules_that_came_later(store: Store) -> No
 
 
 def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
-    report(store, *(described(number, VCPU=2) for number in range(150)))
+    store.report(*(node_report(number, VCPU=2) for number in range(150)))
     nodes = [ids.derived("node", number) for number in range(150)]
     store.put(ids.fresh(), {nodes[70]: {"VCPU": 1}, nodes[140]: {"VCPU": 1}})
     amounts = {ids.fresh(): store.wanted({node: {"VCPU": 2}}) for node in nodes}
@@ -241,7 +226,7 @@ def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
 
 
 def test_amounts_that_differ_by_inventory_are_each_judged_and_added_to_their_own(store: Store) -> None:
-    report(store, *(described(number, VCPU=number + 1, MEMORY_MB=1024) for number in range(6)))
+    store.report(*(node_report(number, VCPU=number + 1, MEMORY_MB=1024) for number in range(6)))
     nodes = [ids.derived("node", number) for number in range(6)]
     amounts = {
         ids.fresh(): store.wanted({node: {"VCPU": 1 + number, "MEMORY_MB": 512 if number < 4 else 1024}})

@@ -23,11 +23,6 @@ def after(store: Store) -> str:
     return store.provider("after", VCPU=8, VGPU=4)
 
 
-@pytest.fixture
-def reshaping(store: Store) -> Reshaping:
-    return Reshaping(store)
-
-
 def move_out(reshaping: Reshaping, store: Store) -> str:
     """Move all VGPU of the node to a child of it."""
     [gpu] = reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),)).created

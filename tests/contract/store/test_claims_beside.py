@@ -7,44 +7,22 @@ from support.placement_store.builders import Amounts, Store
 from moorage import errors, ids
 from moorage.messages import Claimed
 from moorage.model import ServerGroup
-from placement_store.db import bulk
-from placement_store.schema import consumer_groups, consumers, hosts
+from placement_store.schema import consumer_groups, consumers
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
 
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=100)
-
-
 def add_one(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> Claimed:
     return store.claim_all([store.new_claim(uuid, amounts, consumer_generation=generation)], keep_held=True)[0]
-
-
-def make_a_host(store: Store, uuid: str) -> None:
-    """Let the scheduler know a host of which this is the compute node."""
-    row = {
-        "cell_uuid": ids.derived("test", "cell"),
-        "service_host": uuid,
-        "nodename": uuid,
-        "compute_node_uuid": uuid,
-        "agent": "agent",
-        "availability_zone": "zone",
-        "attributes": b"{}",
-        "up": True,
-    }
-    stamps = ["heartbeat_at", "created_at", "updated_at"]
-    store.database.write(lambda connection: bulk.insert(connection, hosts, [row], stamps=stamps))
 
 
 @pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, host: str, pool: str) -> None:
     uuid = ids.fresh()
     store.put(uuid, {pool: {"DISK_GB": 5}, host: {"VCPU": 1}})
-    make_a_host(store, host)
+    store.register_host(host)
 
     answer = add_one(store, uuid, {host: SMALL, pool: {"DISK_GB": 50}}, 1)
 
@@ -57,7 +35,7 @@ def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, 
 @pytest.mark.backends("sqlite", "mariadb")
 def test_a_claim_is_not_added_where_the_consumer_has_a_placement_already(store: Store, host: str) -> None:
     other, uuid, claimed = store.provider("other", VCPU=8), ids.fresh(), ids.fresh()
-    make_a_host(store, other)
+    store.register_host(other)
     child = store.provider("child", parent=other, CUSTOM_NIC=4)
     store.put(uuid, {child: {"CUSTOM_NIC": 1}})
     store.claim(claimed, {host: SMALL})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.placement_store.builders import Amounts, Store, at_once
+from support.placement_store.builders import Amounts, Store, at_once, http_put
 
 from moorage import errors, ids
 from placement_store.claims import put as puts
@@ -15,12 +15,6 @@ from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import consumers
 
 SMALL = {"VCPU": 2}
-FIRST: Mapping[str, Any] = {"consumer_type": None, "known_over_rpc": False}
-WHOSE = {"project_id": "project", "user_id": "user"}
-
-
-def asked(amounts: Amounts, generation: Any = None) -> Put:
-    return Put(amounts=amounts, generation=generation, described=WHOSE, described_first=FIRST, over_http=True)
 
 
 def write(store: Store, wanted: Mapping[str, Put]) -> None:
@@ -29,7 +23,7 @@ def write(store: Store, wanted: Mapping[str, Put]) -> None:
 
 def put(store: Store, uuid: str, amounts: Amounts, generation: Any = None) -> None:
     """Put as the API does."""
-    write(store, {uuid: asked(amounts, generation)})
+    write(store, {uuid: http_put(amounts, generation)})
 
 
 def generation(store: Store, uuid: str) -> int | None:
@@ -120,7 +114,7 @@ def test_what_is_refused_leaves_no_consumer_behind(store: Store, host: str) -> N
         with pytest.raises(kind):
             put(store, uuid, amounts)
         with pytest.raises(kind):
-            write(store, {ids.fresh(): asked({host: SMALL}), uuid: asked(amounts)})
+            write(store, {ids.fresh(): http_put({host: SMALL}), uuid: http_put(amounts)})
     assert store.scalar(select(func.count()).select_from(consumers)) == 0
 
     put(store, uuid, {host: SMALL})

@@ -4,48 +4,20 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from support.placement_store.builders import Amounts, Store, request
+from support.placement_store.builders import Amounts, Store, http_put, request
 from support.placement_store.group_builders import Groups
-from support.placement_store.move_builders import Moving
+from support.placement_store.move_builders import SMALL, Moving, Server
 from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.messages import Released
-from moorage.model import Allocations
+from moorage.model.allocations import amounts_of
 from moorage.service.stored_requests import Retention
 from placement_store.claims import put as puts
-from placement_store.claims.put import Put
 from placement_store.schema import consumers, tombstones
 from placement_store.upkeep.pruning import Pruning
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-FREE = {"VCPU": 0, "MEMORY_MB": 0}
-
-
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=100)
-
-
-class Server:
-    """A server on a host and on a pool, whose claim a host has accepted."""
-
-    def __init__(self, store: Store, host: str, pool: str, **more: Any) -> None:
-        self.store, self.uuid, self.attempt = store, ids.fresh(), ids.fresh()
-        self.claimed: Amounts = {host: SMALL, pool: {"DISK_GB": 20}}
-        self.claim_id = store.claim(self.uuid, self.claimed, **more).claim_id
-        store.accept(self.uuid, self.claim_id, self.attempt)
-
-    def others_put(self, amounts: Amounts) -> None:
-        """Have others put on it what it is to hold from now on."""
-        self.store.put(self.uuid, amounts, self.store.consumer(self.uuid).generation)
-
-    def delete(self, **more: Any) -> Released:
-        """Delete it as its conductor does."""
-        said = {"for_good": True, "claimed_with": {self.claim_id: request(self.claimed)}} | more
-        return self.store.delete(self.uuid, **said)
 
 
 @pytest.fixture
@@ -53,26 +25,8 @@ def server(store: Store, host: str, pool: str) -> Server:
     return Server(store, host, pool)
 
 
-@pytest.fixture
-def burdened(server: Server, host: str, pool: str) -> Server:
-    """A server on which others have put a third VCPU and 5 GB more."""
-    server.others_put({host: SMALL | {"VCPU": 3}, pool: {"DISK_GB": 25}})
-    return server
-
-
-def named(extras: Allocations) -> dict[str, dict[str, int]]:
-    return {uuid: dict(part.resources) for uuid, part in extras.items()}
-
-
-def put_over_http(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> None:
-    put = Put(
-        amounts=amounts,
-        generation=generation,
-        described={"project_id": "p", "user_id": "u"},
-        described_first={"consumer_type": None, "known_over_rpc": False},
-        over_http=True,
-    )
-    store.database.write(lambda connection: puts.write(connection, {uuid: put}, store.names))
+def put_over_http(store: Store, uuid: str, amounts: Amounts, generation: int) -> None:
+    store.database.write(lambda c: puts.write(c, {uuid: http_put(amounts, generation)}, store.names))
 
 
 # --- It goes, and is named --------------------------------------------------------------------------------------------
@@ -85,10 +39,10 @@ def test_what_others_have_put_on_a_server_goes_with_it_and_is_named(
 
     for _ in range(2):
         released = burdened.delete(request_id=request_id)
-        assert named(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+        assert amounts_of(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
 
     assert store.rows() == {}
-    assert named(burdened.delete().extras) == {}
+    assert amounts_of(burdened.delete().extras) == {}
 
 
 def test_of_a_server_on_which_nobody_has_put_anything_nothing_is_named(store: Store, server: Server) -> None:
@@ -107,7 +61,7 @@ def test_what_a_reshape_has_moved_within_the_host_is_the_servers_own(store: Stor
 
     released = store.delete(uuid, for_good=True, claimed_with={claim_id: request(claimed)}, keep_extras=True)
 
-    assert named(released.extras) == store.held(uuid) == {gpu: {"VGPU": 2}}
+    assert amounts_of(released.extras) == store.held(uuid) == {gpu: {"VGPU": 2}}
     assert store.is_sound()
 
 
@@ -137,7 +91,7 @@ def test_what_a_consumer_holds_that_no_claim_places_others_have_put_there(
 
     released = store.delete(uuid, for_good=True, keep_extras=keep)
 
-    assert named(released.extras) == held
+    assert amounts_of(released.extras) == held
     if keep:
         assert store.held(uuid) == held
     else:
@@ -152,7 +106,7 @@ def test_what_is_left_of_a_claim_that_somebody_has_taken_away_is_no_extra(
 
     released = server.delete(keep_extras=True)
 
-    assert named(released.extras) == store.held(server.uuid) == {pool: {"DISK_GB": 5}}
+    assert amounts_of(released.extras) == store.held(server.uuid) == {pool: {"DISK_GB": 5}}
 
 
 def test_what_is_done_only_for_good_is_refused_otherwise(store: Store, server: Server) -> None:
@@ -173,7 +127,7 @@ def test_what_is_to_stay_stays_on_a_consumer_for_which_nothing_can_be_claimed_an
 
     released = burdened.delete(keep_extras=True)
 
-    assert named(released.extras) == left
+    assert amounts_of(released.extras) == left
     consumer = store.consumer(burdened.uuid)
     assert store.held(burdened.uuid) == left
     assert (consumer.claim_id, consumer.root_provider_uuid, consumer.accepted_by, consumer.owner) == (None,) * 4
@@ -192,7 +146,7 @@ def test_a_delete_that_is_repeated_neither_fails_nor_takes_away_what_was_to_stay
 ) -> None:
     left, request_id = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, ids.fresh()
     for more in ({"request_id": request_id}, {"request_id": request_id}, {}, {"claimed_with": {}}):
-        assert named(burdened.delete(keep_extras=True, **more).extras) == left
+        assert amounts_of(burdened.delete(keep_extras=True, **more).extras) == left
     burdened.delete(keep_extras=True, claim_id=burdened.claim_id)
     burdened.delete(claim_id=burdened.claim_id)
     assert store.held(burdened.uuid) == left
@@ -218,7 +172,7 @@ def test_a_delete_that_is_not_to_keep_it_takes_away_what_has_stayed_and_names_it
     store: Store, host: str, pool: str, burdened: Server
 ) -> None:
     burdened.delete(keep_extras=True)
-    assert named(store.delete(burdened.uuid, for_good=True).extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+    assert amounts_of(store.delete(burdened.uuid, for_good=True).extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
     assert store.rows() == {}
 
 
@@ -300,9 +254,9 @@ def test_what_others_have_put_on_a_host_that_does_not_answer_goes_when_that_has_
     released = burdened.delete(leave_residue=True)
 
     assert released.residue_uuid == burdened.attempt
-    assert named(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+    assert amounts_of(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
     assert store.held(burdened.attempt) == {host: SMALL | {"VCPU": 3}}
-    assert named(store.delete(burdened.attempt, for_good=True).extras) == {}
+    assert amounts_of(store.delete(burdened.attempt, for_good=True).extras) == {}
     assert store.rows() == {}
 
 
@@ -317,11 +271,6 @@ def test_what_is_to_stay_is_no_part_of_a_residue(store: Store, host: str, pool: 
 
 
 # --- In a move --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def destination(store: Store) -> str:
-    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
 
 
 @pytest.fixture
@@ -351,7 +300,7 @@ def test_what_others_have_put_on_both_sides_of_a_move_is_named_or_stays_on_the_s
         moved.uuid, for_good=True, migration_uuids=migrations, claimed_with=claims_of(moved), keep_extras=keep
     )
 
-    assert named(released.extras) == extras
+    assert amounts_of(released.extras) == extras
     assert moved.is_buried()
     if keep:
         assert store.held(moved.uuid) == extras
@@ -389,7 +338,7 @@ def test_a_migration_whose_claim_somebody_has_taken_away_leaves_nothing_of_its_o
 
     released = store.delete(moved.uuid, for_good=True, claimed_with=claimed, keep_extras=True)
 
-    assert store.held(moved.uuid) == named(released.extras) == {destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
+    assert store.held(moved.uuid) == amounts_of(released.extras) == {destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
 
 
 # --- Migrations that nobody names -------------------------------------------------------------------------------------
@@ -428,7 +377,7 @@ def test_a_plain_release_takes_the_consumers_own_and_a_later_delete_finds_its_mi
 
     released = store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved))
 
-    assert named(released.extras) == {host: {"VCPU": 2}}
+    assert amounts_of(released.extras) == {host: {"VCPU": 2}}
     assert store.rows() == {}
 
 
@@ -442,7 +391,7 @@ def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_go
 
     for _ in range(2):
         released = store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved), keep_extras=True)
-        assert named(released.extras) == moved.migrations == {host: {"VCPU": 2}}
+        assert amounts_of(released.extras) == moved.migrations == {host: {"VCPU": 2}}
     assert store.audit().holders[0].foreign == {host: {"VCPU": 2}}
 
 

@@ -52,11 +52,6 @@ def other(store: Store) -> Host:
     return Host(store, "other")
 
 
-@pytest.fixture
-def reshaping(store: Store) -> Reshaping:
-    return Reshaping(store)
-
-
 def merge(reshaping: Reshaping, host: Host) -> None:
     """Move all VGPUs of a host to one of its GPUs."""
     reshaping.move((host.gpus[0], {"VGPU": 4}, host.gpus[1]))

@@ -16,22 +16,13 @@ FUNCTION = {"SRIOV_NET_VF": 1, EGR: 500, IGR: 500}
 
 
 @pytest.fixture
-def reshaping(store: Store) -> Reshaping:
-    return Reshaping(store)
-
-
-@pytest.fixture
 def node(store: Store) -> str:
     """A compute node that has everything itself."""
     return store.provider("node", VCPU=16, VGPU=8, SRIOV_NET_VF=2, **{EGR: 1000, IGR: 1000})
 
 
-def uuid_of(store: Store, name: str) -> str:
-    return store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == name))
-
-
 def inventory(store: Store, name: str, resource_class: str) -> Inventory:
-    return store.get(uuid_of(store, name)).inventories[resource_class]
+    return store.get(store.uuid_of(name)).inventories[resource_class]
 
 
 # --- The example ------------------------------------------------------------------------------------------------------
@@ -58,7 +49,7 @@ def test_inventories_and_all_that_is_allocated_of_them_move_to_new_children_at_o
 
     done = reshaping.move(*MOVES, providers=CHILDREN)
 
-    gpus = [uuid_of(store, name) for name in ("node_gpu0", "node_gpu1")]
+    gpus = [store.uuid_of(name) for name in ("node_gpu0", "node_gpu1")]
     assert done.created == {gpus[0]: "node_gpu0", gpus[1]: "node_gpu1"}
     assert done.inventories[node] == {}
     assert store.get(node).inventories == {"VCPU": before.inventories["VCPU"]}
@@ -93,7 +84,7 @@ def test_children_are_created_at_any_depth_with_their_traits_and_aggregates(
 
     reshaping.move((node, {"VGPU": 8}, "deep"), providers=(below, child("middle", node, uuid=uuid)))
 
-    found = store.get(uuid_of(store, "deep"))
+    found = store.get(store.uuid_of("deep"))
     assert (found.parent_provider_uuid, found.root_provider_uuid) == (uuid, node)
     number = store.scalar(select(resource_providers.c.id).where(resource_providers.c.name == "deep"))
     with store.database.engine.connect() as connection:
@@ -115,14 +106,14 @@ def test_what_was_moved_moves_back_with_all_that_is_allocated(store: Store, resh
     assert after["VGPU"].max_unit == 8
     assert store.is_sound()
     for name in ("node_gpu0", "node_gpu1"):
-        assert store.get(uuid_of(store, name)).inventories == {}
+        assert store.get(store.uuid_of(name)).inventories == {}
 
 
 def test_only_what_changes_is_touched_and_told_of(store: Store, reshaping: Reshaping, node: str) -> None:
     pool, other = store.provider("pool", DISK_GB=100), store.provider("other", VCPU=4)
     reshaping.move(*MOVES, providers=CHILDREN)
     uuid = ids.fresh()
-    gpu0, gpu1 = (uuid_of(store, name) for name in ("node_gpu0", "node_gpu1"))
+    gpu0, gpu1 = (store.uuid_of(name) for name in ("node_gpu0", "node_gpu1"))
     store.claim(uuid, {node: {"VCPU": 1}, gpu0: {"VGPU": 1}, pool: {"DISK_GB": 5}})
     before = {one: (store.generation(one), store.seq(one)) for one in (node, gpu0, gpu1, pool, other)}
     rows, told = store.rows(), store.changes()
@@ -210,7 +201,7 @@ def test_an_over_full_inventory_is_not_dealt_into_as_little_room(store: Store, r
 
 def test_what_is_used_at_the_target_already_is_counted(store: Store, reshaping: Reshaping, node: str) -> None:
     reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node),))
-    gpu = uuid_of(store, "gpu")
+    gpu = store.uuid_of("gpu")
     store.claim(ids.fresh(), {gpu: {"VGPU": 3}}, root=node)
     uuids = [ids.fresh() for _ in range(2)]
     for uuid in uuids:
@@ -232,7 +223,7 @@ def test_the_callers_word_goes_before_everything(store: Store, reshaping: Reshap
 
     done = reshaping.move(*MOVES, providers=CHILDREN, dealt=words)
 
-    gpu1 = uuid_of(store, "node_gpu1")
+    gpu1 = store.uuid_of("node_gpu1")
     assert store.held(uuids[0]) == {gpu1: {"VGPU": 2}}
     # One of the two that this one holds is dealt by the caller; the other one goes to the only place that is left.
     assert store.held(uuids[1]) == {gpu1: {"VGPU": 2}}

@@ -11,6 +11,7 @@ from support.placement_store.reshape_builders import Reshaping, child
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup
+from moorage.model.allocations import amounts_of
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
@@ -74,7 +75,7 @@ def test_a_confirmed_move_says_what_of_others_has_gone_with_the_source(
 
     lost = i1.confirm().extras
 
-    assert {uuid: part.resources for uuid, part in lost.items()} == {source: {"VCPU": 1}, pool: {"DISK_GB": 10}}
+    assert amounts_of(lost) == {source: {"VCPU": 1}, pool: {"DISK_GB": 10}}
     assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}}
 
 
@@ -86,7 +87,7 @@ def test_a_reverted_move_says_what_others_had_put_on_the_destination_meanwhile(
 
     lost = moving.revert().extras
 
-    assert {uuid: part.resources for uuid, part in lost.items()} == {destination: {"VCPU": 2, "MEMORY_MB": 2048}}
+    assert amounts_of(lost) == {destination: {"VCPU": 2, "MEMORY_MB": 2048}}
     assert moving.amounts == {source: SMALL}
 
 
@@ -100,7 +101,7 @@ def test_what_others_have_put_on_the_migration_stays_on_the_instance_where_it_is
     stays = i1.confirm(keep_extras=True).extras
 
     expected = {source: {"VCPU": 1}, pool: {"DISK_GB": 10}}
-    assert {uuid: part.resources for uuid, part in stays.items()} == expected
+    assert amounts_of(stays) == expected
     assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}, **expected}
     assert i1.is_buried()
     assert store.is_sound()
@@ -128,7 +129,7 @@ def test_what_others_have_put_on_the_destination_stays_at_a_revert_where_it_is_t
     stays = moving.revert(keep_extras=True).extras
 
     expected = {destination: {"VCPU": 2, "MEMORY_MB": 2048}}
-    assert {uuid: part.resources for uuid, part in stays.items()} == expected
+    assert amounts_of(stays) == expected
     assert moving.amounts == {source: SMALL, **expected}
 
 

@@ -5,6 +5,7 @@ from support.placement_store.builders import Store, request
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk
 
 from moorage import errors, ids
+from moorage.model.allocations import amounts_of
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")
 
@@ -74,7 +75,7 @@ def test_what_others_have_put_on_pools_goes_with_the_migration_when_they_are_lef
 
     swapped = i1.swap({second: SMALL, **disk(other, 50)})
 
-    assert {uuid: part.resources for uuid, part in swapped.extras.items()} == {first: {"VCPU": 1}}
+    assert amounts_of(swapped.extras) == {first: {"VCPU": 1}}
     assert (i1.amounts, i1.migrations) == (
         {second: SMALL, **disk(other, 50)},
         {source: SMALL, **disk(pool, 60)},

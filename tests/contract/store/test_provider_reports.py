@@ -1,15 +1,14 @@
 """Reports: providers, whole trees of them, made what their hosts say they are, all or nothing."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec import structs
 from sqlalchemy import event, select
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, node_report
 
 from moorage import errors, ids
-from moorage.messages import ListProviderTrees, ListResourceProviders, ReportProviders, UpdateResourceProvider
+from moorage.messages import ListProviderTrees, ListResourceProviders, UpdateResourceProvider
 from moorage.model import Inventory, ProviderReport
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
@@ -22,22 +21,8 @@ HOST, NUMA, GPU = (ids.derived(name) for name in ("host", "numa", "gpu"))
 # --- Hosts without children ------------------------------------------------------------------------------------------
 
 
-def report(store: Store, *reports: ProviderReport, gone: Sequence[str] = ()) -> dict[str, int]:
-    """Report providers and return their generations."""
-    message = ReportProviders(request_id=ids.fresh(), providers=reports, gone=tuple(gone))
-    return store.dispatcher.call(message).generations
-
-
-def described(number: int, **totals: int) -> ProviderReport:
-    return ProviderReport(
-        uuid=ids.derived("node", number),
-        name=f"node{number:04}",
-        inventories={name: Inventory(total=total) for name, total in totals.items()},
-    )
-
-
 def test_reported_providers_are_created_with_their_inventories(store: Store) -> None:
-    generations = report(store, described(1, VCPU=8, CUSTOM_GPU=1), described(2))
+    generations = store.report(node_report(1, VCPU=8, CUSTOM_GPU=1), node_report(2))
 
     assert generations == {ids.derived("node", 1): 1, ids.derived("node", 2): 0}
     first, second = store.dispatcher.call(ListResourceProviders())
@@ -48,20 +33,20 @@ def test_reported_providers_are_created_with_their_inventories(store: Store) -> 
 
 
 def test_a_report_without_news_writes_nothing(store: Store) -> None:
-    nodes = [described(number, VCPU=8) for number in range(3)]
-    report(store, *nodes)
+    nodes = [node_report(number, VCPU=8) for number in range(3)]
+    store.report(*nodes)
     before = (store.changes(), [store.seq(node.uuid) for node in nodes])
 
-    report(store, *nodes)
+    store.report(*nodes)
 
     assert (store.changes(), [store.seq(node.uuid) for node in nodes]) == before
 
 
 def test_only_what_differs_is_written(store: Store) -> None:
-    report(store, described(1, VCPU=8), described(2, VCPU=8), described(3, VCPU=8, DISK_GB=5))
+    store.report(node_report(1, VCPU=8), node_report(2, VCPU=8), node_report(3, VCPU=8, DISK_GB=5))
     before = [store.seq(ids.derived("node", number)) for number in (1, 2, 3)]
 
-    report(store, described(1, VCPU=8), described(2, VCPU=9, DISK_GB=3), described(3, VCPU=8))
+    store.report(node_report(1, VCPU=8), node_report(2, VCPU=9, DISK_GB=3), node_report(3, VCPU=8))
 
     assert [store.seq(ids.derived("node", n)) - seq for n, seq in zip((1, 2, 3), before, strict=True)] == [0, 1, 1]
     assert store.get(ids.derived("node", 2)).used == {"VCPU": 0, "DISK_GB": 0}
@@ -69,9 +54,9 @@ def test_only_what_differs_is_written(store: Store) -> None:
 
 
 def test_a_provider_takes_the_name_that_its_host_reports(store: Store) -> None:
-    report(store, described(1, VCPU=8))
+    store.report(node_report(1, VCPU=8))
 
-    report(store, ProviderReport(uuid=ids.derived("node", 1), name="renamed", inventories={"VCPU": Inventory(total=8)}))
+    store.report(ProviderReport(uuid=ids.derived("node", 1), name="renamed", inventories={"VCPU": Inventory(total=8)}))
 
     found = store.get(ids.derived("node", 1))
     assert (found.name, found.generation) == ("renamed", 1)
@@ -79,30 +64,30 @@ def test_a_provider_takes_the_name_that_its_host_reports(store: Store) -> None:
 
 def test_one_bad_provider_of_a_report_names_itself_and_nothing_is_written(store: Store) -> None:
     store.provider("taken")
-    good, uuid = described(1, VCPU=8), ids.fresh()
+    good, uuid = node_report(1, VCPU=8), ids.fresh()
     bad = ProviderReport(uuid=uuid, name="bad", inventories={"VCPU": Inventory(total=1, reserved=9)})
     with pytest.raises(errors.InvalidInventory) as caught:
-        report(store, good, bad)
+        store.report(good, bad)
     assert caught.value.provider_uuid == uuid
     with pytest.raises(errors.AlreadyExists) as taken:
-        report(store, good, ProviderReport(uuid=uuid, name="taken"))
+        store.report(good, ProviderReport(uuid=uuid, name="taken"))
     assert taken.value.name == "taken"
     with pytest.raises(errors.InvalidRequest) as doubled:
-        report(store, good, good)
+        store.report(good, good)
     assert doubled.value.path == "$.providers[1].uuid"
     assert [found.name for found in store.dispatcher.call(ListResourceProviders())] == ["taken"]
 
 
 def test_a_class_in_use_cannot_drop_out_of_a_report(store: Store) -> None:
-    report(store, described(1, VCPU=8, DISK_GB=5))
+    store.report(node_report(1, VCPU=8, DISK_GB=5))
     store.put(ids.derived("c"), {ids.derived("node", 1): {"DISK_GB": 1}})
     with pytest.raises(errors.InventoryInUse) as caught:
-        report(store, described(1, VCPU=8))
+        store.report(node_report(1, VCPU=8))
     assert caught.value.resource_class == "DISK_GB"
 
 
 def test_a_thousand_providers_are_reported_in_one_call(store: Store) -> None:
-    report(store, *(described(number, VCPU=8, MEMORY_MB=8192, DISK_GB=100) for number in range(1000)))
+    store.report(*(node_report(number, VCPU=8, MEMORY_MB=8192, DISK_GB=100) for number in range(1000)))
 
     rows = store.database.read(lambda connection: providers.rows(connection, None))
 
@@ -148,7 +133,7 @@ def listed(store: Store) -> list[str]:
 @pytest.fixture
 def tree(store: Store) -> dict[str, int]:
     """A host with a NUMA node with a GPU, reported; their generations."""
-    return report(store, of_host(), of_numa(), of_gpu())
+    return store.report(of_host(), of_numa(), of_gpu())
 
 
 def test_a_whole_tree_is_created_with_all_that_it_has(store: Store, tree: dict[str, int]) -> None:
@@ -162,7 +147,7 @@ def test_a_whole_tree_is_created_with_all_that_it_has(store: Store, tree: dict[s
 def test_a_tree_that_is_as_reported_is_not_touched(store: Store, tree: dict[str, int]) -> None:
     before = ([store.seq(uuid) for uuid in tree], store.changes())
 
-    again = report(store, of_host(generation=1), of_numa(traits=("CUSTOM_FAST", AVX)), of_gpu(generation=1))
+    again = store.report(of_host(generation=1), of_numa(traits=("CUSTOM_FAST", AVX)), of_gpu(generation=1))
 
     assert again == tree
     assert ([store.seq(uuid) for uuid in tree], store.changes()) == before
@@ -173,7 +158,7 @@ def test_of_a_provider_that_changes_the_generation_moves_once_whatever_changes(
 ) -> None:
     changed = of_numa(inventories={"MEMORY_MB": Inventory(total=8192)}, traits=(SSD,), aggregates=(), name="node")
 
-    assert report(store, of_host(), changed, of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
+    assert store.report(of_host(), changed, of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
 
     found = store.get(NUMA)
     assert (found.name, found.traits, found.aggregates) == ("node", (SSD,), ())
@@ -182,19 +167,19 @@ def test_of_a_provider_that_changes_the_generation_moves_once_whatever_changes(
 
 @pytest.mark.parametrize("change", [{"traits": ()}, {"aggregates": ()}, {"inventories": {}}])
 def test_each_of_what_a_provider_has_is_compared(store: Store, tree: dict[str, int], change: dict[str, Any]) -> None:
-    assert report(store, of_host(), of_numa(**change), of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
+    assert store.report(of_host(), of_numa(**change), of_gpu()) == {HOST: 1, NUMA: 2, GPU: 1}
 
 
 def test_what_is_not_said_stays(store: Store, tree: dict[str, int]) -> None:
-    assert report(store, of_numa(traits=None, aggregates=None)) == {NUMA: 1}
+    assert store.report(of_numa(traits=None, aggregates=None)) == {NUMA: 1}
     assert (store.get(NUMA).traits, store.get(NUMA).aggregates) == (("CUSTOM_FAST", AVX), (RACK,))
 
 
 def test_a_new_child_comes_under_a_parent_that_is_there(store: Store) -> None:
-    report(store, of_host())
+    store.report(of_host())
 
-    assert report(store, of_host(), of_numa()) == {HOST: 1, NUMA: 1}
-    assert report(store, of_gpu()) == {GPU: 1}
+    assert store.report(of_host(), of_numa()) == {HOST: 1, NUMA: 1}
+    assert store.report(of_gpu()) == {GPU: 1}
 
     assert store.get(GPU).root_provider_uuid == HOST
 
@@ -202,14 +187,14 @@ def test_a_new_child_comes_under_a_parent_that_is_there(store: Store) -> None:
 def test_a_stale_report_is_refused_with_what_was_found(store: Store, tree: dict[str, int]) -> None:
     for stale in (of_numa(generation=0), of_numa(generation=0, traits=())):
         with pytest.raises(errors.ProviderGenerationConflict) as caught:
-            report(store, of_host(inventories={}), stale)
+            store.report(of_host(inventories={}), stale)
         assert (caught.value.provider_uuid, caught.value.named, caught.value.found) == (NUMA, 0, 1)
     assert store.generation(HOST) == 1
 
 
 def test_a_provider_that_was_deleted_under_its_reporter_is_not_created_anew(store: Store) -> None:
     with pytest.raises(errors.ProviderNotFound) as caught:
-        report(store, of_host(generation=3))
+        store.report(of_host(generation=3))
     assert caught.value.name == HOST
     assert listed(store) == []
 
@@ -217,16 +202,16 @@ def test_a_provider_that_was_deleted_under_its_reporter_is_not_created_anew(stor
 def test_what_is_gone_is_deleted_with_what_stood_below_it_and_may_be_told_twice(
     store: Store, tree: dict[str, int]
 ) -> None:
-    assert report(store, of_host(), gone=(GPU, NUMA)) == {HOST: 1}
+    assert store.report(of_host(), gone=(GPU, NUMA)) == {HOST: 1}
     assert listed(store) == ["host"]
     before = store.changes()
-    report(store, of_host(), gone=(GPU, NUMA))
+    store.report(of_host(), gone=(GPU, NUMA))
     assert store.changes() == before
 
 
 def test_another_provider_takes_the_name_of_one_that_is_gone(store: Store, tree: dict[str, int]) -> None:
     new = ids.fresh()
-    report(store, of_host(), of_numa(), of_gpu(uuid=new), gone=(GPU,))
+    store.report(of_host(), of_numa(), of_gpu(uuid=new), gone=(GPU,))
     assert listed(store) == ["gpu", "host", "numa"]
     assert store.get(new).name == "gpu"
 
@@ -234,10 +219,10 @@ def test_another_provider_takes_the_name_of_one_that_is_gone(store: Store, tree:
 def test_what_is_gone_but_in_use_stays_and_so_does_all_else(store: Store, tree: dict[str, int]) -> None:
     store.put(ids.derived("c"), {GPU: {"VGPU": 1}})
     with pytest.raises(errors.ProviderInUse) as used:
-        report(store, of_host(inventories={}), of_numa(), gone=(GPU,))
+        store.report(of_host(inventories={}), of_numa(), gone=(GPU,))
     assert used.value.provider_uuid == GPU
     with pytest.raises(errors.ProviderHasChildren) as parent:
-        report(store, of_host(inventories={}), gone=(NUMA,))
+        store.report(of_host(inventories={}), gone=(NUMA,))
     assert parent.value.provider_uuid == NUMA
     assert listed(store) == ["gpu", "host", "numa"]
     assert store.get(HOST).inventories.keys() == {"VCPU"}
@@ -246,11 +231,11 @@ def test_what_is_gone_but_in_use_stays_and_so_does_all_else(store: Store, tree: 
 def test_a_report_moves_nobody_to_another_parent(store: Store, tree: dict[str, int]) -> None:
     for moved, path in ((of_gpu(parent_provider_uuid=HOST), 2), (of_gpu(parent_provider_uuid=None), 2)):
         with pytest.raises(errors.InvalidRequest) as caught:
-            report(store, of_host(inventories={}), of_numa(), moved)
+            store.report(of_host(inventories={}), of_numa(), moved)
         assert caught.value.path == f"$.providers[{path}].parent_provider_uuid"
         assert NUMA in caught.value.reason
     with pytest.raises(errors.InvalidRequest) as caught:
-        report(store, ProviderReport(uuid=ids.fresh(), name="other"), of_host(parent_provider_uuid=GPU))
+        store.report(ProviderReport(uuid=ids.fresh(), name="other"), of_host(parent_provider_uuid=GPU))
     assert "a root" in caught.value.reason
     assert listed(store) == ["gpu", "host", "numa"]
 
@@ -264,7 +249,7 @@ def test_a_report_that_contradicts_itself_is_refused_with_its_path(store: Store)
         ((of_host(), of_numa()), (NUMA,), "$.providers[1].uuid"),
     ):
         with pytest.raises(errors.InvalidRequest) as caught:
-            report(store, *reports, gone=gone)
+            store.report(*reports, gone=gone)
         assert caught.value.path == path
     assert listed(store) == []
 
@@ -279,7 +264,7 @@ def test_bad_news_of_one_provider_undo_those_of_all(store: Store, tree: dict[str
         (of_gpu(uuid=ids.fresh()), errors.AlreadyExists),
     ):
         with pytest.raises(fault):
-            report(store, *news, bad)
+            store.report(*news, bad)
     assert [store.generation(uuid) for uuid in (HOST, NUMA, GPU)] == [1, 1, 1]
     assert listed(store) == ["gpu", "host", "numa"]
 
@@ -302,7 +287,7 @@ def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_loc
 
     event.listen(store.database.engine, "before_cursor_execute", move_first)
     try:
-        report(store, of_host(), of_numa(), of_gpu(traits=(AVX,)))
+        store.report(of_host(), of_numa(), of_gpu(traits=(AVX,)))
     finally:
         event.remove(store.database.engine, "before_cursor_execute", move_first)
 
@@ -314,17 +299,17 @@ def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_loc
 def test_a_provider_that_an_operator_has_moved_is_reported_where_it_is(store: Store, tree: dict[str, int]) -> None:
     store.dispatcher.call(UpdateResourceProvider(request_id=ids.fresh(), uuid=GPU, parent_provider_uuid=HOST))
     with pytest.raises(errors.InvalidRequest):
-        report(store, of_host(), of_numa(), of_gpu())
-    assert report(store, of_host(), of_numa(), of_gpu(parent_provider_uuid=HOST)) == tree
+        store.report(of_host(), of_numa(), of_gpu())
+    assert store.report(of_host(), of_numa(), of_gpu(parent_provider_uuid=HOST)) == tree
 
 
 def test_hundreds_of_trees_are_reported_in_one_call_with_few_statements(store: Store) -> None:
     wanted = [one for number in range(333) for one in small_tree(number)]
-    report(store, *wanted)
+    store.report(*wanted)
     counted = Statements(store)
 
     news = [structs.replace(one, traits=(SSD,)) for one in wanted]
-    generations = report(store, *news)
+    generations = store.report(*news)
 
     assert set(generations.values()) == {2}
     # Those that take a trait away name one provider each; the rest is in bulk.

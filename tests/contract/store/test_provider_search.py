@@ -8,17 +8,13 @@ from hypothesis import strategies as st
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
-from moorage.messages import ListResourceProviders, ReportProviders
+from moorage.messages import ListResourceProviders
 from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider
 from placement_store.db.names import TraitNames
 
 AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
 TRAITS = [AVX, SSE, SSD]
 AGGREGATES = [ids.derived("aggregate", number) for number in range(3)]
-
-
-def report(store: Store, *reports: ProviderReport) -> None:
-    store.dispatcher.call(ReportProviders(request_id=ids.fresh(), providers=reports))
 
 
 def matching(store: Store, **asked: Any) -> list[str]:
@@ -31,8 +27,7 @@ def matching(store: Store, **asked: Any) -> list[str]:
 def fleet(store: Store) -> Store:
     """A host with a NUMA node, one without anything, and a pool."""
     rack, room, _ = AGGREGATES
-    report(
-        store,
+    store.report(
         described("host", {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5)}, (AVX, SSE), (rack,)),
         described("empty", {}, (), (room,)),
         described(
@@ -199,7 +194,7 @@ def build(store: Store, drawn: list[Drawn]) -> None:
         )
         for number, one in enumerate(drawn)
     ]
-    report(store, *reports)
+    store.report(*reports)
     for number, one in enumerate(drawn):
         if one.used and one.inventory and fits(one.inventory, 0, one.used):
             store.put(ids.fresh(), {ids.derived("drawn", number): {"VCPU": one.used}})

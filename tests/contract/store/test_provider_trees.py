@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert
 from support.placement_store.builders import Store
 
 from moorage import errors, ids
-from moorage.db.columns import now
 from moorage.messages import (
     CreateResourceProvider,
     DeleteResourceProvider,
@@ -21,7 +19,6 @@ from moorage.model import ResourceProvider
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
 from placement_store.providers.create import NewProvider
-from placement_store.schema import hosts
 
 
 def update(store: Store, uuid: str, **changes: Any) -> ResourceProvider:
@@ -250,7 +247,7 @@ def test_what_is_held_without_a_claim_moves_as_in_placement(store: Store, tree: 
 
 
 def test_a_hosts_own_provider_remains_a_root(store: Store, tree: dict[str, str]) -> None:
-    register(store, tree["host"])
+    store.register_host(tree["host"])
     other = store.provider("other")
 
     with pytest.raises(errors.ProviderInUse):
@@ -258,14 +255,6 @@ def test_a_hosts_own_provider_remains_a_root(store: Store, tree: dict[str, str])
 
     assert reparent(store, tree["host"], None).root_provider_uuid == tree["host"]
     assert reparent(store, other, tree["host"]).root_provider_uuid == tree["host"]
-
-
-def register(store: Store, compute_node_uuid: str) -> None:
-    row = {name: name for name in ("service_host", "nodename", "agent", "availability_zone")}
-    row |= {"cell_uuid": ids.fresh(), "compute_node_uuid": compute_node_uuid}
-    stamps = dict.fromkeys(("heartbeat_at", "created_at", "updated_at"), now())
-    statement = insert(hosts).values(**row, **stamps, attributes=b"{}", up=True)
-    store.database.write(lambda connection: connection.execute(statement))
 
 
 # --- Deleting ---------------------------------------------------------------------------------------------------------

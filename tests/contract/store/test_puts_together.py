@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from support.placement_store.builders import Amounts, CallBetween, Store, at_once
+from support.placement_store.builders import CallBetween, Store, at_once, http_put
 
 from moorage import errors, ids
 from moorage.db.shared_transactions import Alone
@@ -16,13 +16,7 @@ from placement_store.claims import put as puts
 from placement_store.claims.put import Put
 from placement_store.schema import requests
 
-WHOSE = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
-FIRST = {"known_over_rpc": False}
 SMALL, LARGE = {"VCPU": 2}, {"VCPU": 3}
-
-
-def asked(amounts: Amounts, generation: int | None = None) -> Put:
-    return Put(amounts=amounts, generation=generation, described=WHOSE, described_first=FIRST, over_http=True)
 
 
 def together(store: Store, *sent: tuple[str, Put]) -> list[Any]:
@@ -41,16 +35,16 @@ def each_at_once(store: Store, sent: Sequence[tuple[str, Put]]) -> list[str]:
 
 def test_of_puts_in_one_transaction_each_is_written_or_refused_for_itself(store: Store, host: str) -> None:
     new, held, stale, elsewhere, odd = (ids.fresh() for _ in range(5))
-    together(store, (held, asked({host: SMALL})), (stale, asked({host: SMALL})))
+    together(store, (held, http_put({host: SMALL})), (stale, http_put({host: SMALL})))
 
     outcomes = together(
         store,
-        (new, asked({host: SMALL})),
-        (stale, asked({host: LARGE}, 7)),
-        (elsewhere, asked({ids.fresh(): SMALL})),
-        (held, asked({host: {"VCPU": 2, "MEMORY_MB": 5}}, 1)),
-        (odd, asked({host: {"CUSTOM_UNKNOWN": 1}})),
-        (ids.fresh(), asked({})),
+        (new, http_put({host: SMALL})),
+        (stale, http_put({host: LARGE}, 7)),
+        (elsewhere, http_put({ids.fresh(): SMALL})),
+        (held, http_put({host: {"VCPU": 2, "MEMORY_MB": 5}}, 1)),
+        (odd, http_put({host: {"CUSTOM_UNKNOWN": 1}})),
+        (ids.fresh(), http_put({})),
     )
 
     refused = [errors.ConsumerGenerationConflict, errors.ProviderNotFound, errors.ResourceClassNotFound]
@@ -64,7 +58,7 @@ def test_of_puts_in_one_transaction_each_is_written_or_refused_for_itself(store:
 def test_of_two_puts_of_one_consumer_the_second_is_written_alone(store: Store, host: str) -> None:
     uuid = ids.fresh()
 
-    assert together(store, (uuid, asked({host: SMALL})), (uuid, asked({host: LARGE}))) == [None, Alone]
+    assert together(store, (uuid, http_put({host: SMALL})), (uuid, http_put({host: LARGE}))) == [None, Alone]
     assert store.held(uuid) == {host: SMALL}
 
 
@@ -72,22 +66,22 @@ def test_nothing_is_taken_of_an_over_full_host_because_more_is_released_at_the_s
     store: Store, host: str
 ) -> None:
     leaving, new = ids.fresh(), ids.fresh()
-    together(store, (leaving, asked({host: LARGE})), (ids.fresh(), asked({host: LARGE})))
+    together(store, (leaving, http_put({host: LARGE})), (ids.fresh(), http_put({host: LARGE})))
     store.set_inventories(host, store.generation(host), VCPU=1, MEMORY_MB=8192)
 
-    assert together(store, (leaving, asked({}, 1)), (new, asked({host: SMALL}))) == [None, Alone]
+    assert together(store, (leaving, http_put({}, 1)), (new, http_put({host: SMALL}))) == [None, Alone]
     with pytest.raises(errors.CapacityExceeded):
-        together(store, (new, asked({host: SMALL})))
+        together(store, (new, http_put({host: SMALL})))
     assert store.used(host)["VCPU"] == 3
 
 
 def test_two_consumers_of_full_hosts_do_not_change_places_because_they_ask_at_the_same_time(store: Store) -> None:
     hosts = [store.provider(VCPU=2), store.provider(VCPU=2)]
     uuids = [ids.fresh(), ids.fresh()]
-    together(store, *((uuid, asked({host: SMALL})) for uuid, host in zip(uuids, hosts, strict=True)))
+    together(store, *((uuid, http_put({host: SMALL})) for uuid, host in zip(uuids, hosts, strict=True)))
 
     # Alone, either is refused; only their sums would fit.
-    changes = [(uuid, asked({host: SMALL}, 1)) for uuid, host in zip(uuids, reversed(hosts), strict=True)]
+    changes = [(uuid, http_put({host: SMALL}, 1)) for uuid, host in zip(uuids, reversed(hosts), strict=True)]
     with pytest.raises(errors.CapacityExceeded):
         together(store, *changes)
     assert each_at_once(store, changes) == ["CapacityExceeded"] * 2
@@ -95,7 +89,7 @@ def test_two_consumers_of_full_hosts_do_not_change_places_because_they_ask_at_th
 
 def test_what_comes_at_the_same_time_fills_hosts_to_the_last_unit_and_no_further(store: Store) -> None:
     hosts = [store.provider(VCPU=Inventory(total=5, max_unit=2)) for _ in range(2)]
-    sent = [(ids.fresh(), asked({hosts[n % 2]: {"VCPU": 1}})) for n in range(16)]
+    sent = [(ids.fresh(), http_put({hosts[n % 2]: {"VCPU": 1}})) for n in range(16)]
 
     outcomes = each_at_once(store, sent)
 
@@ -107,7 +101,7 @@ def test_what_comes_at_the_same_time_fills_hosts_to_the_last_unit_and_no_further
 
 
 def test_where_nothing_is_written_no_transaction_is_committed(store: Store) -> None:
-    assert each_at_once(store, [(ids.fresh(), asked({ids.fresh(): SMALL}))]) == ["ProviderNotFound"]
+    assert each_at_once(store, [(ids.fresh(), http_put({ids.fresh(): SMALL}))]) == ["ProviderNotFound"]
     assert store.scalar(select(func.count()).select_from(requests).where(requests.c.method == "http")) == 0
 
 
@@ -116,7 +110,7 @@ def test_eight_puts_in_one_transaction_are_one_statement_more_than_one(store: St
     counts = []
     for some in (hosts[:1], hosts):
         with CallBetween(store.database, 0, lambda: None) as watched:
-            together(store, *((ids.fresh(), asked({host: SMALL})) for host in some))
+            together(store, *((ids.fresh(), http_put({host: SMALL})) for host in some))
         counts.append(len(watched.statements))
 
     assert counts == [6, 7]

@@ -9,11 +9,6 @@ from moorage.model import Inventory
 
 
 @pytest.fixture
-def reshaping(store: Store) -> Reshaping:
-    return Reshaping(store)
-
-
-@pytest.fixture
 def node(store: Store) -> str:
     return store.provider("node", VCPU=8, VGPU=4)
 

@@ -3,14 +3,12 @@
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import select
 from support.placement_store.builders import Amounts, Store, request
 from support.placement_store.reshape_builders import Reshaping, child
 
 from conductor.cell.reshaped_alternates import translated_alternate
 from moorage import ids
 from moorage.model import AllocationRequest, Flavor, RequestSpec, Selection
-from placement_store.schema import resource_providers
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512))
 ISOLATED = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512), group_policy="isolate")
@@ -19,10 +17,6 @@ ISOLATED = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memor
 @pytest.fixture
 def node(store: Store) -> str:
     return store.provider("node", VCPU=8, VGPU=4)
-
-
-def uuid_of(store: Store, name: str) -> str:
-    return cast(str, store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == name)))
 
 
 def alternate(node: str, amounts: Amounts, **mappings: tuple[str, ...]) -> Selection:
@@ -50,7 +44,7 @@ def amounts(found: AllocationRequest | None) -> dict[str, dict[str, int]]:
 def test_what_has_moved_to_a_child_is_claimed_there_and_the_rest_where_it_was(store: Store, node: str) -> None:
     chosen = alternate(node, {node: {"VCPU": 2, "VGPU": 1}}, unsuffixed=(node,))
     Reshaping(store).move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node),))
-    gpu = uuid_of(store, "gpu")
+    gpu = store.uuid_of("gpu")
 
     found = translated(store, SPEC, chosen)
 
@@ -87,7 +81,7 @@ def test_groups_that_are_to_be_alone_stay_apart_and_others_may_meet(store: Store
         _b=(old[1],),
     )
     Reshaping(store).move((old[0], {"VGPU": 2}, "new"), (old[1], {"VGPU": 2}, "new"), providers=(child("new", node),))
-    new = uuid_of(store, "new")
+    new = store.uuid_of("new")
 
     assert amounts(translated(store, SPEC, chosen)) == {node: {"VCPU": 2}, new: {"VGPU": 2}}
     assert translated(store, ISOLATED, chosen) is None

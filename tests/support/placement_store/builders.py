@@ -21,6 +21,7 @@ from moorage.messages import (
     PostAllocations,
     PutAllocations,
     Released,
+    ReportProviders,
     SetInventories,
     SwapClaim,
 )
@@ -31,6 +32,7 @@ from moorage.model import (
     Inventory,
     Move,
     ProviderAmounts,
+    ProviderReport,
     ResourceProvider,
 )
 from moorage.model.inspection import ClaimState, StoreAudit
@@ -38,9 +40,11 @@ from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import begin_move
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
+from placement_store.claims.put import Put
+from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.dispatcher import Dispatcher
-from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
+from placement_store.schema import METADATA, allocations, changes, hosts, requests, resource_providers
 from placement_store.upkeep import audit
 from support.placement_store.in_memory import InMemoryPlacement
 
@@ -94,6 +98,29 @@ class Store:
 
     def ensure_classes(self, names: Iterable[str]) -> None:
         self.names.ensure(names)
+
+    def report(self, *reports: ProviderReport, gone: Sequence[str] = ()) -> dict[str, int]:
+        """Report providers and return their generations."""
+        message = ReportProviders(request_id=ids.fresh(), providers=reports, gone=tuple(gone))
+        return self.dispatcher.call(message).generations
+
+    def register_host(self, node_uuid: str, **columns: Any) -> None:
+        """Let the scheduler know a host of which this is the compute node."""
+        row = {
+            "cell_uuid": ids.derived("cell"),
+            "service_host": node_uuid,
+            "nodename": node_uuid,
+            "compute_node_uuid": node_uuid,
+            "agent": "agent",
+            "availability_zone": "nova",
+            "attributes": b"{}",
+            "up": True,
+        }
+        stamps = ["heartbeat_at", "created_at", "updated_at"]
+        self.database.write(lambda connection: bulk.insert(connection, hosts, [row | columns], stamps=stamps))
+
+    def uuid_of(self, name: str) -> str:
+        return str(self.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == name)))
 
     def get(self, uuid: str) -> ResourceProvider:
         return self.dispatcher.call(GetResourceProvider(uuid=uuid))
@@ -232,6 +259,23 @@ class InMemoryStore(Store):
     def is_sound(self) -> bool:
         model = self.placement.model
         return all((held := model.inventory(pair)) and n <= held.capacity for pair, n in model.used().items())
+
+
+def node_report(number: int, **totals: int) -> ProviderReport:
+    """Describe one of several nodes."""
+    inventories = {name: Inventory(total=total) for name, total in totals.items()}
+    return ProviderReport(uuid=ids.derived("node", number), name=f"node{number:04}", inventories=inventories)
+
+
+def http_put(amounts: Amounts, generation: Any = None) -> Put:
+    """Describe a put as the API does."""
+    return Put(
+        amounts=amounts,
+        generation=generation,
+        described={"project_id": "project", "user_id": "user"},
+        described_first={"consumer_type": None, "known_over_rpc": False},
+        over_http=True,
+    )
 
 
 def request(amounts: Amounts) -> AllocationRequest:

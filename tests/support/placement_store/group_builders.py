@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage import ids
-from moorage.db.columns import now
 from moorage.messages import EndMove, GetServerGroup, MoveEnded, ServerGroupState
 from moorage.model import GroupPolicy, Move, ServerGroup
 from placement_store.claims import begin_move, end_move
@@ -47,19 +46,7 @@ class Groups:
     def host(self, *, down: bool = False, **inventories: int) -> str:
         """Create a host with its compute node, by default of 1000 VCPU, and return that one's uuid."""
         uuid = self.store.provider(**(inventories or {"VCPU": 1000}))
-        row = {
-            "cell_uuid": ids.derived("cell"),
-            "service_host": uuid,
-            "nodename": uuid,
-            "compute_node_uuid": uuid,
-            "agent": "agent",
-            "availability_zone": "nova",
-            "attributes": b"{}",
-            "up": True,
-            "forced_down": down,
-        }
-        stamps = dict.fromkeys(("heartbeat_at", "created_at", "updated_at"), now())
-        self.store.database.write(lambda connection: connection.execute(hosts.insert().values({**row, **stamps})))
+        self.store.register_host(uuid, forced_down=down)
         return uuid
 
     def force_down(self, host: str, *, down: bool = True) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 
 from moorage import errors, ids
-from moorage.messages import Claimed, EndMove, MoveEnded
+from moorage.messages import Claimed, EndMove, MoveEnded, Released
 from moorage.model import Move
 from placement_store.claims.claim import NewClaim
 from placement_store.schema import consumers
@@ -26,6 +26,26 @@ def row(store: Store, uuid: str) -> Any:
     """A consumer's row, of which no message tells all."""
     query = select(consumers).where(consumers.c.uuid == uuid)
     return store.database.read(lambda connection: connection.execute(query).one())
+
+
+class Server:
+    """A server on a host and on a pool, whose claim a host has accepted."""
+
+    def __init__(self, store: Store, host: str, pool: str) -> None:
+        self.store, self.uuid, self.attempt = store, ids.fresh(), ids.fresh()
+        self.claimed: Amounts = {host: SMALL, **disk(pool, 20)}
+        self.claim_id = store.claim(self.uuid, self.claimed).claim_id
+        store.accept(self.uuid, self.claim_id, self.attempt)
+
+    def others_put(self, amounts: Amounts) -> "Server":
+        """Have others put on it what it is to hold from now on."""
+        self.store.put(self.uuid, amounts, self.store.consumer(self.uuid).generation)
+        return self
+
+    def delete(self, **more: Any) -> Released:
+        """Delete it as its conductor does."""
+        said = {"for_good": True, "claimed_with": {self.claim_id: request(self.claimed)}} | more
+        return self.store.delete(self.uuid, **said)
 
 
 @dataclass
