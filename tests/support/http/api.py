@@ -12,15 +12,12 @@ from typing import Any
 import requests
 
 from harness.servers import free_ports
-from moorage import ids
 from moorage.db.database import Database
 from placement_store.db import names
-from placement_store.http.versions import MAX
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
 from support.databases import migrated
+from support.http.replies import NEWEST, Http, Reply
 from support.placement_store.builders import Store
-
-NEWEST = str(MAX)
 
 
 class Api:
@@ -29,51 +26,35 @@ class Api:
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
         self.store = store
-        self._session = requests.Session()
+        self._http = Http(url)
 
     def ask(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **headers: str
     ) -> requests.Response:
         """Ask as the administrator, unless ``headers`` (with ``_`` for ``-``) say otherwise."""
-        sent = {"X-Auth-Token": "admin", "Accept": "application/json"}
-        if version is not None:
-            sent["OpenStack-API-Version"] = f"placement {version}"
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return self._session.request(method, self.url + path, json=body, headers=sent, timeout=60)
+        sent = {"Accept": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._http.send(method, path, body, version, headers=sent)
 
     def get(self, path: str, version: str = NEWEST) -> Any:
         """Return the document at a path."""
-        reply = self.ask("GET", path, version=version)
-        assert reply.status_code == 200, reply.text
-        return reply.json()
+        return Http.done(Reply(self.ask("GET", path, version=version))).body
 
     def does(self, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str) -> None:
         """Do something that must succeed."""
-        reply = self.ask(method, path, body, version, **headers)
-        assert reply.status_code in (200, 201, 204), reply.text
+        Http.done(Reply(self.ask(method, path, body, version, **headers)))
 
     def refused(
         self, status: int, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str
     ) -> str:
         """Do something that must be refused; return the code of the error document."""
-        reply = self.ask(method, path, body, version, **headers)
-        assert reply.status_code == status, reply.text
-        (error,) = reply.json()["errors"]
-        assert (error["status"], error["request_id"]) == (status, reply.headers["X-Openstack-Request-Id"])
-        return str(error.get("code", "none")).removeprefix("placement.")
+        reply = Reply(self.ask(method, path, body, version, **headers))
+        assert reply.status == status, reply
+        assert reply.error["request_id"] == reply.headers["X-Openstack-Request-Id"]
+        return (reply.code or "none").removeprefix("placement.")
 
     def provider(self, name: str, parent: str | None = None, **inventories: int | Mapping[str, Any]) -> str:
         """Create a provider with inventories, each a total or a document; return its uuid."""
-        uuid = ids.fresh()
-        self.does("POST", "/resource_providers", {"name": name, "uuid": uuid, "parent_provider_uuid": parent})
-        if inventories:
-            held = {n: {"total": one} if isinstance(one, int) else dict(one) for n, one in inventories.items()}
-            self.does(
-                "PUT",
-                f"/resource_providers/{uuid}/inventories",
-                {"resource_provider_generation": 0, "inventories": held},
-            )
-        return uuid
+        return self._http.provider(name, parent, **inventories)
 
     def empty(self) -> None:
         """Forget everything but names: the server keeps their numbers in memory."""

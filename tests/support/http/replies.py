@@ -5,7 +5,9 @@ from typing import Any
 import requests
 
 from moorage import ids
-from support.http.api import NEWEST
+from placement_store.http.versions import MAX
+
+NEWEST = str(MAX)
 
 
 class Reply:
@@ -44,12 +46,17 @@ class Http:
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, token: str = "admin", **more: Any
     ) -> Reply:
         """Send one request; a header of null is not sent."""
+        return Reply(self.send(method, path, body, version, token, **more))
+
+    def send(
+        self, method: str, path: str, body: Any = None, version: str | None = NEWEST, token: str = "admin", **more: Any
+    ) -> requests.Response:
         headers = {"X-Auth-Token": token, **more.pop("headers", {})}
         if version is not None:
             headers.setdefault("OpenStack-API-Version", f"placement {version}")
         if body is not None:
             more["json"] = body
-        return Reply(self._session.request(method, self.url + path, headers=headers, timeout=30, **more))
+        return self._session.request(method, self.url + path, headers=headers, timeout=60, **more)
 
     def get(self, path: str, version: str | None = NEWEST, **more: Any) -> Reply:
         return self.call("GET", path, None, version, **more)
