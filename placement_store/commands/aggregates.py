@@ -20,9 +20,9 @@ class ProviderAggregateList(ProviderCommand, Lister):
 
 
 class ProviderAggregateSet(ProviderCommand, Lister):
-    """Replace all aggregates of a resource provider by those that are named; without any, it belongs to none.
+    """Replace all aggregates of a resource provider; without any argument it belongs to none afterwards.
 
-    An aggregate comes to be by being named.
+    An aggregate is created when it is named for the first time.
     """
 
     arguments = (

@@ -66,10 +66,9 @@ class _ConsumerCommand(PlacementCommand):
 
 
 class AllocationSet(_ConsumerCommand, Lister):
-    """Replace all that a consumer holds by what is named, at once.
+    """Replace all allocations of a consumer in one transaction.
 
-    A consumer that is there keeps its project, user and type unless others are named; for a new one project and user
-    are needed.
+    An existing consumer keeps its project, user and type unless others are given; a new one needs a project and a user.
     """
 
     arguments = (
@@ -79,11 +78,11 @@ class AllocationSet(_ConsumerCommand, Lister):
             action="append",
             required=True,
             metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
-            help="what it shall hold of one provider, by uuid or name; may be repeated",
+            help="its allocations of one provider, given by uuid or name; may be repeated",
         ),
-        argument("--project-id", metavar="PROJECT", help="whose it is"),
-        argument("--user-id", metavar="USER", help="by whom"),
-        argument("--consumer-type", metavar="TYPE", help="what it is; default for a new one: INSTANCE"),
+        argument("--project-id", metavar="PROJECT", help="the project that owns it"),
+        argument("--user-id", metavar="USER", help="the user who owns it"),
+        argument("--consumer-type", metavar="TYPE", help="its type; default for a new consumer: INSTANCE"),
         argument("--generation", type=int, metavar="N", help="only if the consumer is still at this generation"),
     )
 
@@ -99,7 +98,7 @@ class AllocationSet(_ConsumerCommand, Lister):
         try:
             self.put(uuid, before, amounts, _description(before, parsed_args))
         except errors.ConsumerGenerationConflict:
-            # No retry: it would replace allocations that somebody else has just written.
+            # No retry: it would replace allocations that another client has just written.
             LOG.error("It has changed meanwhile: see `moorage resource provider allocation show`, and decide again")
             raise
         return self.rows(uuid)
@@ -118,34 +117,36 @@ class AllocationSet(_ConsumerCommand, Lister):
 
 
 class AllocationUnset(_ConsumerCommand, Lister):
-    """Take away a part of what a consumer holds: of some providers, of some classes, or both; else all of it.
+    """Remove some allocations of a consumer: those of given providers, of given classes, or both; by default all.
 
-    Project, user and type of the consumer stay, and what is left is shown.
+    Its project, user and type stay. The remaining allocations are shown.
     """
 
     arguments = (
-        argument("--provider", action="append", metavar="PROVIDER", help="of this provider alone; may be repeated"),
+        argument(
+            "--provider", action="append", metavar="PROVIDER", help="only allocations of this provider; may be repeated"
+        ),
         argument(
             "--resource-class",
             type=argument_types.resource_class,
             action="append",
             metavar="CLASS",
-            help="of this class alone; may be repeated",
+            help="only allocations of this class; may be repeated",
         ),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Take the part away and show the rest.
+        """Remove the allocations and show the others.
 
-        :raises InvalidRequest: it holds nothing of that part.
+        :raises InvalidRequest: it has no such allocations.
         """
         named = parsed_args.provider
         of = None if named is None else {self.uuid_of(provider) for provider in named}
         uuid = parsed_args.consumer
-        retry_on_stale_view(partial(self._take_away, uuid, of, parsed_args.resource_class))
+        retry_on_stale_view(partial(self._remove, uuid, of, parsed_args.resource_class))
         return self.rows(uuid)
 
-    def _take_away(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:
+    def _remove(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:
         before = self.placement.call(GetAllocations(consumer_uuid=uuid))
         left = _without(before, of, classes)
         if left == amounts_of(before.allocations):
@@ -155,7 +156,7 @@ class AllocationUnset(_ConsumerCommand, Lister):
 
 
 class AllocationShow(_ConsumerCommand, Lister):
-    """Show what a consumer holds of which providers."""
+    """Show the allocations of a consumer, by provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider; none for a consumer that does not exist."""
@@ -163,10 +164,10 @@ class AllocationShow(_ConsumerCommand, Lister):
 
 
 class AllocationDelete(_ConsumerCommand, Command):
-    """Release all that a consumer holds, whoever has put it there."""
+    """Delete all allocations of a consumer, foreign ones included."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Release it."""
+        """Delete them."""
         self.change(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=parsed_args.consumer))
 
 

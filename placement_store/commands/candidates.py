@@ -25,10 +25,10 @@ class _Joined(ShownValue):
 
 
 class CandidateList(PlacementCommand, Lister):
-    """List ways to serve a request: for each, what would be allocated of which providers. Nothing is reserved.
+    """List allocation candidates for a request: the providers, and the amounts of each. Nothing is reserved.
 
-    What stands before the first --group is asked of the unsuffixed group, which several providers of a tree may serve
-    together; what follows --group SUFFIX is asked of one provider.
+    Options before the first --group describe the unsuffixed group, which several providers of a tree may serve
+    together. Options after --group SUFFIX describe a group that one provider must serve.
     """
 
     arguments = (

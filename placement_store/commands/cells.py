@@ -50,16 +50,16 @@ def _name(text: str) -> str:
 
 
 class CellCreate(Configured, ShowOne):
-    """Write down a new cell, with its own message bus and records or with those of the main configuration."""
+    """Register a cell, with its own message bus and database or with those of the main configuration."""
 
     arguments = (
-        argument("name", type=_name, help="how the cell is called"),
+        argument("name", type=_name, help="the name of the cell"),
         argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
-        argument("--transport-url", help="its message bus; default: that of whoever asks"),
+        argument("--transport-url", help="its message bus; default: the one that each service is configured with"),
         argument(
             "--database-connection",
             type=argument_types.database_url,
-            help="its records; default: [database] connection",
+            help="its database; default: [database] connection",
         ),
     )
 
@@ -80,7 +80,7 @@ class CellCreate(Configured, ShowOne):
 
 
 class CellList(Configured, Lister):
-    """Show all cells, and which of them can be reached from here: the bus, and behind it a conductor."""
+    """List all cells, and whether their message bus and their conductor can be reached from here."""
 
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """List the cells by name."""
@@ -88,11 +88,11 @@ class CellList(Configured, Lister):
         with closing(Clients(self.conf, _PATIENCE)) as clients, ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
             answers = list(threads.map(partial(_answers, clients), known))
         columns = (*_COLUMNS, "bus_reachable", "conductor_answers")
-        return columns, [(*_row(cell), *said) for cell, said in zip(known, answers, strict=True)]
+        return columns, [(*_row(cell), *reached) for cell, reached in zip(known, answers, strict=True)]
 
 
 def _answers(clients: Clients, cell: Cell) -> tuple[bool, bool]:
-    """Tell whether a cell's bus can be reached, and whether a conductor of it answers."""
+    """Return whether a cell's bus can be reached, and whether a conductor of it answers."""
     try:
         clients.cell(cell).call(ShowInCell(instance_uuids=()))
     except (errors.BusUnavailable, errors.ConfigurationError) as fault:
@@ -106,21 +106,21 @@ def _answers(clients: Clients, cell: Cell) -> tuple[bool, bool]:
 
 
 class CellSet(Configured, ShowOne):
-    """Change what a cell is called, or where its message bus and its records are.
+    """Change the name of a cell, or the URL of its message bus or database.
 
-    Nothing is moved: records that are to be found at a new place must be there already; tables that are missing there
-    are created. The cell's own services learn its addresses when they start: start them anew. A super conductor asks
-    for the address again once the cell does not answer.
+    No data is moved: records must be in the new database already; missing tables are created there. Restart the cell's
+    own services, which read these URLs when they start. A super conductor reads them again once the cell does not
+    answer.
     """
 
     arguments = (
         argument("cell", metavar="NAME", help="the cell"),
         argument("--name", type=_name, help="its new name"),
-        argument("--transport-url", help="its message bus; an empty one stands for that of whoever asks"),
+        argument("--transport-url", help="its message bus; empty: the one that each service is configured with"),
         argument(
             "--database-connection",
             type=lambda text: text and argument_types.database_url(text),
-            help="its records; an empty one stands for [database] connection",
+            help="its database; empty: [database] connection",
         ),
     )
 
@@ -142,26 +142,26 @@ class CellSet(Configured, ShowOne):
 
 
 class CellDelete(Configured, ShowOne):
-    """Strike a cell off the list. It is refused as long as hosts of the cell are known.
+    """Delete a cell from the list. This is refused while the cell has hosts.
 
-    The cell's message bus and its records are left as they are.
+    Its message bus and its database stay as they are.
     """
 
     arguments = (
         argument("cell", metavar="NAME", help="the cell"),
-        argument("--dry-run", action="store_true", help="only say whether it would be done"),
+        argument("--dry-run", action="store_true", help="only check whether it could be deleted"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
-        """Delete the cell and show what it was."""
+        """Delete the cell and show its last state."""
         cell = cells.delete(_database(self), parsed_args.cell, dry_run=parsed_args.dry_run)
         return (*_COLUMNS, "deleted"), (*_row(cell), not parsed_args.dry_run)
 
 
 def _require_bus(command: Any, transport_url: str | None) -> None:
-    """Check that services could open a cell's bus; it need not be there.
+    """Check that the URL of a cell's bus is valid; the bus need not run.
 
-    :raises ConfigurationError: they could not: the URL is not valid.
+    :raises ConfigurationError: it is not.
     """
     from moorage.bus.bus import Bus  # here, because the list of cells does not need the bus library
 

@@ -24,10 +24,10 @@ def _seconds(text: str) -> float:
 
 
 class ServePlacement(Serving, Command):
-    """Serve the placement role, apart from the schedulers, until a signal ends it."""
+    """Run the placement role in a process of its own until a signal ends it."""
 
     arguments = (
-        argument("--name", default=socket.gethostname(), help="its own name among its kind; default: the machine's"),
+        argument("--name", default=socket.gethostname(), help="its unique name; default: the name of the machine"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -41,16 +41,16 @@ class ServePlacement(Serving, Command):
 
 
 class ClaimList(ListCommand):
-    """Show the consumers that a claim places, the oldest claim first: who holds which node, and whose host took it.
+    """List the consumers that a claim places on a node, the oldest claim first.
 
-    An attempt and a host stand where the host has accepted the claim. A residue is what an attempt that was given up
-    goes on holding until its host has answered; it is named after the attempt.
+    The columns attempt and host are empty until the host has accepted the claim. A residue keeps allocations of an
+    abandoned attempt until its host has reported the guest gone; its uuid is that of the attempt.
     """
 
     arguments = (
         argument("--unaccepted", action="store_true", help="only claims that no host has accepted"),
-        argument("--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="only those made so long ago"),
-        argument("--residues", action="store_true", help="residues too"),
+        argument("--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="only those at least this old"),
+        argument("--residues", action="store_true", help="also residues"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -64,10 +64,10 @@ class ClaimList(ListCommand):
 
 
 class ClaimReconciled(Configured, Lister):
-    """Show what the reconciler has made of claims that no host has accepted, the newest first.
+    """Show the reconciler's findings about claims that no host has accepted, the newest first.
 
-    A claim is released if its owner does not want it. Those shown as kept or unknown still stand, and are asked after
-    again and again; unknown means that the owner could not tell, for the reason that is given.
+    A claim is released if its owner does not want it. One shown as kept or unknown still stands, and its owner is
+    queried again later; unknown means that the owner could not answer, for the reason given.
     """
 
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:

@@ -14,7 +14,7 @@ from placement_store.commands.placement_command import PlacementCommand
 
 
 class ClassList(PlacementCommand, Lister):
-    """List the resource classes there are, standard and custom, by name."""
+    """List all resource classes, standard and custom, by name."""
 
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
@@ -26,7 +26,7 @@ class _ClassCommand(PlacementCommand):
 
 
 class ClassCreate(_ClassCommand, Command):
-    """Create a custom resource class, named CUSTOM_...; one that is there already is refused."""
+    """Create a custom resource class, named CUSTOM_...; one that exists already is refused."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the class.
@@ -38,7 +38,7 @@ class ClassCreate(_ClassCommand, Command):
 
 
 class ClassSet(_ClassCommand, Command):
-    """Create a custom resource class, unless it is there."""
+    """Create a custom resource class, unless it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the class."""
@@ -46,7 +46,7 @@ class ClassSet(_ClassCommand, Command):
 
 
 class ClassShow(_ClassCommand, ShowOne):
-    """Show a resource class, if there is one of that name."""
+    """Show a resource class, if it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the class.
@@ -59,7 +59,7 @@ class ClassShow(_ClassCommand, ShowOne):
 
 
 class ClassDelete(_ClassCommand, Command):
-    """Delete a custom resource class that no provider has an inventory of."""
+    """Delete a custom resource class of which no provider has an inventory."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the class."""

@@ -54,17 +54,17 @@ def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> 
 
 
 class DbUpgrade(Configured, Lister):
-    """Create the tables, or bring them to this version: main, conductor, and those of every cell.
+    """Create the tables or upgrade them to this version: those of main, conductor and every cell.
 
-    Repeating it changes nothing, and one that was interrupted is simply repeated. Services refuse to start on older
-    tables; on newer ones they start if the newer release has recorded that they can.
+    Repeating it changes nothing; repeat it as well if it was interrupted. Services refuse to start on older tables; on
+    newer ones they start if the newer release has recorded that they can.
     """
 
     at = "upgrading"
     arguments = (
         # Looked up where the parser is built: importing this module must not load every schema.
-        lambda parser: parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone"),
-        argument("--cell", metavar="NAME", help="the records of this cell alone"),
+        lambda parser: parser.add_argument("--schema", choices=sorted(known_schemas()), help="only this schema"),
+        argument("--cell", metavar="NAME", help="only the records of this cell"),
         argument(
             "--patience",
             type=positive,
@@ -72,12 +72,12 @@ class DbUpgrade(Configured, Lister):
             metavar="SECONDS",
             help="how long to wait for each schema's tables while others use them (600); services go on meanwhile",
         ),
-        argument("--dry-run", action="store_true", help="only say what would be done"),
+        argument("--dry-run", action="store_true", help="only show what would be done"),
         argument(
             "--restored",
             action="store_true",
-            help="the main schema was restored from a backup: begin a new history of it, in which no generation of the "
-            "lost one comes again and which running schedulers notice; see the chapter on restoring",
+            help="the main schema was restored from a backup: begin a new history, in which no generation of the lost "
+            "one is used again and which running schedulers notice; see the chapter on restoring",
         ),
     )
 
@@ -111,8 +111,8 @@ class DbUpgrade(Configured, Lister):
     def _cells(self, name: str | None, *, shown_without: bool) -> Iterator[Place]:
         """Yield the places of cells.
 
-        :param shown_without: whether a main schema that this version cannot read yet has none to show: a dry run has
-            not upgraded it.
+        :param shown_without: whether to yield none if this version cannot read the main schema yet, which a dry run
+            has not upgraded.
         """
         with closing(Database(main_database(self.conf), MAIN.name, pool_size=1)) as database:
             try:

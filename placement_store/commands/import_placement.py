@@ -32,7 +32,7 @@ class DbImportPlacement(Configured, Lister):
             metavar="SOURCE",
             help="the database of Placement, as a URL or by the file `placement.conf` that has its URL and password",
         ),
-        argument("--dry-run", action="store_true", help="only read and compare, and say what would be imported"),
+        argument("--dry-run", action="store_true", help="only read and compare, and show what would be imported"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -59,7 +59,7 @@ class DbImportPlacement(Configured, Lister):
 
 
 def _imported(database: Database, wanted: Content, present: Content, *, dry_run: bool) -> str:
-    """Import what is wanted, unless it is there already; return what has been done in a word or two."""
+    """Import the content unless the store has it already; return the result in a word or two."""
     if not differences(wanted, present):
         return "already there"
     if dry_run:

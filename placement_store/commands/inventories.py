@@ -36,12 +36,12 @@ from placement_store.commands.placement_command import (
 LOG = logging.getLogger(__name__)
 
 _MEANINGS = {
-    "allocation_ratio": "how often each unit may be allocated; default: 1.0",
-    "min_unit": "the least that one consumer may hold; default: 1",
-    "max_unit": "the most that one consumer may hold; default: 2147483647",
-    "reserved": "how much of it is not to be allocated; default: 0",
-    "step_size": "what an amount must be a multiple of; default: 1",
-    "total": "how much there is",
+    "allocation_ratio": "how many times each unit may be allocated; default: 1.0",
+    "min_unit": "the least amount of one allocation; default: 1",
+    "max_unit": "the largest amount of one allocation; default: 2147483647",
+    "reserved": "the amount that may not be allocated; default: 0",
+    "step_size": "each amount must be a multiple of this; default: 1",
+    "total": "the whole amount",
 }
 _CLASS = argument("resource_class", type=argument_types.resource_class, help="the class")
 
@@ -61,10 +61,10 @@ def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dic
 
 
 class InventorySet(PlacementCommand, Lister):
-    """Replace all inventories of a resource provider by those that are named; --amend changes only what is named.
+    """Replace all inventories of a resource provider; with --amend, change only the given fields.
 
-    `--resource VCPU=16 --resource VCPU:max_unit=4` is one inventory of VCPU with 16 in all, of which nobody may have
-    more than 4 at once. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
+    `--resource VCPU=16 --resource VCPU:max_unit=4` is one inventory of VCPU with a total of 16, of which one
+    allocation may take at most 4. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
     """
 
     arguments = (
@@ -78,8 +78,8 @@ class InventorySet(PlacementCommand, Lister):
             help="a total, or another field of an inventory; may be repeated",
         ),
         argument("--aggregate", action="store_true", help="for every provider of an aggregate"),
-        argument("--amend", action="store_true", help="keep what is not named as it is"),
-        argument("--dry-run", action="store_true", help="only show what there would be"),
+        argument("--amend", action="store_true", help="keep all that is not given"),
+        argument("--dry-run", action="store_true", help="only show the result"),
         GENERATION,
     )
 
@@ -136,7 +136,7 @@ class InventorySet(PlacementCommand, Lister):
 
 
 class InventoryClassSet(ProviderCommand, ShowOne):
-    """Create or replace the inventory of one resource class; a field that is not named has its default."""
+    """Create or replace the inventory of one resource class; a field that is not given gets its default."""
 
     arguments = (
         _CLASS,
@@ -170,7 +170,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
 
 
 class InventoryShow(ProviderCommand, ShowOne):
-    """Show the inventory of one resource class, and what is used of it."""
+    """Show the inventory of one resource class, and its usage."""
 
     arguments = (_CLASS,)
 
@@ -188,7 +188,7 @@ class InventoryShow(ProviderCommand, ShowOne):
 
 
 class InventoryList(ProviderCommand, Lister):
-    """List the inventories of a resource provider, and what is used of them."""
+    """List the inventories of a resource provider, and their usage."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
@@ -198,11 +198,14 @@ class InventoryList(ProviderCommand, Lister):
 
 
 class InventoryDelete(ProviderCommand, Command):
-    """Take away the inventory of one resource class, or all, of a provider; nobody may hold anything of them."""
+    """Delete the inventory of one resource class, or all, of a provider; none of them may have allocations."""
 
     arguments = (
         argument(
-            "--resource-class", type=argument_types.resource_class, metavar="CLASS", help="this one alone; default: all"
+            "--resource-class",
+            type=argument_types.resource_class,
+            metavar="CLASS",
+            help="only this class; default: all",
         ),
     )
 

@@ -31,16 +31,16 @@ LOG = logging.getLogger(__name__)
 class PlacementApi(Configured, Command):
     """Serve Placement's HTTP API until a signal ends it; requests under way are answered first.
 
-    What is not said here the configuration says, in group [placement_api].
+    Options that are not given here are read from the configuration, group [placement_api].
     """
 
     arguments = (
         argument("--host", help="the address to listen on"),
         argument("--port", type=int, help="the port to listen on"),
-        argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks"),
+        argument("--auth-strategy", choices=["keystone", "noauth2"], help="how callers are authenticated"),
         argument("--database-url", metavar="URL", help="instead of [database] connection"),
-        argument("--workers", type=int, help="how many processes"),
-        argument("--threads", type=int, help="how many threads each of them has"),
+        argument("--workers", type=int, help="the number of processes"),
+        argument("--threads", type=int, help="the number of threads of each process"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 #: Stands for the URL of the configuration file, so that no password need be on the command line.
 CONFIGURED = "configured"
-#: The attempts of a command to read and write before it gives up on conflicts. Arbitrary: a person's command rarely
-#: meets one conflict, and more of them mean that somebody else keeps writing.
+#: How many times a command reads and writes before it gives up on conflicts. Arbitrary: a person's command rarely
+#: meets one conflict, and more of them mean that another client keeps writing.
 _TRIES = 3
 
 GENERATION = argument("--generation", type=int, metavar="N", help="only if the provider is still at this generation")

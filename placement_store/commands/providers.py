@@ -35,7 +35,7 @@ class ProviderCreate(PlacementCommand, ShowOne):
     """Create a resource provider without inventory: a root, or with --parent-provider a child."""
 
     arguments = (
-        argument("name", help="what it is called; no two have the same name"),
+        argument("name", help="its name, which must be unique"),
         argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
         argument("--parent-provider", metavar="PROVIDER", help="its parent, by uuid or name"),
     )
@@ -53,14 +53,14 @@ class ProviderCreate(PlacementCommand, ShowOne):
 
 
 class ProviderList(PlacementCommand, Lister):
-    """List resource providers by name: all, or those for which everything that is said is true.
+    """List resource providers by name: all, or those that meet all given conditions.
 
-    A provider is judged for itself: whether it has room for all resources at once, all required traits, and so on.
+    Each provider must meet all of them itself: room for all resources at once, all required traits, and so on.
     """
 
     arguments = (
-        argument("--name", help="the one of this name"),
-        argument("--uuid", type=argument_types.uuid, help="the one of this uuid"),
+        argument("--name", help="only the one with this name"),
+        argument("--uuid", type=argument_types.uuid, help="only the one with this uuid"),
         partial(group_options.add_group_options, trees_by_name=True),
     )
 
@@ -74,9 +74,9 @@ class ProviderList(PlacementCommand, Lister):
 
 
 class ProviderShow(ProviderCommand, ShowOne):
-    """Show a resource provider; with --allocations also who holds what of it."""
+    """Show a resource provider; with --allocations also its allocations by consumer."""
 
-    arguments = (argument("--allocations", action="store_true", help="who holds what of it"),)
+    arguments = (argument("--allocations", action="store_true", help="also show its allocations"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the provider."""
@@ -92,16 +92,16 @@ class ProviderShow(ProviderCommand, ShowOne):
 
 
 class ProviderSet(ProviderCommand, ShowOne):
-    """Give a resource provider another name or another parent, or make it the root of a tree of its own.
+    """Change the name or the parent of a resource provider, or make it the root of a tree of its own.
 
-    Its children stay its children. What is allocated of it stays where it is.
+    Its children and its allocations stay.
     """
 
     arguments = (
         argument("--name", help="its new name"),
         one_of(
             argument("--parent-provider", metavar="PROVIDER", help="its new parent, by uuid or name"),
-            argument("--no-parent-provider", action="store_true", help="it is a root from now on"),
+            argument("--no-parent-provider", action="store_true", help="make it a root"),
         ),
     )
 
@@ -126,7 +126,7 @@ class ProviderSet(ProviderCommand, ShowOne):
 
 
 class ProviderDelete(ProviderCommand, Command):
-    """Delete a resource provider that has no children and that nobody holds anything of, with its inventories."""
+    """Delete a resource provider without children and allocations, together with its inventories."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the provider."""

@@ -32,25 +32,27 @@ ALL_DONE, NOTHING_DONE, SOME_DONE = 0, 1, 2
 
 
 class ProviderReshape(PlacementCommand, Lister):
-    """Move inventories between the providers of hosts' trees, with all that is allocated of them, as a file says.
+    """Move inventories between the providers of hosts' trees, together with their allocations, as a file describes.
 
-    One entry of the file is one transaction: it is done whole or not at all. All entries are looked at first; if any of
-    them is refused, nothing is done, unless --skip-refused is said. Run again, it skips what was moved before.
+    Each entry of the file is one transaction. All entries are planned first; if one of them is refused, nothing is
+    done, unless --skip-refused is given. Run again, the command skips entries that were carried out before.
 
-    Exit status: 0 all is done, 1 nothing was done, 2 some was done. With --dry-run: 0 all can be done, else 1.
+    Exit status: 0 all was done, 1 nothing was done, 2 some was done. With --dry-run: 0 all can be done, else 1.
     """
 
     arguments = (
-        argument("file", type=Path, metavar="FILE", help="what is to be moved, in YAML or JSON; see etc/moorage"),
+        argument("file", type=Path, metavar="FILE", help="the moves, in YAML or JSON; see etc/moorage"),
         argument("--dry-run", action="store_true", help="only show what would be done"),
-        argument("--skip-refused", action="store_true", help="do what can be done, and leave the others as they are"),
-        argument("--again", action="store_true", help="move it even where it looks as if it had been moved before"),
+        argument("--skip-refused", action="store_true", help="carry out the other entries if some are refused"),
+        argument(
+            "--again", action="store_true", help="also carry out entries that seem to have been carried out before"
+        ),
         argument(
             "--search-steps",
             type=int,
             default=DEFAULT_SEARCH_STEPS,
             metavar="N",
-            help="how long to search for each host where allocations can go; default: %(default)s",
+            help="the most steps of the search for places of each host's allocations; default: %(default)s",
         ),
     )
 

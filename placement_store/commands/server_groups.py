@@ -35,17 +35,17 @@ def _shown(state: ServerGroupState) -> Record:
 
 
 class ServerGroupCreate(PlacementCommand, ShowOne):
-    """Create a server group: a rule for where the servers that name it may be.
+    """Create a server group: a rule for the hosts of the servers that name it.
 
-    `affinity` keeps them on one host, `anti-affinity` at most --max of them on each; of the soft ones the same is
-    wished. The rule of a group never changes.
+    `affinity` keeps them on one host; `anti-affinity` allows at most --max of them on each host. The soft policies only
+    prefer that. The rule of a group never changes.
     """
 
     arguments = (
-        argument("name", type=argument_types.name, help="what it is called; others may be called the same"),
+        argument("name", type=argument_types.name, help="its name, which need not be unique"),
         argument("--policy", choices=get_args(GroupPolicy), required=True, help="its rule"),
         argument(
-            "--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project whose it is"
+            "--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project that owns it"
         ),
         argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
         argument(
@@ -53,7 +53,7 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
             type=argument_types.members_on_host,
             default=1,
             metavar="N",
-            help="how many of it one host may have; default: 1",
+            help="the most members on one host; default: 1",
         ),
     )
 
@@ -69,9 +69,11 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
 
 
 class ServerGroupList(PlacementCommand, Lister):
-    """List the server groups by name; those that a build has brought have none."""
+    """List the server groups by name; those that a build has created have none."""
 
-    arguments = (argument("--project", type=argument_types.name, metavar="PROJECT", help="only those of this project"),)
+    arguments = (
+        argument("--project", type=argument_types.name, metavar="PROJECT", help="only groups of this project"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per group, with the number of its members."""
@@ -84,7 +86,7 @@ class _ServerGroupCommand(PlacementCommand):
 
 
 class ServerGroupShow(_ServerGroupCommand, ShowOne):
-    """Show a server group with its members, and the compute node that each is on; of one that moves, where it goes."""
+    """Show a server group with its members and their compute nodes; for one that is being moved, the destination."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the group."""

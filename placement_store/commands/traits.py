@@ -17,7 +17,7 @@ _STARTING_WITH, _ANY_OF = "startswith:", "in:"
 
 
 def _filter(text: str) -> dict[str, Any]:
-    """Parse a filter of traits into fields of the message."""
+    """Parse a filter of traits to fields of the message."""
     if text.startswith(_STARTING_WITH):
         return {"starting_with": argument_types.trait(text.removeprefix(_STARTING_WITH))}
     return {"names": tuple(argument_types.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}
@@ -36,7 +36,7 @@ class ProviderTraitList(ProviderCommand, Lister):
 
 
 class ProviderTraitSet(ProviderCommand, Lister):
-    """Replace all traits of a resource provider by those that are named; without any, it has none."""
+    """Replace all traits of a resource provider; without --trait it has none afterwards."""
 
     arguments = (
         argument(
@@ -62,15 +62,15 @@ class ProviderTraitSet(ProviderCommand, Lister):
 
 
 class ProviderTraitDelete(ProviderCommand, Command):
-    """Take all traits away from a resource provider."""
+    """Remove all traits from a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Take the traits away."""
+        """Remove the traits."""
         self.change(SetTraits(request_id=ids.fresh(), uuid=self.uuid_of(parsed_args.provider), traits=()))
 
 
 class TraitList(PlacementCommand, Lister):
-    """List the traits there are, standard and custom, by name."""
+    """List all traits, standard and custom, by name."""
 
     arguments = (
         argument(
@@ -102,7 +102,7 @@ class _TraitCommand(PlacementCommand):
 
 
 class TraitShow(_TraitCommand, ShowOne):
-    """Show a trait, if there is one of that name."""
+    """Show a trait, if it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the trait.
@@ -115,7 +115,7 @@ class TraitShow(_TraitCommand, ShowOne):
 
 
 class TraitCreate(_TraitCommand, Command):
-    """Create a custom trait, named CUSTOM_..., unless it is there."""
+    """Create a custom trait, named CUSTOM_..., unless it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the trait."""

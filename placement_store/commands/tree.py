@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
-    """Yield the providers of trees in the order of the drawing: children under their parents, by name."""
+    """Yield the providers of trees in the order in which they are drawn: children below their parent, by name."""
     children: dict[str | None, list[ResourceProvider]] = defaultdict(list)
     for provider in sorted(providers, key=lambda one: one.name):
         children[provider.parent_provider_uuid].append(provider)
