@@ -115,7 +115,7 @@ class PlacementService:
         return self._checks
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it: nothing that is not counted."""
+        """Return no samplers: all its metrics are counters."""
         return {}
 
     def stop(self) -> None:

@@ -23,11 +23,7 @@ INSTANCE = "INSTANCE"
 # The type alone does not identify a migration: every put of allocations may change it.
 _COUNTS = bulk.Lookup(
     select(consumers.c.root_provider_id, func.count())
-    .where(
-        consumers.c.consumer_type == INSTANCE,
-        consumers.c.migration_of.is_(None),
-        consumers.c.claim_id.is_not(None),
-    )
+    .where(consumers.c.consumer_type == INSTANCE, consumers.c.migration_of.is_(None), consumers.c.claim_id.is_not(None))
     .group_by(consumers.c.root_provider_id),
     consumers.c.root_provider_id,
 )

@@ -12,13 +12,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
 from moorage.messages import ListAllocationCandidates
-from moorage.model import (
-    UNSUFFIXED,
-    AllocationCandidates,
-    AllocationRequest,
-    ProviderSummary,
-    ResourceRequest,
-)
+from moorage.model import UNSUFFIXED, AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
 from placement_store.candidates.load import Batch, Pools, trees_of
 from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
 from placement_store.candidates.problem import SearchRequest

@@ -190,17 +190,11 @@ def _propagated(problem: Problem, state: State) -> State:
 
 def _key(problem: Problem, state: State) -> Hashable:
     """Return a key that is equal for two states that lead to the same candidates."""
-    return (
-        state.unassigned,
-        state.domains,
-        state.uncovered,
-        state.subtree_roots,
-        _told_apart(problem, state),
-    )
+    return (state.unassigned, state.domains, state.uncovered, state.subtree_roots, _told_apart(problem, state))
 
 
 def _told_apart(problem: Problem, state: State) -> Hashable:
-    """Return what tells candidates apart: the amounts of providers or, unless it folds, the provider of each group."""
+    """Return what distinguishes candidates: the amounts of providers or, unfolded, the provider of each group."""
     if problem.folds:
         return frozenset(_amounts(problem, state).items())
     return frozenset(pair for pair in state.assignments if problem.variables[pair[0]].suffix is not None)

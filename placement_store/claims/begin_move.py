@@ -34,13 +34,9 @@ MIGRATION = "MIGRATION"
 def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
     """Transfer the claim on the source from an instance to its migration, and claim the destination for the instance.
 
-    Whatever is raised, the transaction must be rolled back.
+    Whatever is raised, the transaction must be rolled back. See :func:`require_movable` for further errors.
 
-    :raises ClaimReleased: the claim to be moved is not the instance's, or no longer.
-    :raises ConsumerGenerationConflict: the instance is at another generation than the one named.
-    :raises InvalidState: no host has accepted the claim, or another move of the instance has not ended.
     :raises ConsumerDeleted: the instance or the migration has been deleted for good.
-    :raises AlreadyExists: the migration exists already.
     :raises CannotCarryOver: the instance has foreign allocations on providers that it leaves.
     :raises CapacityExceeded: the destination has not enough room; ``refusals`` names every provider that has refused.
     :raises GroupRuleRefused: the rule of the instance's server group forbids the destination.

@@ -63,7 +63,7 @@ class Put:
             described={
                 "project_id": wanted.project_id,
                 "user_id": wanted.user_id,
-                # Who writes what was read: it is still a consumer without a type, also for HTTP.
+                # A client that writes back what it has read: the consumer still has no type, also over HTTP.
                 "consumer_type": None if wanted.consumer_type == UNKNOWN_TYPE else wanted.consumer_type,
                 "known_over_rpc": True,
             },

@@ -53,7 +53,7 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     }
     if not leaving:
         return None
-    # One statement, which sees one moment: whoever has just left that residue has changed this consumer as well.
+    # One statement, which sees one moment: a transaction that has just left that residue has changed this consumer too.
     present = consumers.holdings(connection, [holding.uuid, holding.accepted_by])
     if holding.accepted_by in present:
         if present.get(holding.uuid) != holding:

@@ -56,9 +56,7 @@ class ClaimList(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per consumer."""
         message = ListClaims(
-            unaccepted=parsed_args.unaccepted,
-            older_than=parsed_args.older_than,
-            residues=parsed_args.residues,
+            unaccepted=parsed_args.unaccepted, older_than=parsed_args.older_than, residues=parsed_args.residues
         )
         return _COLUMNS, [_row(claim) for claim in lists.claims(self.client("placement"), message)]
 

@@ -14,13 +14,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli import lists
 from moorage.cli.command import Record, Table, argument, shown
-from moorage.messages import (
-    DeleteInventories,
-    DeleteInventory,
-    ListResourceProviders,
-    SetInventories,
-    SetInventory,
-)
+from moorage.messages import DeleteInventories, DeleteInventory, ListResourceProviders, SetInventories, SetInventory
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import argument_types
 from placement_store.commands.argument_types import INVENTORY_FIELDS, Setting

@@ -131,7 +131,7 @@ def _request_fields(entry: Entry, search_steps: int) -> dict[str, Any]:
 def request(outcome: EntryOutcome, search_steps: int) -> ReshapeByInstructions:
     """Build the message that carries out a plan.
 
-    Its request id is derived from the entry and from the generations at planning: two operators who begin at the same
+    Its request id is derived from the entry and from the generations at planning: two operators who start from the same
     state carry it out once; after the amounts were moved back, the same entry is another request.
     """
     seen = sorted(f"{known.uuid}={known.generation}" for known in outcome.before.values() if known is not None)

@@ -10,13 +10,7 @@ from cliff.show import ShowOne
 from moorage import ids
 from moorage.cli import lists
 from moorage.cli.command import Record, ShownLines, Table, argument, shown
-from moorage.messages import (
-    CreateServerGroup,
-    DeleteServerGroup,
-    GetServerGroup,
-    ListServerGroups,
-    ServerGroupState,
-)
+from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand

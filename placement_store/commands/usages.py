@@ -30,9 +30,7 @@ class UsageShow(PlacementCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per consumer type and class."""
         message = ListUsages(
-            project_id=parsed_args.project_id,
-            user_id=parsed_args.user_id,
-            consumer_type=parsed_args.consumer_type,
+            project_id=parsed_args.project_id, user_id=parsed_args.user_id, consumer_type=parsed_args.consumer_type
         )
         columns = ("consumer_type", "consumer_count", "resource_class", "usage")
         return columns, [

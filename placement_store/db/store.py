@@ -63,7 +63,7 @@ class Store:
     def once_unnamed(self, work: Callable[[Connection], T]) -> T:
         """Carry out a request of HTTP, which has no id by which its client could repeat it: no answer is stored.
 
-        It has an id within the server, so that a write whose COMMIT was not answered can be told from somebody else's.
+        It has an id within the server, so that a write whose COMMIT was not answered can be distinguished from another.
         """
         return retry_on_stale_read(lambda: self.requests.once_unnamed("http", work))
 

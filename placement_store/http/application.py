@@ -141,7 +141,7 @@ class _Preparation:
 
 
 def _count(request: falcon.Request, response: falcon.Response) -> None:
-    # What nothing serves is anybody's choice: these paths and methods are not to become values of labels.
+    # Clients choose paths and methods that nothing serves: these must not become values of labels.
     path = request.uri_template
     method = request.method if path is not None and request.method in _METHODS else "other"
     seconds = time.perf_counter() - request.context.began

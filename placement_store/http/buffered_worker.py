@@ -38,8 +38,8 @@ _CONNECTIONS = 2000
 _PROBE_THREADS = 2
 # A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
-#: Seconds for which no connection is taken after one could not be for want of descriptors or memory. The socket stays
-#: readable: without a rest the loop would turn without end.
+#: Seconds without accepting connections after that has failed for lack of descriptors or memory. The socket stays
+#: readable: without this pause the event loop would spin.
 _REST = 1.0
 _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -70,7 +70,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     _servers: "Sequence[_ListeningServer]" = ()
 
     def run(self) -> None:
-        """Serve until gunicorn stops the worker or is no more; then answer the requests that have begun to arrive."""
+        """Serve until gunicorn stops the worker or has exited; then answer the requests that have begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         api = self.app.options
         adjustments, channels = _adjustments(api), dict[int, Any]()
@@ -99,7 +99,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         wasyncore.close_all(channels)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop upon gunicorn's signal at once, which the event loop would else see when its wait is over."""
+        """Stop at once upon gunicorn's signal: wake the event loop, which would notice it only after its timeout."""
         if self.alive:
             super().handle_exit(sig, frame)
             for server in self._servers:
@@ -186,7 +186,7 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         request = task.requests[0]
         request.deadline = time.monotonic() + self._request_timeout
         if not self.accepting:
-            # The worker stops: its client shall not use the connection again.
+            # The worker stops: the client must not reuse the connection.
             request.headers["CONNECTION"] = "close"
         # A request that is refused before its first line has arrived has no path.
         if getattr(request, "path", None) in probes.PATHS:
@@ -195,12 +195,12 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
             super().add_task(task)
 
     def readable(self) -> bool:
-        """Tell whether connections are taken now."""
+        """Return whether connections are accepted now."""
         takes = bool(super().readable())  # it also looks after the connections that there are
         return takes and time.monotonic() >= self._rests_until
 
     def accept(self) -> Any:
-        """Take a connection; none for a while, if there is no descriptor or memory for it."""
+        """Accept a connection; pause if there are no descriptors or no memory for it."""
         try:
             return super().accept()
         except OSError as fault:
@@ -223,5 +223,5 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         self.socket.close()
 
     def is_busy(self) -> bool:
-        """Tell whether a request is arriving, in progress, or its response being written."""
+        """Return whether a request is arriving, in progress, or its response being written."""
         return any(one.request or one.requests or one.total_outbufs_len for one in self.active_channels.values())

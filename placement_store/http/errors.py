@@ -99,7 +99,7 @@ def _refused(request: falcon.Request, response: falcon.Response, fault: HTTPRefu
     if version >= _CODES_SINCE:
         described["code"] = fault.code
     response.status = fault.status
-    # Only a client that says more than `*/*` may get a page.
+    # A page is for clients that ask for HTML explicitly, not for those that accept `*/*`.
     offered = [falcon.MEDIA_JSON] if request.accept == "*/*" else [_HTML, falcon.MEDIA_JSON]
     accepted = request.client_prefers(offered)
     response.content_type = f"{accepted or 'text/plain'}; charset=UTF-8"
@@ -126,10 +126,7 @@ def _of_store(request: falcon.Request, response: falcon.Response, fault: errors.
 
 
 def _of_router(request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any) -> None:
-    sentences = {
-        404: "There is nothing at this path.",
-        405: f"The method {request.method} is {Phrase.METHOD.about()}.",
-    }
+    sentences = {404: "There is nothing at this path.", 405: f"The method {request.method} is {Phrase.METHOD.about()}."}
     detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
     refusal = HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {}))
     _refused(request, response, refusal, params)

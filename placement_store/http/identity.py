@@ -72,7 +72,7 @@ def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WS
     :raises ConfigurationError: the middleware is not installed.
     """
     try:
-        from keystonemiddleware import auth_token  # here, because only those who have Keystone install it
+        from keystonemiddleware import auth_token  # here, because it is installed only where Keystone is used
     except ImportError as fault:
         raise ConfigurationError(
             reason="[placement_api] auth_strategy is keystone, and keystonemiddleware is not installed; "

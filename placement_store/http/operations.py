@@ -220,7 +220,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def _prefix(request: falcon.Request) -> str:
-    """Return the outer address of the API, without the port that goes without saying."""
+    """Return the outer address of the API, without the default port of its scheme."""
     netloc = request.netloc.removesuffix(_DEFAULT_PORTS.get(request.scheme, ""))
     return f"{request.scheme}://{netloc}{request.root_path}"
 

@@ -195,5 +195,5 @@ class _Unknown(dict[str, Any]):
 
 def before(sentence: str, phrases: Iterable[Phrase], **data: Any) -> str:
     """Put the phrases about these data before a sentence."""
-    told = ": ".join(phrase.about(**data).rstrip(".:") for phrase in phrases)
-    return f"{told}. {sentence}" if told else sentence
+    text = ": ".join(phrase.about(**data).rstrip(".:") for phrase in phrases)
+    return f"{text}. {sentence}" if text else sentence

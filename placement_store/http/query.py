@@ -97,12 +97,7 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
         if found["in_tree"] is None:
             raise _bad("it names a provider", Phrase.INVALID_QUERY, Phrase.BAD_IN_TREE, Phrase.GOT, sent=tree)
     return ResourceGroup(
-        **found,
-        required=required,
-        any_of=any_of,
-        forbidden=forbidden,
-        member_of=member_of,
-        not_member_of=not_member_of,
+        **found, required=required, any_of=any_of, forbidden=forbidden, member_of=member_of, not_member_of=not_member_of
     )
 
 

@@ -67,12 +67,7 @@ def _validator(schema: Schema | None) -> Any:
 
 def document(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
     """Build the schema of an object with these properties and no others."""
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": dict(properties), "required": list(required), "additionalProperties": False}
 
 
 def with_more(schema: Schema, properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -44,9 +44,7 @@ def negotiate(headers: Mapping[str, str]) -> Version:
         negotiated = microversion_parse.extract_version(dict(headers), SERVICE, _KNOWN)
     except ValueError as fault:
         raise HTTPRefusal(
-            406,
-            Phrase.BAD_VERSION.about(reason=fault),
-            extra={"max_version": str(MAX), "min_version": str(MIN)},
+            406, Phrase.BAD_VERSION.about(reason=fault), extra={"max_version": str(MAX), "min_version": str(MIN)}
         ) from fault
     except TypeError as fault:
         raise HTTPRefusal(400, Phrase.BAD_VERSION.about(reason=fault)) from fault

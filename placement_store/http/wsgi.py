@@ -91,12 +91,12 @@ class _Observation:
         return {"database": self._probe.check}
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it: nothing that is not counted."""
+        """Return no samplers: all its metrics are counters."""
         return {}
 
 
 def _with_probes(api: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return the API with what is seen from outside, for which nobody is asked who they are."""
+    """Add the probes and the metrics to the API; they are served without authentication."""
     readiness = Readiness()
     readiness.begin(_Observation(conf))
     with_metrics: bool = conf.placement_api.serve_metrics

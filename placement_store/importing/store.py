@@ -11,13 +11,7 @@ from moorage import errors
 from moorage.model import Inventory
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import CUSTOM_NAMESPACE, ResourceClassNames, TraitNames
-from placement_store.importing.content import (
-    Content,
-    ImportedConsumer,
-    ImportedProvider,
-    Times,
-    differences,
-)
+from placement_store.importing.content import Content, ImportedConsumer, ImportedProvider, Times, differences
 from placement_store.providers.aggregates import numbers as provider_aggregate_ids
 from placement_store.schema import (
     aggregates,

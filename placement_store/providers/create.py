@@ -101,11 +101,7 @@ def _insert(
     except exc.IntegrityError as fault:
         # A concurrent transaction has created one of them: a new transaction finds which.
         raise StaleRead from fault
-    query = select(resource_providers.c.uuid, resource_providers.c.id)
-    ids = {
-        row.uuid: row.id
-        for row in bulk.select_in(connection, query, resource_providers.c.uuid, [one.uuid for one in new])
-    }
+    ids = {uuid: key.id for uuid, key in providers.keys_found(connection, [one.uuid for one in new]).items()}
     table = resource_providers
     for chunk in bulk.chunks(sorted(id_ for uuid, id_ in ids.items() if uuid not in above)):
         # A root is its own root.

@@ -1,8 +1,8 @@
 """Keep the trait COMPUTE_STATUS_DISABLED on the root provider of each disabled host.
 
-It serves those who choose hosts by traits alone: the request filter ``disabled_hosts``, and clients of the HTTP API. A
-report of the host's agent leaves the trait in place; only a client that replaces the traits of the provider removes it,
-and disabling the host once more restores it.
+It is for the request filter ``disabled_hosts`` and for clients of the HTTP API, which select hosts by traits alone. A
+report of the host's agent leaves the trait in place. A client that replaces the traits of the provider removes it;
+disabling the host once more restores it.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,7 +43,8 @@ def add_created(connection: Connection, created: Mapping[str, int]) -> None:
 
     The rows of their hosts must be locked. The caller bumps generations and writes the feed.
     """
-    _add(connection, among(connection, created.values()))
+    if disabled := among(connection, created.values()):
+        _add(connection, disabled, _number(connection))
 
 
 def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]:
@@ -89,10 +90,8 @@ def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:
     return [key.id for key in providers.keys_found(connection, node_uuids).values() if key.id == key.root_id]
 
 
-def _add(connection: Connection, ids: Collection[int], number: int | None = None) -> None:
-    if not ids:
-        return
-    rows = [{"resource_provider_id": id_, "trait_id": number or _number(connection)} for id_ in sorted(ids)]
+def _add(connection: Connection, ids: Collection[int], number: int) -> None:
+    rows = [{"resource_provider_id": id_, "trait_id": number} for id_ in sorted(ids)]
     bulk.insert(connection, provider_traits, rows)
 
 

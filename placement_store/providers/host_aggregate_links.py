@@ -31,8 +31,7 @@ _IN = bulk.Lookup(
     .select_from(resource_providers)
     .join(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid)
     .join(
-        host_aggregate_hosts,
-        (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
+        host_aggregate_hosts, (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host)
     )
     .join(host_aggregates, host_aggregates.c.aggregate_id == _MEMBER.aggregate_id)
     .join(aggregates, aggregates.c.id == host_aggregates.c.aggregate_id),

@@ -91,11 +91,7 @@ def fetch(connection: Connection, query: Select[Any]) -> Sequence[Outline]:
 def _conditions(connection: Connection, group: ResourceGroup) -> list[ColumnElement[bool]]:
     """Return the conditions on a row of `resource_providers`: free capacity, traits, aggregates and the tree.
 
-    No provider is a member of an aggregate or a tree that does not exist.
-
-    :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises TraitNotFound: a trait that is named does not exist.
-    :raises InvalidRequest: a trait is both required and forbidden.
+    No provider is a member of an aggregate or a tree that does not exist. See :func:`query` for the errors.
     """
     _refuse_contradictions(group)
     return [

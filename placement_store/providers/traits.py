@@ -32,12 +32,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
     # A trait that a provider has cannot be deleted; the others are locked against deletion.
     new = {name for names in wanted.values() for name in names} - numbers.keys()
     numbers |= TraitNames.require(connection, new, lock=True)
-    links.rewrite(
-        connection,
-        _LINK,
-        before,
-        {id_: {numbers[name] for name in names} for id_, names in wanted.items()},
-    )
+    links.rewrite(connection, _LINK, before, {id_: {numbers[name] for name in names} for id_, names in wanted.items()})
 
 
 @writes(SetTraits)

@@ -57,16 +57,11 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     """Move inventories together with their allocations; return the changes.
 
     Once the tree is locked, earlier writers have ended and later ones have not begun: so it succeeds unless it is
-    impossible. The claims of the consumers do not change.
+    impossible. The claims of the consumers do not change. See :func:`.move_instructions.plan_changes` for more errors.
 
-    :raises ProviderNotFound: a provider neither exists nor is described.
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait of a new provider does not exist.
     :raises AlreadyExists: the uuid or name of a new provider is taken.
-    :raises InvalidRequest: naming the path of the fault.
-    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than its total.
-    :raises ImpossibleDeal: a consumer's allocations fit nowhere.
-    :raises SearchBoundReached: the search for a distribution reached its bound without a result.
     :raises StaleRead: the tree, or a consumer's other allocations, have just changed; a new transaction may succeed.
     """
     root_id = reshape_tree.root_of(connection, move_instructions.references(message))

@@ -1,6 +1,5 @@
 """Compute the inventories after move instructions: what leaves, what stays, what arrives."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import msgspec
 
 from moorage import errors
 from moorage.model import Inventory, InventoryFields, MoveInstruction
+from placement_store.providers import inventories
 from placement_store.reshapes.described_children import ExtendedTree
 from placement_store.reshapes.distribution import Pair
 
@@ -129,13 +129,10 @@ def _rules(known: Inventory, total: int, *, arrives: bool) -> dict[str, int]:
 def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
     if inventory.total > _MOST:
         raise _invalid(pair, f"a total of {inventory.total} is more than {_MOST}")
-    if inventory.reserved > inventory.total:
-        raise _invalid(pair, "more is reserved than there is")
+    if (reason := inventories.fault_of(inventory)) is not None:
+        raise _invalid(pair, reason)
     if max(inventory.min_unit, inventory.step_size) > inventory.max_unit:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
-    # MariaDB and MySQL fail every statement that computes such a capacity, also those of other hosts.
-    if not math.isfinite(inventory.capacity):
-        raise _invalid(pair, "allocation_ratio is too large")
 
 
 def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:

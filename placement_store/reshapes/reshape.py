@@ -41,18 +41,12 @@ def carry_out(
 ) -> None:
     """Replace all inventories of the named providers and all allocations of the named consumers.
 
-    :raises ProviderNotFound: a provider that is named does not exist.
-    :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
-    :raises ConsumerDeleted: a consumer has been deleted for good.
+    See :func:`.claims.put.write` and :func:`write` for further errors.
+
     :raises InvalidInventory: more is reserved than the total, or the capacity is out of range.
-    :raises InventoryInUse: a class is to be removed of which a consumer, named or not, still has allocations then.
-    :raises CapacityExceeded: the allocations do not fit the new inventories.
-    :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     ids = {uuid: key.id for uuid, key in providers.keys_of(connection, described).items()}
-    # Consumers first, as in Placement, whose clients are told of their stale generation before anything else.
+    # Consumers first, as in Placement: a stale consumer generation is reported before any other fault.
     put_plan = puts.plan(connection, puts_of, names)
     wanted = {
         ids[uuid]: inventories.numbered(connection, uuid, reshaped.inventories, names)
@@ -78,7 +72,7 @@ def write(
 
     The generation of each of these providers is bumped by one.
 
-    :raises InventoryInUse: a class is to be removed of which a consumer still has allocations then.
+    :raises InventoryInUse: a class is to be removed of which a consumer, named or not, still has allocations then.
     :raises CapacityExceeded: the allocations do not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises ResourceClassNotFound: a resource class has been deleted.

@@ -145,7 +145,7 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
 def outdated(connection: Connection, older_than: float, at_once: int) -> list[str]:
     """Return groups without members that claims created so many seconds ago, and that nobody has named since.
 
-    Whoever wants such a group names it with its rule in each request, and the next claim creates it anew.
+    A client that still uses such a group names it with its rule in each request: the next claim creates it again.
     """
     # SELECT uuid FROM consumer_groups g WHERE name IS NULL AND created_at < ...
     #  AND NOT EXISTS (SELECT * FROM consumers c WHERE c.consumer_group_id = g.id) ORDER BY uuid LIMIT :n

@@ -113,7 +113,7 @@ class Reconciler:
             raise
         except Exception as fault:
             LOG.exception("Claim %s of consumer %s cannot be released", claim.claim_id, claim.consumer_uuid)
-            # Noted: a claim that has never been examined comes first in each round, and this one would end them all.
+            # Recorded: a claim that was never examined comes first in each round, and this one would end every round.
             why = fault if isinstance(fault, errors.MoorageError) else type(fault).__name__
             self._note(claim, KEPT, f"its owner does not want it, but it cannot be released: {why}")
         else:

@@ -51,7 +51,7 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
         .select_from(consumers.outerjoin(reconciled, reconciled.c.claim_id == consumers.c.claim_id))
         .where(
             consumers.c.accepted_by.is_(None),
-            # Nothing is released by its age: one that may be as old as that is asked after as well.
+            # Age alone releases nothing, so a claim whose time is ahead of the clock is examined too.
             or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
             consumers.c.claim_id.is_not(None),
             consumers.c.owner.is_not(None),

@@ -39,9 +39,7 @@ def report(connection: Connection, message: ReportService) -> None:
 def services_heard(connection: Connection, _message: ListServices) -> list[ServiceState]:
     """Return the services by kind and name."""
     query = select(
-        services,
-        (now() - services.c.heard_at).label("heard"),
-        (now() - services.c.first_heard_at).label("running"),
+        services, (now() - services.c.heard_at).label("heard"), (now() - services.c.first_heard_at).label("running")
     ).order_by(services.c.kind, services.c.name, services.c.cell_uuid)
     return [_state(row) for row in connection.execute(query)]
 

@@ -169,7 +169,7 @@ _POLICIES: Mapping[str, Literal["none", "isolate"]] = {"none": "none", "isolate"
 def _request_of(parameters: Query, version: Version) -> ResourceRequest:
     """Parse a query that is valid under its schema into a request.
 
-    The order of the checks decides which fault is told, and its code.
+    The order of the checks decides which fault is reported, and its code.
 
     :raises HTTPRefusal: 400, a parameter is malformed or repeated, or the request contradicts itself.
     """
@@ -189,7 +189,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
         raise HTTPRefusal(400, Phrase.NEEDS_GROUP_POLICY.about())
     return ResourceRequest(
         groups=groups,
-        # What it is has been checked of the last one only, and the first one counts.
+        # The schema has validated the last value alone, but the first one counts.
         group_policy=None if policy is None else _POLICIES.get(policy, "none"),
         same_subtree=same_subtree,
         root_required=root_required,
@@ -201,7 +201,7 @@ def _root_traits(parameters: Query, version: Version) -> tuple[Names, Names]:
     texts = parameters.all("root_required")
     if len(texts) > 1:
         raise HTTPRefusal(400, Phrase.ONE_ROOT_REQUIRED.about(), refusals.QUERY_DUPLICATE_KEY)
-    # One of several traits cannot be required of a root, in any version.
+    # No version supports `in:` for the root.
     required, _, forbidden = query.traits(texts, min(version, _NO_ANY_TRAITS))
     if both := sorted(set(required).intersection(forbidden)):
         raise HTTPRefusal(400, Phrase.ROOT_CONFLICT.about(names=", ".join(both)), refusals.QUERY_BAD_VALUE)

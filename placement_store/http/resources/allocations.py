@@ -89,7 +89,7 @@ _BAD_NAME: ErrorAnswers = {
     errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.NOT_ALLOCATED, Phrase.NO_CLASS)),
 }
 
-_OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
+_BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.12"), v("1.28"), v("1.38")
 
 
 # --- Parsing bodies -------------------------------------------------------------------------------------------------
@@ -116,18 +116,13 @@ def put_of(sent: Mapping[str, Any], version: Version, settings: Any) -> Put:
     for spelled, resources in _parts(sent["allocations"], version):
         # JSON Schema accepts 1.0 as an integer.
         amounts[_new_key(spelled, amounts, "resource provider")] = {n: int(amount) for n, amount in resources.items()}
-    described: dict[str, Any] = {}
-    first: dict[str, Any] = {"consumer_type": None, "known_over_rpc": False}
-    if version >= _OWNER_SINCE:
-        described |= {"project_id": sent["project_id"], "user_id": sent["user_id"]}
-    else:
-        described |= {
-            "project_id": settings.incomplete_consumer_project_id,
-            "user_id": settings.incomplete_consumer_user_id,
-        }
-    if version >= _TYPE_SINCE:
-        described["consumer_type"] = sent["consumer_type"]
-        del first["consumer_type"]
+    described: dict[str, Any] = {
+        "project_id": sent.get("project_id", settings.incomplete_consumer_project_id),
+        "user_id": sent.get("user_id", settings.incomplete_consumer_user_id),
+    }
+    first: dict[str, Any] = {"known_over_rpc": False}
+    # Older versions leave the type of an existing consumer as it is.
+    (described if version >= _TYPE_SINCE else first)["consumer_type"] = sent.get("consumer_type")
     generation: int | AnyGeneration | None = ANY_GENERATION
     if version >= _GENERATION_SINCE:
         generation = None if sent["consumer_generation"] is None else int(sent["consumer_generation"])

@@ -124,9 +124,7 @@ class InventoriesResource(_WithInventories):
         return self._shown(*self.present(uuid))
 
     @DeclaredOperation(
-        "placement:resource_providers:inventories:create",
-        body=_CREATE_SCHEMAS,
-        error_status=_CREATE_ANSWERS,
+        "placement:resource_providers:inventories:create", body=_CREATE_SCHEMAS, error_status=_CREATE_ANSWERS
     )
     def on_post(self, call: Call, uuid: str) -> OperationResult:
         """Create the inventory of one class; a generation in the body is ignored."""

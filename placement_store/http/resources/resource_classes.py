@@ -23,12 +23,8 @@ _UPDATE_SCHEMAS = Schemas({"1.2": _NAMED, "1.7": None})
 _CREATED_BY_PUT_SINCE = v("1.7")
 #: Only a duplicate name of a provider has an error code of its own.
 _CREATE_ANSWERS: ErrorAnswers = {errors.AlreadyExists: ErrorAnswer(409, phrases=(Phrase.CLASS_TAKEN,))}
-_UPDATE_ANSWERS: ErrorAnswers = {
-    errors.AlreadyExists: ErrorAnswer(409, phrases=(Phrase.NEW_NAME_TAKEN,)),
-}
-_DELETE_ANSWERS: ErrorAnswers = {
-    errors.NameInUse: ErrorAnswer(409, phrases=(Phrase.CLASS_IN_USE,)),
-}
+_UPDATE_ANSWERS: ErrorAnswers = {errors.AlreadyExists: ErrorAnswer(409, phrases=(Phrase.NEW_NAME_TAKEN,))}
+_DELETE_ANSWERS: ErrorAnswers = {errors.NameInUse: ErrorAnswer(409, phrases=(Phrase.CLASS_IN_USE,))}
 
 
 def _path_of(name: str) -> str:

@@ -59,9 +59,7 @@ _LIST_ANSWERS: ErrorAnswers = {
     errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_TRAIT,)),
 }
 _UPDATE_ANSWERS: ErrorAnswers = {errors.ProviderInUse: ErrorAnswer(409, PROVIDER_IN_USE)}
-_DELETE_ANSWERS: ErrorAnswers = {
-    errors.ProviderNotFound: ErrorAnswer(404, phrases=(Phrase.NO_PROVIDER_TO_DELETE,)),
-}
+_DELETE_ANSWERS: ErrorAnswers = {errors.ProviderNotFound: ErrorAnswer(404, phrases=(Phrase.NO_PROVIDER_TO_DELETE,))}
 
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
 #: The links of a provider, with the first version of each.

@@ -104,10 +104,7 @@ def _wanted(parameters: Query) -> dict[str, Any]:
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.6": document(
-            {
-                "traits": {"type": "array", "items": NAME, "maxItems": 1024},
-                "resource_provider_generation": GENERATION,
-            },
+            {"traits": {"type": "array", "items": NAME, "maxItems": 1024}, "resource_provider_generation": GENERATION},
             required=("traits", "resource_provider_generation"),
         )
     }

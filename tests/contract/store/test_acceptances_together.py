@@ -56,11 +56,7 @@ def test_of_claims_that_are_accepted_together_the_released_ones_alone_are_refuse
     attempts = {uuid: ids.fresh() for uuid in uuids}
     messages = [
         AcceptClaim(
-            request_id=ids.fresh(),
-            consumer_uuid=uuid,
-            claim_id=stale[uuid],
-            attempt_id=attempts[uuid],
-            host="host",
+            request_id=ids.fresh(), consumer_uuid=uuid, claim_id=stale[uuid], attempt_id=attempts[uuid], host="host"
         )
         for uuid in (*uuids, *doubled)
     ]

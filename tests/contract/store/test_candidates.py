@@ -72,9 +72,7 @@ def test_each_host_with_room_is_a_candidate_and_is_summed_up_with_all_of_its_tre
     assert found.allocation_requests[0].mappings == {"": (host,)}
     assert found.provider_summaries == {
         host: ProviderSummary(
-            root_provider_uuid=host,
-            capacity={"VCPU": 8.0, "MEMORY_MB": 6000.0},
-            used={"VCPU": 3, "MEMORY_MB": 0},
+            root_provider_uuid=host, capacity={"VCPU": 8.0, "MEMORY_MB": 6000.0}, used={"VCPU": 3, "MEMORY_MB": 0}
         ),
         gpu: ProviderSummary(
             root_provider_uuid=host,

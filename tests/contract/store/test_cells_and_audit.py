@@ -5,10 +5,7 @@ from support.placement_store.builders import Store
 
 from harness.audit import judge
 from moorage import errors, ids
-from moorage.messages import (
-    ListCells,
-    LocateCell,
-)
+from moorage.messages import ListCells, LocateCell
 from moorage.model import Cell
 from placement_store import cells
 

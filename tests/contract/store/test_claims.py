@@ -6,9 +6,7 @@ from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database
-from moorage.messages import (
-    PutAllocations,
-)
+from moorage.messages import PutAllocations
 from placement_store.claims.claim import current_claims
 
 pytestmark = pytest.mark.backends("sqlite", "mariadb", "memory")

@@ -225,12 +225,7 @@ def test_a_move_that_is_not_ended_is_rebuilt_on_both_sides_and_can_end_either_wa
         i1.uuid, i1.claim_id, {destination: LARGE, **disk(pool, 80)}, i1.next_attempt, accepted_host="destination"
     )
     migration = hold(
-        i1.migration,
-        i1.source_claim,
-        {source: SMALL},
-        i1.attempt,
-        consumer_type="MIGRATION",
-        migration_of=i1.uuid,
+        i1.migration, i1.source_claim, {source: SMALL}, i1.attempt, consumer_type="MIGRATION", migration_of=i1.uuid
     )
     for uuid in (i1.uuid, i1.migration):
         lose(store, uuid)
@@ -347,11 +342,7 @@ def test_a_rebuilt_member_counts_in_its_group(store: Store, heal: Heal, moving: 
 
 def test_a_message_that_contradicts_itself_is_refused(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     unseen = ids.fresh()
-    for wrong in (
-        {"seen": {unseen: SeenConsumer()}},
-        {"for_good": (moving.uuid,)},
-        {"for_good": (unseen,)},
-    ):
+    for wrong in ({"seen": {unseen: SeenConsumer()}}, {"for_good": (moving.uuid,)}, {"for_good": (unseen,)}):
         with pytest.raises(errors.InvalidRequest):
             heal(source_hold(moving), **wrong)
     with pytest.raises(errors.InvalidRequest):

@@ -11,13 +11,7 @@ from support.placement_store.reshape_builders import Reshaping, child, dealt
 
 from moorage import errors, ids
 from moorage.messages import HealConsumers, PutAllocations
-from moorage.model import (
-    AllocationRequest,
-    ConsumerAllocations,
-    ProviderAmounts,
-    RecordedHold,
-    SeenConsumer,
-)
+from moorage.model import AllocationRequest, ConsumerAllocations, ProviderAmounts, RecordedHold, SeenConsumer
 
 GPU = {"VGPU": 1}
 

@@ -76,10 +76,7 @@ def test_what_others_have_put_on_pools_goes_with_the_migration_when_they_are_lef
     swapped = i1.swap({second: SMALL, **disk(other, 50)})
 
     assert amounts_of(swapped.extras) == {first: {"VCPU": 1}}
-    assert (i1.amounts, i1.migrations) == (
-        {second: SMALL, **disk(other, 50)},
-        {source: SMALL, **disk(pool, 60)},
-    )
+    assert (i1.amounts, i1.migrations) == ({second: SMALL, **disk(other, 50)}, {source: SMALL, **disk(pool, 60)})
     store.put(i1.uuid, {second: SMALL, **disk(other, 55)}, i1.generation)
     i1.swap({first: SMALL, **disk(pool, 30)})
     assert i1.amounts == {first: SMALL, **disk(pool, 60)}
@@ -149,12 +146,7 @@ def test_a_refused_swap_changes_neither_and_may_be_repeated(
     i1.begin({first: SMALL, **disk(pools[0], 50)})
     before = store.rows()
     message = store.swap_message(
-        i1.uuid,
-        i1.claim_id,
-        i1.claimed,
-        {second: {"VCPU": 9}},
-        migration_uuid=i1.migration,
-        held=request(i1.held),
+        i1.uuid, i1.claim_id, i1.claimed, {second: {"VCPU": 9}}, migration_uuid=i1.migration, held=request(i1.held)
     )
     with pytest.raises(errors.CapacityExceeded):
         store.dispatcher.call(message)

@@ -53,10 +53,7 @@ LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
     "aggregates": (lists.host_aggregates, ListHostAggregates()),
     "aggregates of a host": (lists.host_aggregates, ListHostAggregates(service_host="host1")),
     "providers": (lists.providers, ListResourceProviders()),
-    "providers of a tree": (
-        lists.providers,
-        ListResourceProviders(matching=ResourceGroup(in_tree=node_uuid(3))),
-    ),
+    "providers of a tree": (lists.providers, ListResourceProviders(matching=ResourceGroup(in_tree=node_uuid(3)))),
     "groups": (lists.server_groups, ListServerGroups()),
     "groups of a project": (lists.server_groups, ListServerGroups(project_id="project 1")),
     "allocations of a provider": (lists.provider_allocations, ListProviderAllocations(uuid=POOL)),

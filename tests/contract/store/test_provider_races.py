@@ -48,8 +48,7 @@ def test_children_that_come_while_their_parent_moves_go_with_it(store: Store) ->
     for number in range(ROUNDS):
         root = (other, one)[number % 2]
         outcome = at_once(
-            lambda root=root: store.dispatcher.call(move(parent, root)),
-            *[lambda: store.provider(parent=parent)] * 3,
+            lambda root=root: store.dispatcher.call(move(parent, root)), *[lambda: store.provider(parent=parent)] * 3
         )
         assert outcome == ["done"] * 4
     assert_trees(store)
@@ -60,8 +59,7 @@ def test_a_parent_that_is_deleted_while_a_child_comes_leaves_no_orphan(store: St
         parent = store.provider()
         message = DeleteResourceProvider(request_id=ids.fresh(), uuid=parent)
         outcome = at_once(
-            lambda message=message: store.dispatcher.call(message),
-            lambda parent=parent: store.provider(parent=parent),
+            lambda message=message: store.dispatcher.call(message), lambda parent=parent: store.provider(parent=parent)
         )
         assert outcome in (["done", "ProviderNotFound"], ["ProviderHasChildren", "done"])
     assert_trees(store)
@@ -74,8 +72,7 @@ def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: st
         delete = DeleteTrait(request_id=ids.fresh(), name=name)
         give = SetTraits(request_id=ids.fresh(), uuid=host, traits=(name,))
         outcome = at_once(
-            lambda delete=delete: store.dispatcher.call(delete),
-            lambda give=give: store.dispatcher.call(give),
+            lambda delete=delete: store.dispatcher.call(delete), lambda give=give: store.dispatcher.call(give)
         )
         assert outcome in (["done", "TraitNotFound"], ["NameInUse", "done"])
         assert (name in store.get(host).traits) == (outcome[1] == "done")

@@ -96,10 +96,7 @@ def test_a_claim_is_released_upon_its_owners_word_and_only_then(
     assert {(m.consumer_uuid, m.claim_id) for m in owner.asked} == {(unwanted, first), (wanted, second)}
     assert store.held(unwanted) == {}
     assert store.held(wanted) == {host: SMALL}
-    assert found(store) == {
-        first: ("released", "its owner does not want it"),
-        second: ("kept", "its owner wants it"),
-    }
+    assert found(store) == {first: ("released", "its owner does not want it"), second: ("kept", "its owner wants it")}
     with pytest.raises(errors.ClaimReleased):
         store.accept(unwanted, first, ids.fresh())
 

@@ -31,10 +31,7 @@ def test_a_class_moves_with_what_is_allocated_of_it_while_it_is_in_use(
 
     reshaping.whole(
         {node: {"VCPU": 8}, gpu: {"VGPU": 4}},
-        {
-            first: store.wanted({node: {"VCPU": 2}, gpu: {"VGPU": 3}}, 1),
-            second: store.wanted({gpu: {"VGPU": 1}}, 1),
-        },
+        {first: store.wanted({node: {"VCPU": 2}, gpu: {"VGPU": 3}}, 1), second: store.wanted({gpu: {"VGPU": 1}}, 1)},
     )
 
     assert (store.held(first), store.held(second)) == ({node: {"VCPU": 2}, gpu: {"VGPU": 3}}, {gpu: {"VGPU": 1}})

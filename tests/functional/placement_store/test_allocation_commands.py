@@ -198,10 +198,7 @@ def test_candidates_are_listed_with_what_each_provider_would_give(operator: Oper
     rows = operator.types(f"allocation candidate list {words}")
     assert [
         (row["#"], row["resource provider"], row["groups"]) for row in sorted(rows, key=lambda row: row["groups"])
-    ] == [
-        (1, hosts["host2"], []),
-        (1, hosts["host2_gpu"], ["GPU"]),
-    ]
+    ] == [(1, hosts["host2"], []), (1, hosts["host2_gpu"], ["GPU"])]
     assert len(operator.types("allocation candidate list --resource VGPU=1 --limit 1")) == 1
     assert operator.types("allocation candidate list --resource VGPU=5") == []
 

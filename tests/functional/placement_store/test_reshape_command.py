@@ -85,9 +85,7 @@ def states(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "operator",
-    ["bus", "directly", pytest.param("directly on mariadb", marks=pytest.mark.servers)],
-    indirect=True,
+    "operator", ["bus", "directly", pytest.param("directly on mariadb", marks=pytest.mark.servers)], indirect=True
 )
 def test_a_flat_host_becomes_a_nested_one_with_all_that_is_held_of_it(operator: Operator, fleet: Fleet) -> None:
     consumers = [fleet.hold("host1", amount) for amount in (3, 2, 2, 1)]
@@ -169,11 +167,7 @@ def test_of_a_fleet_with_one_bad_host_nothing_is_done_unless_it_is_to_be_skipped
     status, rows = operator.runs(RESHAPE, file, "--skip-refused")
     assert status == 1, "this time nothing was done"
     operator.does(f"resource provider allocation delete {too_big}")
-    assert states(operator.types(RESHAPE, file)) == {
-        "host1": "moved before",
-        "host2": "done",
-        "host3": "moved before",
-    }
+    assert states(operator.types(RESHAPE, file)) == {"host1": "moved before", "host2": "done", "host3": "moved before"}
 
 
 def test_consumers_go_where_the_file_says(operator: Operator, fleet: Fleet) -> None:

@@ -304,10 +304,7 @@ class Writes:
         source, target = self._random.sample(CONSUMERS, 2)
         held = described(self._model.holders[source].held) if source in self._model.holders else {}
         moved = {uuid: ProviderAmounts(resources=part) for uuid, part in held.items()}
-        wanted = {
-            source: self._wanted(source, self._parts(self._amounts())),
-            target: self._wanted(target, moved),
-        }
+        wanted = {source: self._wanted(source, self._parts(self._amounts())), target: self._wanted(target, moved)}
         return PostAllocations(**self._mutation(), consumers=wanted)
 
     def claim(self) -> Claim:
