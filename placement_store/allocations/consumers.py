@@ -11,7 +11,7 @@ from moorage.db.columns import now
 from moorage.db.new_rows import NewRows
 from moorage.db.script import Script, StatementOutcome
 from placement_store.db import bulk
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import StaleRead, stale_if_taken
 from placement_store.schema import allocations, consumers
 
 #: Provider id and resource class id.
@@ -221,10 +221,8 @@ def _is_known_over_rpc(row: NewConsumer) -> bool:
 
 def _create_over_http(connection: Connection, uuid: str, row: NewConsumer) -> int:
     stamps = ["created_at", "updated_at", *["claimed_at"] * row.claimed]
-    try:
+    with stale_if_taken():
         return int(bulk.insert(connection, consumers, [{"uuid": uuid, "generation": 1, **row.columns}], stamps) or 0)
-    except exc.IntegrityError as fault:
-        raise StaleRead from fault
 
 
 def _stale_if_present(fault: exc.DBAPIError) -> None:

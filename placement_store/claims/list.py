@@ -40,10 +40,7 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     query = _CLAIMS.where(wanted)
     if message.older_than:
         query = query.where(message.older_than <= _AGE)
-    if message.after is not None:
-        query = query.where(consumers.c.uuid > message.after)
-    if message.limit is not None:
-        query = query.order_by(consumers.c.uuid).limit(message.limit)
+    query = bulk.page(query, consumers.c.uuid, message.after, message.limit)
     uuids = sorted(message.consumer_uuids)
     rows: Iterable[Any] = (
         bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)

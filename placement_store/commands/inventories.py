@@ -145,7 +145,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
             )
             for field in INVENTORY_FIELDS
         ),
-        argument("--generation", type=int, metavar="N", help="only if the provider is still at this one"),
+        GENERATION,
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:

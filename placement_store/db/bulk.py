@@ -42,6 +42,13 @@ def select_in(connection: Connection, query: Select[Any], column: Any, values: S
     return Lookup(query, column).rows(connection, values)
 
 
+def page(query: Select[Any], column: Any, after: Any, limit: int | None) -> Select[Any]:
+    """Return the query for one page of rows in the order of a column, or for all of them, in any order."""
+    if after is not None:
+        query = query.where(column > after)
+    return query if limit is None else query.order_by(column).limit(limit)
+
+
 def insert(
     connection: Connection | Script, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
 ) -> int | None:

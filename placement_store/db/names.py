@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import os_resource_classes
 import os_traits
-from sqlalchemy import ColumnElement, Connection, Table, exc, func, select
+from sqlalchemy import ColumnElement, Connection, Table, func, select
 
 from moorage import errors
 from moorage.db.database import Database
 from placement_store.db import bulk
-from placement_store.db.retries import StaleRead, retry_on_stale_read
+from placement_store.db.retries import retry_on_stale_read, stale_if_taken
 from placement_store.schema import inventories, provider_traits, resource_classes, traits
 
 #: The prefix of the names that operators and drivers may create; the same in both libraries.
@@ -225,10 +225,8 @@ class Names:
     def _insert(cls, connection: Connection, rows: Collection[Mapping[str, object]]) -> None:
         if not rows:
             return
-        try:
+        with stale_if_taken():
             connection.execute(cls._table.insert(), [dict(row) for row in rows])
-        except exc.IntegrityError as fault:
-            raise StaleRead from fault
 
 
 @lru_cache

@@ -1,10 +1,11 @@
 """Run a transaction again when a row that it read has changed before it was locked, a bounded number of times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import tenacity
-from sqlalchemy import Connection
+from sqlalchemy import Connection, exc
 
 from moorage import errors
 from moorage.messages.wire import Mutation
@@ -18,6 +19,15 @@ TRIES = 20
 
 class StaleRead(Exception):
     """A row has changed since this transaction read it; :func:`retry_on_stale_read` handles it, it is never sent."""
+
+
+@contextmanager
+def stale_if_taken() -> Iterator[None]:
+    """Raise StaleRead where a concurrent transaction has written a row with the same key; a new one finds it."""
+    try:
+        yield
+    except exc.IntegrityError as fault:
+        raise StaleRead from fault
 
 
 def retry_on_stale_read(transaction: Callable[[], T]) -> T:

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, exc, select
+from sqlalchemy import Connection, select
 
 from moorage.messages import SetAggregates
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import stale_if_taken
 from placement_store.db.store import writes
 from placement_store.providers import host_aggregate_links, links
 from placement_store.providers import rows as providers
@@ -65,10 +65,8 @@ def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
     missing = sorted(set(uuids) - found.keys())
     if not missing:
         return found
-    try:
+    with stale_if_taken():
         bulk.insert(connection, aggregates, [{"uuid": uuid} for uuid in missing])
-    except exc.IntegrityError as fault:
-        raise StaleRead from fault
     return found | known(connection, missing)
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, exc, select
+from sqlalchemy import Connection, select
 
 from moorage import errors
 from moorage.messages import CreateResourceProvider
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import StaleRead, stale_if_taken
 from placement_store.db.store import writes
 from placement_store.providers import disabled_hosts, host_aggregate_links
 from placement_store.providers import rows as providers
@@ -96,11 +96,8 @@ def _insert(
         }
         for one in new
     ]
-    try:
+    with stale_if_taken():
         bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
-    except exc.IntegrityError as fault:
-        # A concurrent transaction has created one of them: a new transaction finds which.
-        raise StaleRead from fault
     ids = {uuid: key.id for uuid, key in providers.keys_found(connection, [one.uuid for one in new]).items()}
     table = resource_providers
     for chunk in bulk.chunks(sorted(id_ for uuid, id_ in ids.items() if uuid not in above)):

@@ -36,9 +36,8 @@ def list_providers(
     """
     table = resource_providers.c
     query = outlines.query(connection, name=message.name, uuid=message.uuid, group=message.matching)
-    if message.after is not None:
-        query = query.where(table.uuid > message.after)
-    query = query.order_by(table.name if message.limit is None else table.uuid).limit(message.limit)
+    query = bulk.page(query, table.uuid, message.after, message.limit)
+    query = query.order_by(table.name) if message.limit is None else query
     return _filled(connection, outlines.fetch(connection, query), names)
 
 

@@ -7,12 +7,12 @@ Every change of a tree's shape locks the root's row first, so that changes of on
 from collections.abc import Collection, Mapping
 
 from msgspec import UNSET
-from sqlalchemy import Connection, exc, select
+from sqlalchemy import Connection, select
 
 from moorage import errors
 from moorage.messages import DeleteResourceProvider, UpdateResourceProvider
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import StaleRead, stale_if_taken
 from placement_store.db.store import writes
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import LockedRow, ProviderKey
@@ -66,12 +66,9 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
     new = {id_: name for id_, name in names.items() if present.get(id_) != name}
     for row in bulk.select_in(connection, query, table.c.name, sorted(new.values())):
         raise errors.AlreadyExists(kind="resource provider", name=row.name)
-    try:
+    with stale_if_taken():
         for id_, name in sorted(new.items()):
             connection.execute(table.update().where(table.c.id == id_).values(name=name))
-    except exc.IntegrityError as fault:
-        # A concurrent transaction has taken one of them: a new transaction finds which.
-        raise StaleRead from fault
     return set(new)
 
 

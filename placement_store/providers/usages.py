@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true
 from moorage import errors
 from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
+from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.store import reads
 from placement_store.schema import UNKNOWN_TYPE, allocations, consumers, resource_providers
@@ -32,11 +33,7 @@ def of_provider(
     this = select(provider.id).where(provider.uuid == message.uuid).scalar_subquery()
     chosen = select(consumers.c.id, consumers.c.uuid, consumers.c.generation).distinct()
     chosen = chosen.join(allocations, held.consumer_id == consumers.c.id).where(held.resource_provider_id == this)
-    if message.after is not None:
-        chosen = chosen.where(consumers.c.uuid > message.after)
-    if message.limit is not None:
-        chosen = chosen.order_by(consumers.c.uuid).limit(message.limit)
-    part = chosen.subquery()
+    part = bulk.page(chosen, consumers.c.uuid, message.after, message.limit).subquery()
     source = resource_providers.outerjoin(part, true()).outerjoin(
         allocations, and_(held.consumer_id == part.c.id, held.resource_provider_id == provider.id)
     )

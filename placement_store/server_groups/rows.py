@@ -111,12 +111,8 @@ def listed(connection: Connection, message: ListServerGroups) -> list[ServerGrou
     chosen = select(table.id)
     if message.project_id is not None:
         chosen = chosen.where(table.project_id == message.project_id)
-    if message.after is not None:
-        chosen = chosen.where(table.uuid > message.after)
-    if message.limit is not None:
-        chosen = chosen.order_by(table.uuid).limit(message.limit)
     # Joined and not `id IN (...)`: MySQL takes no LIMIT there.
-    listed_ids = chosen.subquery()
+    listed_ids = bulk.page(chosen, table.uuid, message.after, message.limit).subquery()
     query = _SHOWN.join(listed_ids, listed_ids.c.id == table.id)
     return sorted(_states(connection, query), key=lambda state: (state.name or "", state.group.uuid))
 

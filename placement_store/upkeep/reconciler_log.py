@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exc, func, or_, select
+from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from moorage.db.columns import is_ahead, now
 from moorage.messages import ListReconciled
 from moorage.model.inspection import ReconcilerAction
 from placement_store.db import bulk
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import stale_if_taken
 from placement_store.db.store import reads
 from placement_store.schema import consumers, reconciled
 
@@ -94,10 +94,8 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
         connection.execute(reconciled.update().where(this).values(**values, looked_at=now()))
         return (before.outcome, before.reason) != (outcome, text)
     row = {"claim_id": claim.claim_id, "consumer_uuid": claim.consumer_uuid, "owner": claim.owner, **values}
-    try:
+    with stale_if_taken():
         bulk.insert(connection, reconciled, [row], stamps=["looked_at"])
-    except exc.IntegrityError as fault:
-        raise StaleRead from fault
     return True
 
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, exc, select
+from sqlalchemy import Connection, Row, select
 
 from moorage.db.columns import now
 from moorage.messages import ListServices, ReportService
 from moorage.model.inspection import ServiceReport, ServiceState
 from placement_store.db import bulk
-from placement_store.db.retries import StaleRead
+from placement_store.db.retries import stale_if_taken
 from placement_store.db.store import reads, writes
 from placement_store.schema import services
 
@@ -29,10 +29,8 @@ def report(connection: Connection, message: ReportService) -> None:
     at = dict.fromkeys(stamps, now())
     known = connection.execute(services.update().where(*same).values(**described, **at))
     if known.rowcount == 0:
-        try:
+        with stale_if_taken():
             bulk.insert(connection, services, [key | described], stamps=["first_heard_at", *stamps])
-        except exc.IntegrityError as fault:
-            raise StaleRead from fault
 
 
 @reads(ListServices)
