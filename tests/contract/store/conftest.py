@@ -9,6 +9,7 @@ from sqlalchemy import select
 from support.databases import migrated
 from support.placement_store.builders import InMemoryStore, Store
 from support.placement_store.move_builders import SMALL, Moving, Server, disk
+from support.placement_store.move_ledger import build
 from support.placement_store.reshape_builders import Reshaping
 
 from moorage.db.database import Database
@@ -109,6 +110,14 @@ def third(store: Store) -> str:
 @pytest.fixture
 def pool(store: Store) -> str:
     return store.provider("pool", DISK_GB=100)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store on SQLite with the hosts and pools of the properties of moves."""
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('moves')}/main.sqlite", "main")
+    yield build(database)
+    database.close()
 
 
 @pytest.fixture

@@ -186,16 +186,21 @@ def test_an_over_full_inventory_blocks_growth_and_nothing_else(store: Store) -> 
     first, second = ids.fresh(), ids.fresh()
     store.put(first, {host: {"VCPU": 4}})
     store.put(second, {host: {"VCPU": 4}})
-    store.set_inventories(host, 3, VCPU=5)
+    store.set_inventories(host, 3, VCPU=Inventory(total=8, reserved=3), MEMORY_MB=512)
 
     with pytest.raises(errors.CapacityExceeded):
         store.put(first, {host: {"VCPU": 5}}, 1)
-    assert store.put(first, {host: {"VCPU": 4}}, 1) == 2
+    with pytest.raises(errors.CapacityExceeded) as refused:
+        store.put(ids.fresh(), {host: {"VCPU": 1}})
+    assert refused.value.refusals[0]["free"] == -3.0
+    assert store.put(first, {host: {"VCPU": 4, "MEMORY_MB": 512}}, 1) == 2
     assert store.put(first, {host: {"VCPU": 3}}, 2) == 3
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(first, {host: {"VCPU": 4}}, 3)
     store.post({first: store.wanted({host: {"VCPU": 4}}, 3), second: store.wanted({host: {"VCPU": 3}}, 1)})
     store.delete(first)
 
-    assert store.used(host) == {"VCPU": 3}
+    assert store.used(host) == {"VCPU": 3, "MEMORY_MB": 0}
 
 
 def test_what_stays_is_not_measured_by_rules_that_came_later(store: Store) -> None:

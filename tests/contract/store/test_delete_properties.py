@@ -1,10 +1,8 @@
 """Properties of deletes, on SQLite: what others have put on a server goes or stays, as was said, and all is named."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from support.placement_store.builders import Store, request
@@ -15,7 +13,6 @@ from support.placement_store.move_ledger import (
     Sums,
     asked,
     assert_sound,
-    build,
     destinations,
     emptied,
     extras,
@@ -25,15 +22,6 @@ from support.placement_store.move_ledger import (
 )
 
 from moorage import errors
-from moorage.db.database import Database
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with the hosts and pools."""
-    database = Database(f"sqlite:///{tmp_path_factory.mktemp('deletes')}/main.sqlite", "main")
-    yield build(database)
-    database.close()
 
 
 def all_held(store: Store) -> Sums:

@@ -1,9 +1,7 @@
 """Properties of moves, on SQLite: whatever is moved where, and whoever writes meanwhile, each sum comes out exactly."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from support.placement_store.builders import Store
@@ -15,7 +13,6 @@ from support.placement_store.move_ledger import (
     Ledger,
     asked,
     assert_sound,
-    build,
     destinations,
     emptied,
     extras,
@@ -25,15 +22,6 @@ from support.placement_store.move_ledger import (
 )
 
 from moorage import errors
-from moorage.db.database import Database
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with the hosts and pools."""
-    database = Database(f"sqlite:///{tmp_path_factory.mktemp('moves')}/main.sqlite", "main")
-    yield build(database)
-    database.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

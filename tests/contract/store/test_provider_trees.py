@@ -274,13 +274,6 @@ def test_a_parent_is_deleted_after_its_children(store: Store, tree: dict[str, st
         delete(store, tree["host"])
 
 
-def test_a_child_that_somebody_holds_something_of_is_not_deleted(store: Store, tree: dict[str, str]) -> None:
-    store.put(ids.derived("c"), {tree["gpu"]: {"VGPU": 1}})
-    with pytest.raises(errors.ProviderInUse):
-        delete(store, tree["gpu"])
-    assert store.used(tree["gpu"]) == {"VGPU": 1}
-
-
 def test_the_same_request_is_answered_as_before(store: Store) -> None:
     first = CreateResourceProvider(request_id="r1", uuid=ids.fresh(), name="a")
     answer = store.dispatcher.call(first)

@@ -106,26 +106,6 @@ def test_an_inventory_in_use_cannot_be_removed_but_may_shrink_below_what_is_used
     assert [finding.resource_class for finding in store.audit().overcommitted] == ["VCPU"]
 
 
-def test_what_is_over_full_may_stay_or_shrink_and_nothing_of_it_may_grow_or_be_new(store: Store, host: str) -> None:
-    one, other = ids.derived("one"), ids.derived("other")
-    store.put(one, {host: {"VCPU": 4}})
-    store.put(other, {host: {"VCPU": 4}})
-    store.set_inventories(host, store.generation(host), VCPU=Inventory(total=8, reserved=6), MEMORY_MB=8192)
-
-    store.put(one, {host: {"VCPU": 4, "MEMORY_MB": 512}}, 1)
-    for grown, generation in (({"VCPU": 5}, 2), ({"VCPU": 4, "MEMORY_MB": 9000}, 2)):
-        with pytest.raises(errors.CapacityExceeded):
-            store.put(one, {host: grown}, generation)
-    with pytest.raises(errors.CapacityExceeded) as refused:
-        store.put(ids.derived("third"), {host: {"VCPU": 1}})
-    assert refused.value.refusals[0]["free"] == -6.0
-    store.put(one, {host: {"VCPU": 3}}, 2)
-    with pytest.raises(errors.CapacityExceeded):
-        store.put(one, {host: {"VCPU": 4}}, 3)
-
-    assert store.used(host)["VCPU"] == 7
-
-
 @pytest.mark.parametrize("bad", [Inventory(total=1, reserved=2), Inventory(total=2**31 - 1, allocation_ratio=1e308)])
 def test_an_impossible_inventory_is_refused_by_name(store: Store, bad: Inventory) -> None:
     uuid = store.provider()

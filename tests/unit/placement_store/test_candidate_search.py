@@ -13,6 +13,7 @@ from support.placement_store.candidate_strategies import host_trees, is_valid, r
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree, search
+from placement_store.candidates.search import search_one_of_each_tree
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
 
@@ -121,6 +122,21 @@ def test_the_same_search_gives_the_same_candidates_in_the_same_order(
     tree: HostTree, request: ResourceRequest, seed: int | None
 ) -> None:
     assert list(search(tree, request, seed=seed)) == list(search(tree, request, seed=seed))
+
+
+@settings(deadline=None)
+@given(host_trees(), requests().filter(is_valid))
+def test_one_of_each_tree_are_those_candidates_that_take_no_two_providers_of_a_tree(
+    tree: HostTree, request: ResourceRequest
+) -> None:
+    root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
+    expected = {
+        amounts(candidate)
+        for candidate in search(tree, request)
+        if len({root_of[uuid] for uuid in candidate.allocations}) == len(candidate.allocations)
+    }
+
+    assert {amounts(candidate) for candidate in search_one_of_each_tree(tree, request)} == expected
 
 
 # --- Rules that are easily got wrong ----------------------------------------------------------------------------------

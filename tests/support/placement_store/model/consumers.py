@@ -21,7 +21,7 @@ from moorage.messages import (
 from moorage.model import AllocationRequest, ConsumerAllocations, Inventory, ProviderAmounts
 from placement_store.claims.claim import NewClaim
 from support.placement_store.model import groups
-from support.placement_store.model.basis import Held, Holder, Model, Pair, apply
+from support.placement_store.model.basis import Held, Holder, Model, Pair, apply, described
 from support.placement_store.model.faults import Refused, refuse
 
 #: What a consumer is that no claim places.
@@ -351,10 +351,7 @@ def flat(allocations: Mapping[str, ProviderAmounts]) -> Held:
 
 def as_message(amounts: Held) -> dict[str, ProviderAmounts]:
     """Return amounts as a message has them."""
-    found: dict[str, dict[str, int]] = {}
-    for (uuid, name), amount in amounts.items():
-        found.setdefault(uuid, {})[name] = amount
-    return {uuid: ProviderAmounts(resources=resources) for uuid, resources in found.items()}
+    return {uuid: ProviderAmounts(resources=resources) for uuid, resources in described(amounts).items()}
 
 
 def named_in(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:
