@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from moorage.db.columns import now
 from moorage.messages import ListClaims
@@ -16,8 +16,8 @@ from placement_store.schema import UNKNOWN_TYPE, consumers, resource_providers
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
 
 _CLAIMS = select(
-    consumers.c.uuid,
-    consumers.c.consumer_type,
+    consumers.c.uuid.label("consumer_uuid"),
+    func.coalesce(consumers.c.consumer_type, UNKNOWN_TYPE).label("consumer_type"),
     consumers.c.generation,
     consumers.c.claim_id,
     resource_providers.c.uuid.label("root_provider_uuid"),
@@ -45,20 +45,6 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     rows: Iterable[Any] = (
         bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
     )
-    return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
-
-
-def _state(row: Row[Any]) -> ClaimState:
-    return ClaimState(
-        consumer_uuid=row.uuid,
-        consumer_type=row.consumer_type or UNKNOWN_TYPE,
-        generation=row.generation,
-        claim_id=row.claim_id,
-        root_provider_uuid=row.root_provider_uuid,
-        node=row.node,
-        owner=row.owner,
-        accepted_by=row.accepted_by,
-        accepted_host=row.accepted_host,
-        # Two statements of the clock may differ by the time that one of them takes.
-        age=max(0.0, row.age),
-    )
+    # Two statements of the clock may differ by the time that one of them takes: no age is shown as negative.
+    found = [ClaimState(**row._asdict() | {"age": max(0.0, row.age)}) for row in rows]
+    return sorted(found, key=lambda claim: (-claim.age, claim.consumer_uuid))

@@ -32,29 +32,26 @@ from placement_store.importing.content import Content, ImportedConsumer, Importe
 _SHOWN = 10
 
 
-def _table(name: str, *columns: str) -> TableClause:
+def _table(name: str, columns: str) -> TableClause:
     times = ("created_at", "updated_at")
-    return table(name, *(column(one, DateTime) if one in times else column(one) for one in columns))
+    return table(name, *(column(one, DateTime) if one in times else column(one) for one in columns.split()))
 
 
 # Placement's tables since its release 6.0 (Xena), with the columns that are read.
-_CLASSES = _table("resource_classes", "id", "name")
-_TRAITS = _table("traits", "id", "name")
+_CLASSES = _table("resource_classes", "id name")
+_TRAITS = _table("traits", "id name")
 _PROVIDERS = _table(
-    *("resource_providers", "id", "uuid", "name", "generation", "root_provider_id", "parent_provider_id"),
-    *("created_at", "updated_at"),
+    "resource_providers", "id uuid name generation root_provider_id parent_provider_id created_at updated_at"
 )
-_INVENTORIES = _table("inventories", "resource_provider_id", "resource_class_id", *Inventory.__struct_fields__)
-_PROVIDER_TRAITS = _table("resource_provider_traits", "resource_provider_id", "trait_id")
-_AGGREGATES = _table("placement_aggregates", "id", "uuid")
-_PROVIDER_AGGREGATES = _table("resource_provider_aggregates", "resource_provider_id", "aggregate_id")
-_PROJECTS = _table("projects", "id", "external_id")
-_USERS = _table("users", "id", "external_id")
-_TYPES = _table("consumer_types", "id", "name")
-_CONSUMERS = _table(
-    *("consumers", "uuid", "project_id", "user_id", "generation", "consumer_type_id", "created_at", "updated_at")
-)
-_ALLOCATIONS = _table("allocations", "consumer_id", "resource_provider_id", "resource_class_id", "used")
+_INVENTORIES = _table("inventories", f"resource_provider_id resource_class_id {' '.join(Inventory.__struct_fields__)}")
+_PROVIDER_TRAITS = _table("resource_provider_traits", "resource_provider_id trait_id")
+_AGGREGATES = _table("placement_aggregates", "id uuid")
+_PROVIDER_AGGREGATES = _table("resource_provider_aggregates", "resource_provider_id aggregate_id")
+_PROJECTS = _table("projects", "id external_id")
+_USERS = _table("users", "id external_id")
+_TYPES = _table("consumer_types", "id name")
+_CONSUMERS = _table("consumers", "uuid project_id user_id generation consumer_type_id created_at updated_at")
+_ALLOCATIONS = _table("allocations", "consumer_id resource_provider_id resource_class_id used")
 _ALL = (
     *(_CLASSES, _TRAITS, _PROVIDERS, _INVENTORIES, _PROVIDER_TRAITS, _AGGREGATES, _PROVIDER_AGGREGATES),
     *(_PROJECTS, _USERS, _TYPES, _CONSUMERS, _ALLOCATIONS),

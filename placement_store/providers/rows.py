@@ -79,25 +79,15 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRo
     """Return the providers of these ids, or all; an id that does not exist is omitted."""
     # First the providers, then their inventories: these may then be newer than `seq`, and are read once more when the
     # newer `seq` is seen. In the reverse order a follower might keep old inventories for ever.
-    query = select(resource_providers)
+    table = resource_providers.c
+    query = select(table.id, table.uuid, table.root_provider_id, table.parent_provider_id, table.generation, table.seq)
     found: Iterable[Any] = (
         connection.execute(query).all()
         if ids is None
-        else list(bulk.select_in(connection, query, resource_providers.c.id, sorted(ids)))
+        else list(bulk.select_in(connection, query, table.id, sorted(ids)))
     )
     held = inventories_of(connection, ids)
-    return [
-        ProviderRow(
-            row.id,
-            row.uuid,
-            row.root_provider_id,
-            row.parent_provider_id,
-            row.generation,
-            row.seq,
-            held.get(row.id, {}),
-        )
-        for row in found
-    ]
+    return [ProviderRow(*row, inventories=held.get(row.id, {})) for row in found]  # type: ignore[misc]
 
 
 def inventories_of(connection: Connection, ids: Collection[int] | None) -> dict[int, dict[int, InventoryRow]]:
