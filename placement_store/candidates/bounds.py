@@ -140,7 +140,8 @@ class _Matching:
 
     def add(self, group: int) -> bool:
         """Match one more group, rematching others where that helps; return whether it succeeded."""
-        # Breadth first: the group of each slot that may be passed on to another one, and for which group.
+        # Breadth first, since an augmenting path may be as long as there are providers. By provider, the group on the
+        # path that takes a slot of it if one of its own groups can be matched elsewhere.
         wanted_by: dict[int, int] = {}
         reached = [group]
         tried: Mask = 0
@@ -157,7 +158,7 @@ class _Matching:
         return False
 
     def _pass_on(self, group: int, free: int, wanted_by: Mapping[int, int]) -> None:
-        """Match a group with a provider that has a free slot, and each group before it with the slot of the next."""
+        """Match a group with a provider that has a free slot; each group before it on the path takes the slot left."""
         left, provider = self._provider_of.get(group), free
         while left is not None:
             self._groups_of[left].remove(group)
