@@ -16,6 +16,11 @@ from moorage.model.basis import PATTERNS
 R = TypeVar("R")
 T = TypeVar("T")
 
+#: The most levels of nested values in a request. Arbitrary: twenty are used, and recursive functions read what is
+#: stored of it.
+_MOST_LEVELS = 100
+_TOO_DEEP = f"its values are nested more than {_MOST_LEVELS} levels deep"
+
 
 class Message(Value, Generic[R], frozen=True, kw_only=True):
     """A call of one method; the type argument is the type of its answer."""
@@ -160,6 +165,8 @@ def decode(kind: type[T], data: object) -> T:
         reason, _, path = str(fault).partition(" - at ")
         path = path.strip("`").rpartition("`")[2]
         raise errors.InvalidRequest(path=path or "$", reason=_in_words(reason)[:300]) from fault
+    except RecursionError:
+        raise errors.InvalidRequest(path="$", reason=_TOO_DEEP) from None
 
 
 def _in_words(reason: str) -> str:
@@ -170,40 +177,43 @@ def _in_words(reason: str) -> str:
 
 
 def decode_strictly(kind: type[T], data: object) -> T:
-    """Decode a request as :func:`decode` does; fields unknown to this version and texts outside UTF-8 are refused.
+    """Decode a request as :func:`decode` does, and refuse unknown fields, texts outside UTF-8 and excessive nesting.
 
     :raises InvalidRequest: the data does not fit; the error has the path of the fault.
     """
     value = decode(kind, data)
-    _refuse_what_does_not_belong(value, data, "$")
+    _check_parts(value, data, "$", _MOST_LEVELS)
     return value
 
 
-def _refuse_what_does_not_belong(value: object, data: object, path: str) -> None:
-    """Compare a decoded value with its data; refuse fields that the value does not have, and texts outside UTF-8."""
+def _check_parts(value: object, data: object, path: str, levels: int) -> None:
+    """Compare a decoded value with its data, and check everything in it."""
+    if not levels:
+        raise errors.InvalidRequest(path=path, reason=_TOO_DEEP)
     if isinstance(value, str):
         _refuse_text_outside_utf8(value, path)
     elif isinstance(value, msgspec.Struct) and isinstance(data, dict):
         for name in data:
             if name not in value.__struct_fields__:
                 raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
-            _refuse_what_does_not_belong(getattr(value, name), data[name], f"{path}.{name}")
+            _check_parts(getattr(value, name), data[name], f"{path}.{name}", levels - 1)
     elif isinstance(value, dict) and isinstance(data, dict):
         for name, part in value.items():
-            _refuse_what_does_not_belong(name, name, path)
-            _refuse_what_does_not_belong(part, data[name], f"{path}[{name!r}]")
+            _refuse_text_outside_utf8(name, path)
+            # Shortened: the paths of all levels are in memory at once.
+            _check_parts(part, data[name], f"{path}[{name!r:.60}]", levels - 1)
     elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
         for position, part in enumerate(value):
-            _refuse_what_does_not_belong(part, data[position], f"{path}[{position}]")
+            _check_parts(part, data[position], f"{path}[{position}]", levels - 1)
 
 
-def _refuse_text_outside_utf8(text: str, path: str) -> None:
+def _refuse_text_outside_utf8(text: object, path: str) -> None:
     """Refuse a text with a surrogate alone, which JSON can write and UTF-8 cannot.
 
     It is what Python makes of an argument of a command, or of a file's name, that is not written in UTF-8.
     """
     try:
-        if not text.isascii():
+        if isinstance(text, str) and not text.isascii():
             text.encode()
     except UnicodeEncodeError:
         raise errors.InvalidRequest(path=path, reason="a text that is not written in UTF-8") from None

@@ -1,6 +1,7 @@
 """Messages as they travel: decoded strictly where they arrive, leniently where they return, versioned by content."""
 
 import json
+import tracemalloc
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 import msgspec
@@ -107,6 +108,35 @@ def test_a_text_that_is_not_written_in_utf8_is_refused_by_its_path(data: dict[st
         decode_strictly(Order, json.loads(json.dumps({"request_id": "r-1", **data})))
     assert caught.value.path == path
     assert json.loads(json.dumps(caught.value.data)) == caught.value.data
+
+
+class Described(Mutation[list[Inner]], frozen=True, kw_only=True):
+    topic = "shop"
+    method = "describe"
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+def nested(levels: int, key: str = "a") -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(levels):
+        value = {key: value}
+    return {"request_id": "r-1", "attributes": {"x": value}}
+
+
+@pytest.mark.parametrize("levels", [100, 900, 985, 995, 2000])
+def test_values_that_are_nested_endlessly_are_refused(levels: int) -> None:
+    with pytest.raises(errors.InvalidRequest, match="more than 100 levels deep"):
+        decode_strictly(Described, nested(levels))
+    assert decode_strictly(Described, nested(50))
+
+
+def test_the_paths_of_nested_values_with_long_names_take_little_memory() -> None:
+    data = nested(90, "k" * 10_000)
+    tracemalloc.start()
+    decode_strictly(Described, data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000_000
 
 
 def test_a_text_in_any_language_is_taken() -> None:
