@@ -40,20 +40,25 @@ _STANDSTILL = 0.1
 _REPLY_INTERVAL = 0.25
 
 
-class _ReplyQueues:
+class ReplyQueues:
     """The reply queues that are missing, each with the time since when.
 
     The library drops all replies to a queue for a minute once it was missing for a while, the broker's own absence
     included. Here the time begins when the broker reports the queue missing, each reply is tried at least once, and
     the first delivered reply ends it.
+
+    :param patience: the seconds for which replies to a missing queue are tried; the times are kept for longer.
     """
 
     _MOST = 1000
     _KEPT_SECONDS = 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
-        self._since: cachetools.TTLCache[str, float] = cachetools.TTLCache(self._MOST, self._KEPT_SECONDS)
+        self._since: cachetools.TTLCache[str, float] = cachetools.TTLCache(
+            self._MOST, patience + self._KEPT_SECONDS, timer=clock
+        )
 
     def reply_q_valid(self, _name: str, _msg_id: str) -> bool:
         """Return True: each reply is tried. The library calls this before each."""
@@ -62,7 +67,7 @@ class _ReplyQueues:
     def missing(self, name: str) -> float:
         """Return the seconds since which a queue is missing; called when it was found missing."""
         with self._lock:
-            return time.monotonic() - self._since.setdefault(name, time.monotonic())
+            return self._clock() - self._since.setdefault(name, self._clock())
 
     def found(self, name: str) -> None:
         """Note that a queue exists."""
@@ -142,7 +147,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
     def __init__(self, driver: "RabbitDriver", connection: rpc_common.ConnectionContext) -> None:
         super().__init__(driver, connection)
-        self._obsolete_reply_queues = _ReplyQueues()
+        self._obsolete_reply_queues = ReplyQueues(driver.missing_destination_retry_timeout)
 
     def stop(self) -> None:
         """Receive no more, and leave to the peers what has not been read; answers go over other connections."""

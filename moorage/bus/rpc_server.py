@@ -108,8 +108,12 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         endpoint = self._of_many.get(str(message.get("method")))
         if endpoint is None or message.get("namespace") is not None or not endpoint.takes_many:
             return None
+        try:
+            may_serve = is_compatible(endpoint.target.version, str(message.get("version")))
+        except (ValueError, IndexError):  # it is no version
+            return None
         # One that is too new is refused by the library.
-        return endpoint if is_compatible(endpoint.target.version, str(message.get("version"))) else None
+        return endpoint if may_serve else None
 
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
         """Handle calls that came in one message, and answer them in one; those that take long have other threads."""

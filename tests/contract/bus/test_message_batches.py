@@ -474,6 +474,36 @@ def test_a_malformed_batch_harms_nobody(on_rabbit: Hall, calls: object) -> None:
     assert is_right(1, on_rabbit.call(1))
 
 
+@pytest.mark.parametrize("version", ["x", "1", None])
+def test_a_call_of_a_batch_with_a_malformed_version_takes_none_of_the_others_with_it(
+    on_rabbit: Hall, version: str | None
+) -> None:
+    client = on_rabbit.buses[1].library_client(
+        bus.oslo_messaging.Target(topic=on_rabbit.topic, namespace="moorage.bus")
+    )
+    calls = [
+        {"method": "listed", "version": said, "args": {"request_id": request_id(number), "number": number}}
+        for number, said in ((1, version), (2, "1.0"))
+    ]
+    client.prepare(version="1.1").cast({}, "batch", calls=calls)
+    assert is_right(4, on_rabbit.call(4))
+    end = time.monotonic() + 10
+    while not on_rabbit.counters.done[2]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_replies_to_a_missing_queue_are_given_up_however_long_they_are_tried() -> None:
+    now = [0.0]
+    queues = rabbit.ReplyQueues(120.0, clock=lambda: now[0])
+    while (missing := queues.missing("reply")) < 120.0:
+        now[0] += 0.25
+        assert now[0] < 200.0
+    assert missing == now[0] == 120.0
+    queues.found("reply")
+    assert queues.missing("reply") == 0.0
+
+
 def test_calls_whose_time_in_the_queue_differs_much_travel_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     outbox = message_batches._Outbox(clock=lambda: 0.0)
     calls = [
