@@ -3,6 +3,7 @@
 import argparse
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
@@ -56,10 +57,10 @@ def one_of(*alternatives: Argument) -> Argument:
 
 
 def positive(text: str) -> float:
-    """Parse a positive number of seconds."""
+    """Parse a positive number of seconds for which a thread can wait."""
     seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
     return seconds
 
 
@@ -249,10 +250,11 @@ def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[An
 
 
 def _in_order(value: Any) -> Any:
-    """Return what a value is sorted by."""
+    """Return the sort key of a value: objects, which have no order, are sorted as a table shows them."""
     if isinstance(value, ShownUse):
         return value.share
-    return _machine(value)
+    plain = _machine(value)
+    return value.human_readable() if isinstance(plain, dict) else plain
 
 
 class ShownValue(FormattableColumn[Any]):

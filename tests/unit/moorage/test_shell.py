@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from moorage.cli import request_arguments
-from moorage.cli.command import Configured, ListCommand, ShownAge, ShownUse, Table, shown
+from moorage.cli.command import Configured, ListCommand, ShownAge, ShownLines, ShownUse, Table, shown
 from moorage.cli.progress import Elapsed
 from moorage.cli.shell import Shell, main
 from moorage.errors import InvalidRequest, StoreUnavailable
@@ -104,9 +104,14 @@ def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_wa
     assert said["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
 
 
+#: Nothing can wait for so many seconds.
+ENDLESS = ("0", "nan", "inf", "1e300")
+
+
 def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
-    for words in ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status"):
+    commands = ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status")
+    for words in (*commands, *(f"status --timeout {seconds}" for seconds in ENDLESS)):
         with pytest.raises(SystemExit) as ended:
             main(words.split())
         assert ended.value.code == 2
@@ -115,6 +120,7 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
     assert all(text.count("\n") == 1 for text in said.values())
     assert said["instance list --projct p"].endswith("did you mean --project?\n")
     assert "must be a whole number from 1" in said["instance list --limit 0"]
+    assert all("must be a number of seconds above 0" in said[f"status --timeout {seconds}"] for seconds in ENDLESS)
     assert "see `moorage instance show --help`" in said["instance show"]
 
 
@@ -190,6 +196,14 @@ def test_a_share_is_text_where_there_are_no_objects(
     assert "| 3/16 |" in printed(capsys)
     assert printed(capsys, "-f", "value", "-c", "age", "--sort", "age:desc") == "9/10\n3/16\n0/0\n"
     assert json.loads(printed(capsys, "-f", "json", "--limit", "1"))[0]["age"] == {"used": 3, "total": 16}
+
+
+def test_objects_are_sorted_as_a_table_shows_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("one", 1, ShownLines({"rack": "b"}, ["rack=b"])), ("two", 2, ShownLines({"rack": "a"}, ["rack=a"]))]
+    monkeypatch.setattr(Listed, "rows", rows)
+    assert printed(capsys, "-f", "value", "-c", "name", "--sort", "age") == "two\none\n"
 
 
 class Terminal(io.StringIO):
