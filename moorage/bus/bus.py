@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, check_alarms, let_go, parsed, probe, servers_of
+from moorage.bus.broker import CONNECTION_FAULTS, let_go, parsed
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -24,13 +24,24 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs
 from moorage.batches import BatchItem
+from moorage.bus.broker_hosts import BrokerHosts
 from moorage.bus.bus_server import BusServer as BusServer
-from moorage.bus.calling import HOUSEKEEPING, Caller, Exchange, Wake, ended_exchange, outgoing, plain_type, reason
-from moorage.bus.calling import mask_url as mask_url
+from moorage.bus.calling import (
+    HOUSEKEEPING,
+    Caller,
+    Exchange,
+    Wake,
+    ended_exchange,
+    mask_url,
+    outgoing,
+    plain_type,
+    reason,
+)
 from moorage.bus.handlers import Endpoint, many_handlers
 from moorage.bus.handlers import handlers as handlers
 from moorage.bus.handlers import serves as serves
 from moorage.bus.handlers import serves_many as serves_many
+from moorage.bus.inproc import InprocDriver
 from moorage.bus.message_batches import LibraryCall
 from moorage.bus.rabbit import BATCHED, RabbitDriver
 from moorage.bus.rabbit_connection import NotSentInTime
@@ -40,7 +51,6 @@ from moorage.messages.wire import Message, R, encode, prepare
 LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
-_PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
 #: The most clients that are kept for their next use. Arbitrary.
 _MOST_CLIENTS = 1000
 
@@ -195,6 +205,8 @@ class Bus:
         # One is asked for at each order to an agent; they have no state.
         self._clients = lru_cache(_MOST_CLIENTS)(partial(Client, self))
         self._transport = self.new_transport()
+        #: None within one process, where the broker is always there.
+        self._hosts = BrokerHosts(self._url, conf) if self.rabbit else None
         self._has_replied = False
         self._lock = threading.Lock()
         self._servers: list[BusServer] = []
@@ -259,25 +271,30 @@ class Bus:
         The library declares its queues, a server's and the reply queue, with endless retries: without this check a
         start or a first call would hang for as long as the broker is away.
 
+        :raises BusRefused: it does not admit this user to this virtual host.
         :raises BusUnavailable: it cannot.
         """
-        probe(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+        if self._hosts:
+            self._hosts.probe()
 
     def check_alarms(self) -> None:
         """Check that the broker takes messages, which it does not while one of its alarms is on.
 
         :raises BusUnavailable: it does not.
         """
-        check_alarms(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+        if self._hosts:
+            self._hosts.check_alarms()
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
         """Return the number of servers of a topic, or of one name on it; None where it is unknown.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
-        url = oslo_messaging.TransportURL.parse(self._conf, self._url)
         queue = topic if server is None else f"{topic}.{server}"
-        return servers_of(url, self._conf.control_exchange, queue, _PROBE_SECONDS)
+        if self._hosts:
+            return self._hosts.consumers(queue)
+        driver = self._transport._driver  # noqa: SLF001 - there is no other way to it
+        return driver.takers(queue) if isinstance(driver, InprocDriver) else None
 
     def reach(self) -> None:
         """Call :meth:`probe`, unless a reply has shown already that the reply queue exists."""

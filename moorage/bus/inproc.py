@@ -214,11 +214,6 @@ def _broker(url: oslo_messaging.TransportURL) -> Broker:
         return _brokers.setdefault(name, Broker())
 
 
-def takers(url: oslo_messaging.TransportURL, exchange: str, queue: str) -> int:
-    """Return the number of listeners of a queue."""
-    return _broker(url).takers((exchange, queue))
-
-
 @contextmanager
 def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[None]:
     """Pass each call over this in-process bus to ``observer``, until exit."""
@@ -242,6 +237,10 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
     ) -> None:
         super().__init__(conf, url, default_exchange, allowed_remote_exmods)
         self._broker = _broker(url)
+
+    def takers(self, queue: str) -> int:
+        """Return the number of listeners of a queue."""
+        return self._broker.takers((str(self._default_exchange), queue))
 
     def send(
         self,

@@ -11,7 +11,8 @@ from typing import Any, Final
 import cachetools
 from oslo_config import cfg
 
-from moorage.bus import broker
+from moorage.bus.calling import reason
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging
@@ -125,7 +126,7 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         except oslo_messaging.MessageDeliveryFailure as fault:
             if not self.listener.driver.given_up.is_set():
                 raise
-            LOG.warning("An answer was not sent before the stop: %s", broker.reason(fault))
+            LOG.warning("An answer was not sent before the stop: %s", reason(fault))
             return True
         self._obsolete_reply_queues.found(self.reply_q)
         return True

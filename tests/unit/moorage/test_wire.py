@@ -11,7 +11,7 @@ from support.bus.message_samples import RECORDS, every_message, nested_values
 from support.scheduler.builders import CELLS, select
 
 from moorage import errors, messages
-from moorage.bus import broker
+from moorage.bus.calling import mask_url
 from moorage.messages.wire import Message, Mutation, decode, decode_strictly, encode
 from moorage.model import Destination, Explanation, Name, Value
 
@@ -265,7 +265,7 @@ def test_no_two_messages_of_one_topic_share_a_method() -> None:
     ],
 )
 def test_no_password_is_left_in_a_url(url: str, masked: str) -> None:
-    assert broker.mask_url(url) == masked
+    assert mask_url(url) == masked
 
 
 def _is_unbounded(of: Any) -> bool:

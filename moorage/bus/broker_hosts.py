@@ -1,0 +1,270 @@
+"""The hosts of a RabbitMQ, connections to them with the AMQP library alone, and checks of the broker over these.
+
+Commands send their calls over such connections (:mod:`moorage.bus.direct`); services check the broker over them before
+they use the bus library, which would wait for a broker without end.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import amqp
+from oslo_config import cfg
+
+from moorage import errors, ids
+from moorage.bus import alarms, tls
+from moorage.bus.calling import QUEUE_PART, mask_url, reason, unreadable
+
+T = TypeVar("T")
+
+FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
+#: As long as oslo.messaging's connection waits; a broker that needs longer is of no use to a caller.
+_CONNECT_SECONDS = 5.0
+#: The least that is left for a host after others have used up the time. Arbitrary.
+_LEAST_SECONDS = 0.1
+_PORT = 5672
+#: The hosts that were away when this process asked them last: the others are asked before them. One that is silent
+#: takes seconds each time, and a cluster goes on without it.
+_AWAY: set[str] = set()
+
+
+class _BlockedByAlarm(OSError):
+    """The broker takes no messages from this connection while one of its alarms is on."""
+
+
+class DirectConnection:
+    """One connection to the broker, with a queue for answers from its first call on; for one thread at a time."""
+
+    def __init__(self, connected: amqp.Connection, seconds: float) -> None:
+        self._amqp = connected
+        self._seconds = seconds
+        self._channel: Any = None
+        self._queue = ""
+        self._answers: list[dict[str, Any]] = []
+        alarms.listen(self._amqp, self._blocked)
+
+    def consumers(self, queue: str) -> int | None:
+        """Return the number of a queue's consumers; None where this user may not know it."""
+        try:
+            with self._amqp.channel() as channel:
+                return int(channel.queue_declare(queue, passive=True).consumer_count)
+        except amqp.exceptions.NotFound:
+            return 0
+        except amqp.exceptions.AccessRefused:
+            return None
+
+    def confirm(self) -> None:
+        """Send messages that no queue takes, and return when the broker has confirmed them.
+
+        Two, one after the other: while an alarm is on, RabbitMQ 3.10 confirms the first message of some three in ten
+        thousand connections before it blocks them, and never the second.
+        """
+        channel = self._amqp.channel()
+        try:
+            for _ in range(2):
+                unroutable = f"nobody-{ids.fresh()}"
+                channel.basic_publish_confirm(amqp.Message(""), routing_key=unroutable, confirm_timeout=self._seconds)
+        except amqp.exceptions.AccessRefused:
+            pass  # this user may send nothing without an exchange's name
+        except TimeoutError:
+            raise TimeoutError(f"it has not confirmed a message within {self._seconds:g} s") from None
+
+    def call(self, exchange: str, topic: str, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        """Send a call, and return the body of its answer; None where none comes in time."""
+        end = time.monotonic() + seconds
+        if self._channel is None:
+            self._open()
+        message_id = ids.fresh()
+        own = {"_msg_id": message_id, "_reply_q": self._queue, "_timeout": None, "_unique_id": ids.fresh()}
+        body = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps({**content, **own})})
+        # It expires in the queue when nobody waits for it any more.
+        expires = str(int(seconds * QUEUE_PART * 1000))
+        message = amqp.Message(body, content_type="application/json", content_encoding="utf-8", expiration=expires)
+        self._channel.basic_publish(message, exchange=exchange, routing_key=topic)
+        while (left := end - time.monotonic()) > 0:
+            while self._answers:
+                answer = self._answers.pop(0)
+                if answer.get("_msg_id") == message_id:  # another one is of a call that was given up
+                    return answer
+            try:
+                self._amqp.drain_events(timeout=left)
+            except TimeoutError:
+                break
+        return None
+
+    def close(self) -> None:
+        """Close the connection, which a broker that does not answer does not delay for long."""
+        with suppress(*FAULTS, RecursionError):
+            if self._amqp.connected:
+                self._amqp.transport.sock.settimeout(1.0)
+                self._amqp.close()
+        self._amqp.collect()
+
+    def drop(self) -> None:
+        """Close the connection without a farewell, for which a broker with an alarm would be waited for."""
+        with suppress(AttributeError, OSError):  # it is closed already
+            self._amqp.transport.sock.settimeout(0)
+        self._amqp.collect()
+
+    def _open(self) -> None:
+        """Open the queue for answers, which ends with the connection."""
+        self._channel = self._amqp.channel()
+        self._queue = f"reply_{ids.fresh().replace('-', '')}"
+        self._channel.queue_declare(self._queue, exclusive=True, auto_delete=True)
+        self._channel.basic_consume(self._queue, no_ack=True, callback=self._arrived)
+
+    def _blocked(self, kind: str) -> None:
+        # At once instead of when the time is over. What was sent is read when the alarm ends: as after the loss of a
+        # connection, it is unknown whether it will be carried out.
+        raise _BlockedByAlarm(alarms.reason_of(kind))
+
+    def _arrived(self, message: amqp.Message) -> None:
+        self._answers.append(json.loads(json.loads(message.body)["oslo.message"]))
+
+
+class _Host(NamedTuple):
+    name: str
+    port: int
+    user: str
+    password: str
+
+    @property
+    def address(self) -> str:
+        """The address as the AMQP library takes it."""
+        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+
+
+class BrokerHosts:
+    """The hosts of a RabbitMQ, of which the first that serves is used.
+
+    :param url: ``rabbit://user:password@host:port,user:password@host:port/virtual host``.
+    :param conf: has the bus library's options for TLS and the login, where the URL has none of its own.
+    :raises ConfigurationError: the URL cannot be parsed.
+    """
+
+    def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
+        #: With passwords hidden.
+        self.url = mask_url(url)
+        self._options, self._query = conf.oslo_messaging_rabbit, query_of(url)
+        self._hosts = list(_hosts(url))
+        self._virtual_host = unquote(split(url).path[1:]) or "/"
+
+    def probe(self) -> None:
+        """Check within some seconds that the broker can be reached.
+
+        :raises BusRefused: it does not admit this user to this virtual host.
+        :raises BusUnavailable: it cannot.
+        """
+        self.connect(DirectConnection.close, within=_CONNECT_SECONDS)
+
+    def check_alarms(self) -> None:
+        """Check that the broker takes messages, which it does not while one of its alarms is on.
+
+        :raises BusUnavailable: it does not.
+        """
+
+        def confirm(connection: DirectConnection) -> None:
+            connection.confirm()
+            connection.drop()
+
+        self.connect(confirm)
+
+    def consumers(self, queue: str) -> int | None:
+        """Return the number of a queue's consumers; None where the broker does not give it.
+
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+
+        def count(connection: DirectConnection) -> int | None:
+            with closing(connection):
+                return connection.consumers(queue)
+
+        return self.connect(count)
+
+    def connect(self, use: Callable[[DirectConnection], T], within: float = math.inf) -> T:
+        """Return the result of ``use`` with a connection to the first host where that succeeds.
+
+        :param use: closes the connection, or keeps it; where it fails, the connection is dropped.
+        :param within: the seconds for all hosts together.
+        :raises BusRefused: no host admits this user to this virtual host.
+        :raises BusUnavailable: there is no such host.
+        """
+        end = time.monotonic() + within
+        reasons: dict[str, None] = {}
+        is_refused = True
+        for host in sorted(self._hosts, key=lambda host: host.address in _AWAY):
+            seconds = max(end - time.monotonic(), _LEAST_SECONDS)
+            try:
+                connection = self._connected(host, min(seconds, _CONNECT_SECONDS))
+                _AWAY.discard(host.address)
+                return _used(connection, use)
+            except FAULTS as fault:
+                if not isinstance(fault, amqp.exceptions.IrrecoverableChannelError | amqp.exceptions.NotAllowed):
+                    _AWAY.add(host.address)
+                reasons[reason(fault)] = None
+                is_refused &= tls.is_refusal(fault)
+        kind = errors.BusRefused if is_refused else errors.BusUnavailable
+        raise kind(reason=f"{self.url}: {'; '.join(reasons)}")
+
+    def _connected(self, host: _Host, seconds: float) -> DirectConnection:
+        connection = amqp.Connection(
+            host=host.address,
+            userid=host.user,
+            password=host.password,
+            virtual_host=self._virtual_host,
+            connect_timeout=seconds,
+            read_timeout=seconds,
+            write_timeout=seconds,
+            client_properties={"capabilities": {"connection.blocked": True}},
+            **tls.arguments(self._options, self._query, host.name),
+        )
+        try:
+            connection.connect()
+        except BaseException:
+            connection.collect()
+            raise
+        return DirectConnection(connection, seconds)
+
+
+def _used(connection: DirectConnection, use: Callable[[DirectConnection], T]) -> T:
+    try:
+        return use(connection)
+    except BaseException:
+        connection.drop()
+        raise
+
+
+def query_of(url: str) -> dict[str, str]:
+    """Return the options at the end of a URL."""
+    return dict(parse_qsl(split(url).query))
+
+
+def split(url: str) -> SplitResult:
+    """Split a URL into its parts.
+
+    :raises ConfigurationError: it cannot be parsed.
+    """
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise unreadable(url) from None
+
+
+def _hosts(url: str) -> Iterator[_Host]:
+    """Yield the hosts of a transport URL.
+
+    :raises ConfigurationError: a port is no number.
+    """
+    for part in split(url).netloc.split(","):
+        account, _, address = part.rpartition("@")
+        user, _, password = account.partition(":")
+        try:
+            parsed = urlsplit(f"//{address}")
+            port = parsed.port or _PORT
+        except ValueError:
+            raise unreadable(url) from None
+        yield _Host(parsed.hostname or "localhost", port, unquote(user) or "guest", unquote(password) or "guest")
