@@ -34,7 +34,7 @@ from moorage.bus.calling import (
     ended_exchange,
     mask_url,
     outgoing,
-    plain_type,
+    plain_error,
     reason,
 )
 from moorage.bus.handlers import Endpoint, many_handlers
@@ -177,7 +177,7 @@ class Client(Caller):
         try:
             yield
         except errors.MoorageError as remote:
-            raise plain_type(type(remote))(**remote.data) from None
+            raise plain_error(remote) from None
         except (oslo_messaging.MessagingTimeout, NotSentInTime, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):

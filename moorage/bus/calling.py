@@ -226,11 +226,11 @@ def request_id_of(message: Message[Any]) -> str | None:
     return message.request_id if isinstance(message, Mutation) else None
 
 
-def plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
-    """Return an error's class if :mod:`moorage.errors` has it, else its nearest parent there."""
-    known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
-    found: type[errors.MoorageError] = next(known)
-    return found
+def plain_error(error: errors.MoorageError) -> errors.MoorageError:
+    """Return an error anew, of the nearest class that every peer has: of those in :mod:`moorage.errors`."""
+    kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
+    plain: errors.MoorageError = kind(**error.data)
+    return plain
 
 
 def reason(fault: BaseException) -> str:

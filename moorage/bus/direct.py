@@ -15,7 +15,7 @@ from oslo_config import cfg
 from moorage import errors, failpoints
 from moorage.bus import tls
 from moorage.bus.broker_hosts import FAULTS, BrokerHosts, DirectConnection, query_of, split
-from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_type, reason
+from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_error, reason
 from moorage.messages.wire import Message, encode, prepare
 
 #: Errors of the server's library, for a message that the server does not have or that is too new.
@@ -149,7 +149,7 @@ def _fault(failure: Mapping[str, Any]) -> Exception:
     name = str(failure.get("class"))
     kind = getattr(errors, name, None) if failure.get("module") == errors.__name__ else None
     if isinstance(kind, type) and issubclass(kind, errors.MoorageError):
-        return plain_type(kind)(**failure.get("kwargs", {}))
+        return plain_error(kind(**failure.get("kwargs", {})))
     if name in _UNSERVED:
         return _TooNew() if name == "UnsupportedVersion" else UnservedMethod()
     return errors.InternalError(kind=name)

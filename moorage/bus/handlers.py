@@ -15,7 +15,7 @@ import oslo_messaging
 
 from moorage import context, errors, failpoints, metrics, tracing
 from moorage.batches import BatchItem
-from moorage.bus.calling import SECONDS_LEFT, SENDING, TRACEPARENT, plain_type, read_sending, request_id_of
+from moorage.bus.calling import SECONDS_LEFT, SENDING, TRACEPARENT, plain_error, read_sending, request_id_of
 from moorage.bus.message_size import fitting
 from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
@@ -96,17 +96,20 @@ class ReceivedCall(NamedTuple):
     arguments: Mapping[str, Any]
 
 
+#: An error as the library sends it: its class, the error, and null instead of a traceback.
+Failure = tuple[type[BaseException], BaseException, None]
+
+
 class Answer(NamedTuple):
-    """The outcome of a call: the encoded answer, or an error as the library sends it."""
+    """The outcome of a call: the encoded answer, or an error."""
 
     result: Any = None
-    #: The class, the error and its traceback; null where there is none.
-    failure: tuple[type[BaseException], BaseException, None] | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A call that is being handled together with others."""
+    """A call that is being handled, alone or together with others."""
 
     item: BatchItem[Any, Any]
     span: object | None
@@ -138,37 +141,94 @@ class Endpoint:
 
         # The library finds the method by its name, and passes each field of the message by keyword.
         def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
-            return self._counted(ctxt, arguments)
+            answer = self._answer(ReceivedCall(ctxt, arguments))
+            if answer.failure is None:
+                return answer.result
+            refusal = oslo_messaging.ExpectedException()  # the library does not log it as a crash
+            refusal.exc_info = answer.failure
+            raise refusal
 
         if hasattr(self, message_type.method):
             raise TypeError(f"{message_type.method!r} cannot be the name of a method on the bus")
         setattr(self, message_type.method, oslo_messaging.expose(exposed))
 
-    def _counted(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
-        """Answer the message, and count it by its result."""
-        began, result = time.perf_counter(), metrics.FAULT
-        try:
-            answer = self._answer(ctxt, arguments)
-            result = metrics.OK
-        except oslo_messaging.ExpectedException as refusal:
-            result = refusal.exc_info[0].code
-            raise
-        else:
-            return answer
-        finally:
-            self._seconds.observe(time.perf_counter() - began)
-            metrics.RPC_REQUESTS.labels(self._type.topic, self._type.method, result).inc()
+    def _answer(self, call: ReceivedCall) -> Answer:
+        """Handle one call in this thread, and return its answer."""
+        begun = self._begin(call)
+        if isinstance(begun, Answer):
+            return begun
+        with (
+            context.adopted(begun.item.context),
+            failpoints.within("serve", self._type.topic, self.method),
+        ):
+            failpoints.reached("begin")
+            try:
+                begun.item.do(self._handler)
+                return self._end(begun)
+            finally:
+                failpoints.reached("reply")
 
-    def _answer(self, ctxt: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-        """Decode the message, and handle it under its sender's ids and deadline."""
-        of_sender, message = self._received(ctxt, arguments)
+    @property
+    def takes_many(self) -> bool:
+        """True if calls that came in one message are handled together, by :meth:`answer_many`."""
+        # At the failpoints of a drill each call stands for itself.
+        return self._many is not None and not failpoints.are_armed()
+
+    def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer]]:
+        """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
+
+        Such a function may take long, and is to be called in a thread of its own.
+        """
+        begun = [self._begin(call) for call in calls]
+        alone = iter(_handled(self._many, [each.item for each in begun if isinstance(each, _Begun)]))
+        answers: list[Answer | Callable[[], Answer]] = []
+        for each in begun:
+            if isinstance(each, Answer):
+                answers.append(each)
+            elif (handle := next(alone)) is None:
+                answers.append(self._end(each))
+            else:
+                answers.append(partial(self._alone, each, handle))
+        return answers
+
+    def _begin(self, call: ReceivedCall) -> _Begun | Answer:
+        """Decode a message and begin its span; return the answer to one that is late or malformed."""
+        since = time.perf_counter()
+        try:
+            of_sender, message = self._received(*call)
+        except errors.MoorageError as refusal:
+            return self._counted(Answer(failure=_failure(refusal)), since)
         with context.adopted(of_sender):
-            return self._handle(message)
+            span = tracing.begin(self._span_name, kind="server", place=self._place(message), about=message)
+        own = of_sender if span is None else replace(of_sender, span=span)
+        return _Begun(BatchItem(message, own), span, since)
+
+    def _alone(self, begun: _Begun, handle: Callable[[], Any]) -> Answer:
+        begun.item.do(lambda _message: handle())
+        return self._end(begun)
+
+    def _end(self, begun: _Begun) -> Answer:
+        """Return the answer to a call whose outcome is known, and count it."""
+        message, fault = begun.item.value, None
+        with context.adopted(begun.item.context):
+            try:
+                answer = Answer(fitting(message, encode(begun.item.outcome())))
+            except Exception as error:  # noqa: BLE001 - it is the answer
+                fault = error
+                answer = Answer(failure=self._failure_of_handler(error))
+        tracing.end(begun.span, fault)
+        return self._counted(answer, begun.since)
+
+    def _counted(self, answer: Answer, since: float) -> Answer:
+        result = metrics.OK if answer.failure is None else getattr(answer.failure[1], "code", metrics.FAULT)
+        self._seconds.observe(time.perf_counter() - since)
+        metrics.RPC_REQUESTS.labels(self._type.topic, self.method, result).inc()
+        return answer
 
     def _received(self, ctxt: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[context.Context, Message[Any]]:
         """Return the context in which a message is to be handled, its sender's ids and deadline, and the message.
 
-        :raises ExpectedException: it is late or malformed.
+        :raises MoorageError: it is late or malformed.
         """
         of_sender = context.Context(
             service=self._service_name,
@@ -182,13 +242,13 @@ class Endpoint:
             try:
                 context.check_deadline("before it was begun")
                 message = decode_strictly(self._type, arguments)
-            except errors.DeadlineExceeded as refusal:
-                LOG.warning("%s is refused: its caller waits no longer", self._type.method)
-                metrics.RPC_LATE.labels(self._type.topic, self._type.method).inc()
-                raise _expected(refusal) from None
-            except errors.MoorageError as refusal:
-                metrics.RPC_MALFORMED.labels(self._type.topic, self._type.method).inc()
-                raise _expected(refusal) from None
+            except errors.DeadlineExceeded:
+                LOG.warning("%s is refused: its caller waits no longer", self.method)
+                metrics.RPC_LATE.labels(self._type.topic, self.method).inc()
+                raise
+            except errors.MoorageError:
+                metrics.RPC_MALFORMED.labels(self._type.topic, self.method).inc()
+                raise
         request_id = of_sender.request_id or request_id_of(message)
         attempt_id = getattr(message, "attempt_id", None) or of_sender.attempt_id
         return replace(of_sender, request_id=request_id, attempt_id=attempt_id), message
@@ -199,90 +259,12 @@ class Endpoint:
         # A step of another request has an id of its own: this is no beginning, even if its peer sends no span.
         return "first of request" if request_id_of(message) == context.current().request_id else "below request"
 
-    def _handle(self, message: Message[Any]) -> Any:
-        with failpoints.within("serve", message.topic, message.method):
-            failpoints.reached("begin")
-            try:
-                return self._answered(message)
-            finally:
-                failpoints.reached("reply")
-
-    # --- Calls that came in one message -------------------------------------------------------------------------------
-
-    @property
-    def takes_many(self) -> bool:
-        """True if calls that came in one message are handled together, by :meth:`answer_many`."""
-        # At the failpoints of a drill each call stands for itself.
-        return self._many is not None and not failpoints.are_armed()
-
-    def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer]]:
-        """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
-
-        Such a function may take long, and is to be called in a thread of its own.
-        """
-        answers: list[Answer | Callable[[], Answer]] = []
-        begun: dict[int, _Begun] = {}
-        for position, call in enumerate(calls):
-            since = time.perf_counter()
-            answers.append(Answer())
-            try:
-                begun[position] = self._begun(*self._received(*call), since)
-            except oslo_messaging.ExpectedException as refusal:
-                answers[position] = self._counted_answer(Answer(None, refusal.exc_info), since)
-        alone = _handled(self._many, [each.item for each in begun.values()])
-        for (position, each), remaining in zip(begun.items(), alone, strict=True):
-            answers[position] = self._ended(each) if remaining is None else partial(self._alone, each, remaining)
-        return answers
-
-    def _begun(self, of_sender: context.Context, message: Message[Any], since: float) -> _Begun:
-        with context.adopted(of_sender):
-            span = tracing.begin(self._span_name, kind="server", place=self._place(message), about=message)
-        own = of_sender if span is None else replace(of_sender, span=span)
-        return _Begun(BatchItem(message, own), span, since)
-
-    def _alone(self, begun: _Begun, handle: Callable[[], Any]) -> Answer:
-        begun.item.do(lambda _message: handle())
-        return self._ended(begun)
-
-    def _ended(self, begun: _Begun) -> Answer:
-        """Return the answer to a call whose outcome is known, and count it."""
-        message, fault = begun.item.value, None
-        with context.adopted(begun.item.context):
-            try:
-                answer = Answer(fitting(message, encode(begun.item.outcome())))
-            except Exception as error:  # noqa: BLE001 - it is the answer
-                fault = error
-                answer = Answer(None, self._translated(message, error).exc_info)
-        tracing.end(begun.span, fault)
-        return self._counted_answer(answer, begun.since)
-
-    def _counted_answer(self, answer: Answer, since: float) -> Answer:
-        result = metrics.OK if answer.failure is None else getattr(answer.failure[1], "code", metrics.FAULT)
-        self._seconds.observe(time.perf_counter() - since)
-        metrics.RPC_REQUESTS.labels(self._type.topic, self._type.method, result).inc()
-        return answer
-
-    # --- Both ---------------------------------------------------------------------------------------------------------
-
-    def _answered(self, message: Message[Any]) -> Any:
-        try:
-            with tracing.span(
-                self._span_name,
-                kind="server",
-                place=self._place(message),
-                about=message,
-            ):
-                return fitting(message, encode(self._handler(message)))
-        except Exception as fault:  # noqa: BLE001 - the caller gets it
-            raise self._translated(message, fault) from None
-
-    def _translated(self, message: Message[Any], fault: Exception) -> oslo_messaging.ExpectedException:
-        """Return the error of a handler as the caller is to get it."""
+    def _failure_of_handler(self, fault: Exception) -> Failure:
         if isinstance(fault, errors.MoorageError):
-            LOG.debug("%s is answered with %s: %s", message.method, type(fault).__name__, fault)
-            return _expected(fault)
-        LOG.error("%s has failed", message.method, exc_info=fault)
-        return _expected(errors.InternalError(kind=type(fault).__name__))
+            LOG.debug("%s is answered with %s: %s", self.method, type(fault).__name__, fault)
+            return _failure(fault)
+        LOG.error("%s has failed", self.method, exc_info=fault)
+        return _failure(errors.InternalError(kind=type(fault).__name__))
 
 
 def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> Sequence[Callable[[], Any] | None]:
@@ -300,16 +282,14 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
 # --- Errors ---------------------------------------------------------------------------------------------------------
 
 
-def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
-    """Wrap an error as one that the library does not log as a crash.
+def _failure(error: errors.MoorageError) -> Failure:
+    """Return an error as the library sends it.
 
-    The error is built anew from the nearest class that every peer has, and so carries neither the traceback nor the
-    causes that the library would otherwise send to the caller.
+    The error is built anew, and so carries neither the traceback nor the causes that the library would otherwise send
+    to the caller.
     """
-    plain = plain_type(type(refusal))(**refusal.data)
-    wrapped = oslo_messaging.ExpectedException()
-    wrapped.exc_info = (type(plain), plain, None)
-    return wrapped
+    plain = plain_error(error)
+    return type(plain), plain, None
 
 
 # --- Ids ------------------------------------------------------------------------------------------------------------

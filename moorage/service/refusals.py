@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection, Table, bindparam, select
 
 from moorage import context, errors, ids
-from moorage.bus.calling import plain_type
+from moorage.bus.calling import plain_error
 from moorage.db.columns import now
 from moorage.messages.wire import Mutation
 
@@ -77,7 +77,7 @@ class RefusedSendings:
         self, connection: Connection, message: Mutation[Any], sending: context.Sending, refusal: errors.MoorageError
     ) -> None:
         """Store a refusal, unless it is known already."""
-        key, plain = _key(message, sending), plain_type(type(refusal))(**refusal.data)
+        key, plain = _key(message, sending), plain_error(refusal)
         stored = self._read(connection, key)
         if stored is not None and stored.number >= sending.number:
             return
