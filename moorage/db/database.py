@@ -202,16 +202,29 @@ class Database:
             metrics.DATABASE_RETRIES.labels(self._kind, why).inc()
             return transaction()
 
+        lock_waits = 0
+
+        def is_last_collision(state: tenacity.RetryCallState) -> bool:
+            nonlocal lock_waits
+            fault = state.outcome.exception() if state.outcome else None
+            lock_waits += fault is not None and faults.is_lock_wait(fault)
+            return state.attempt_number >= self.tries or lock_waits >= _LOCK_WAITS or context.is_late()
+
+        def is_last_loss(state: tenacity.RetryCallState) -> bool:
+            # A second failure that has taken as long as a connection's time-out is the last one as well.
+            is_slow = state.attempt_number >= 2 and time.monotonic() - state.start_time >= self._limits.connect
+            return is_slow or state.attempt_number >= 3 or context.is_late()
+
         collisions = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_collision),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits(), _Late()),
+            stop=is_last_collision,
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
         # A pooled connection may be from before the server's restart: the first retry opens a fresh one.
         losses = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_away),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _SlowRepeat(self._limits.connect), _Late()),
+            stop=is_last_loss,
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
         )
@@ -265,16 +278,6 @@ class Database:
             return lock
 
 
-class _SlowRepeat(tenacity.stop.stop_base):
-    """Stops the retries after a second failure that took as long as a connection's time-out."""
-
-    def __init__(self, connect_seconds: float) -> None:
-        self._connect_seconds = connect_seconds
-
-    def __call__(self, state: tenacity.RetryCallState) -> bool:
-        return state.attempt_number >= 2 and time.monotonic() - state.start_time >= self._connect_seconds
-
-
 def _parsed(url: str, schema: str) -> URL:
     """Parse a URL and load its dialect; the error does not contain the URL, because of its password.
 
@@ -318,20 +321,3 @@ def _require_known_parameters(url: URL, schema: str) -> None:
         raise errors.ConfigurationError(
             reason=f"the URL of the {schema} database has a parameter that the driver does not take ({names}): {fault}"
         ) from fault
-
-
-class _Late(tenacity.stop.stop_base):
-    def __call__(self, _state: tenacity.RetryCallState) -> bool:
-        return context.is_late()
-
-
-class _LockWaits(tenacity.stop.stop_base):
-    """Stops the retries of a write after its last allowed lock wait time-out."""
-
-    def __init__(self) -> None:
-        self._waits = 0
-
-    def __call__(self, state: tenacity.RetryCallState) -> bool:
-        fault = state.outcome.exception() if state.outcome else None
-        self._waits += fault is not None and faults.is_lock_wait(fault)
-        return self._waits >= _LOCK_WAITS
