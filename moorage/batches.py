@@ -5,16 +5,34 @@ themselves, one after another: each batch by the thread that has waited longest,
 and none to stop.
 """
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from moorage import context, errors, metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def in_parts(
+    values: Sequence[T], size: Callable[[T], int], most: int, most_values: float = math.inf
+) -> Iterator[Sequence[T]]:
+    """Yield values in parts of at most ``most`` bytes and ``most_values`` values.
+
+    :param size: returns the bytes of a value; one that has more is a part by itself.
+    """
+    start = total = 0
+    for number, value in enumerate(values if len(values) > 1 else ()):
+        length = size(value)
+        if number > start and (total + length > most or number - start >= most_values):
+            yield values[start:number]
+            start, total = number, 0
+        total += length
+    yield values[start:]
 
 
 class BatchItem(Generic[T, R]):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moorage import context
-from moorage.batches import Batches, BatchItem
+from moorage.batches import Batches, BatchItem, in_parts
 from moorage.bus.message_batches import MAX_BYTES, MOST, REFUSED, Body, CallSender, Connect, OutgoingCall, size_of
 from moorage.bus.message_json import enveloped
 from moorage.bus.rabbit_connection import Connection
@@ -55,15 +55,8 @@ class AnswerSender:
             item.outcome()
 
     def _send_batch(self, reply_queue: str, batch: Sequence[BatchItem[Body, None]]) -> None:
-        portion: list[BatchItem[Body, None]] = []
-        size = 0
-        for item in batch:
-            size += size_of(item.value)
-            if portion and size > MAX_BYTES:
-                self._send_portion(reply_queue, portion)
-                portion, size = [], size_of(item.value)
-            portion.append(item)
-        self._send_portion(reply_queue, portion)
+        for portion in in_parts(batch, lambda item: size_of(item.value), MAX_BYTES):
+            self._send_portion(reply_queue, portion)
 
     def _send_portion(self, reply_queue: str, portion: Sequence[BatchItem[Body, None]]) -> None:
         answers = [item.value for item in portion]

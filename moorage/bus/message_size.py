@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from moorage import errors
+from moorage import batches, errors
 from moorage.messages.wire import Message, encode
 
 T = TypeVar("T")
@@ -42,15 +42,8 @@ def fitting(message: Message[Any], answer: Any) -> Any:
 
 
 def in_parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield values in parts that surely fit into one message each; one that may not is a part by itself."""
-    start = size = 0
-    for number, value in enumerate(values if len(values) > 1 else ()):
-        length = len(msgspec.json.encode(value))
-        if number > start and size + length > SURELY_FITS:
-            yield values[start:number]
-            start, size = number, 0
-        size += length
-    yield values[start:]
+    """Return values in parts that surely fit into one message each; one that may not is a part by itself."""
+    return batches.in_parts(values, lambda value: len(msgspec.json.encode(value)), SURELY_FITS)
 
 
 def _sent(content: Any) -> int:

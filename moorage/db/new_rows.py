@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Table, exc
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
+from moorage.batches import in_parts
 from moorage.db.columns import clock
 from moorage.db.script import Script
 
@@ -65,23 +66,13 @@ class NewRows:
         given = [name for name in rows[0] if name not in times]
         constant = {name: value for name, value in {**self._defaults, **same}.items() if name not in rows[0]}
         columns = (*given, *constant)
-        for part in _parts(rows, _MOST_PARAMETERS // len(columns)):
+        for part in in_parts(rows, _bytes_of_documents, _MOST_BYTES, _MOST_PARAMETERS // len(columns)):
             values = [value for row in part for value in (*[row[name] for name in given], *constant.values())]
             yield _statement(dialect, self._table, columns, self._after, len(part)), tuple(values)
 
 
-def _parts(rows: Sequence[Mapping[str, Any]], most: int) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Yield the rows in parts that fit into one statement."""
-    part: list[Mapping[str, Any]] = []
-    size = 0
-    for row in rows:
-        length = sum(len(value) for value in row.values() if isinstance(value, bytes))
-        if part and (len(part) == most or size + length > _MOST_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += length
-    yield part
+def _bytes_of_documents(row: Mapping[str, Any]) -> int:
+    return sum(len(value) for value in row.values() if isinstance(value, bytes))
 
 
 @lru_cache(maxsize=2000)
