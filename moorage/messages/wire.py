@@ -1,6 +1,7 @@
 """Base classes and encoding of messages: typed and versioned; requests are decoded strictly, answers leniently."""
 
 import hashlib
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -193,10 +194,7 @@ def _check_parts(value: object, data: object, path: str, levels: int) -> None:
     if isinstance(value, str):
         _refuse_text_outside_utf8(value, path)
     elif isinstance(value, msgspec.Struct) and isinstance(data, dict):
-        for name in data:
-            if name not in value.__struct_fields__:
-                raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
-            _check_parts(getattr(value, name), data[name], f"{path}.{name}", levels - 1)
+        _check_fields(value, data, path, levels)
     elif isinstance(value, dict) and isinstance(data, dict):
         for name, part in value.items():
             _refuse_text_outside_utf8(name, path)
@@ -205,6 +203,17 @@ def _check_parts(value: object, data: object, path: str, levels: int) -> None:
     elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
         for position, part in enumerate(value):
             _check_parts(part, data[position], f"{path}[{position}]", levels - 1)
+
+
+def _check_fields(value: msgspec.Struct, data: Mapping[str, object], path: str, levels: int) -> None:
+    for name in data:
+        if name not in value.__struct_fields__:
+            raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
+        part = getattr(value, name)
+        # Databases do not take it. In attributes, which are of any type, it becomes null where they are encoded.
+        if isinstance(part, float) and not math.isfinite(part):
+            raise errors.InvalidRequest(path=f"{path}.{name}", reason="a number that JSON does not have")
+        _check_parts(part, data[name], f"{path}.{name}", levels - 1)
 
 
 def _refuse_text_outside_utf8(text: object, path: str) -> None:

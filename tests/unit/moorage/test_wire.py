@@ -110,6 +110,15 @@ def test_a_text_that_is_not_written_in_utf8_is_refused_by_its_path(data: dict[st
     assert json.loads(json.dumps(caught.value.data)) == caught.value.data
 
 
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_a_field_with_a_number_that_json_does_not_have_is_refused_by_its_path(number: float) -> None:
+    # So it comes from a client whose library writes it all the same.
+    data = json.loads(json.dumps({"older_than": number}))
+    with pytest.raises(errors.InvalidRequest) as caught:
+        decode_strictly(messages.ListClaims, data)
+    assert caught.value.path == "$.older_than"
+
+
 class Described(Mutation[list[Inner]], frozen=True, kw_only=True):
     topic = "shop"
     method = "describe"
