@@ -15,7 +15,7 @@ from moorage import errors
 from moorage.bus.calling import mask_url
 from moorage.cli import lists, services
 from moorage.cli.clients import CheckedClient, Clients
-from moorage.cli.command import ListCommand, positive, shown
+from moorage.cli.command import ListCommand, argument, positive, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
 from moorage.db.schemas import Schema, known_schemas
@@ -218,13 +218,11 @@ class StatusShow(ListCommand):
     The exit status is 0 if all is well and 1 if anything is wrong.
     """
 
-    def get_parser(self, prog_name: str) -> Any:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        argument(
             "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long each part may take to answer"
-        )
-        return parser
+        ),
+    )
 
     def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Check all parts."""

@@ -13,7 +13,7 @@ from moorage.cli.audit import findings
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.findings import CloudState, Finding
 from moorage.cli.audit.healing import Healer
-from moorage.cli.command import Configured, positive, shown
+from moorage.cli.command import Configured, argument, positive, shown
 from moorage.config.options import required
 
 LOG = logging.getLogger(__name__)
@@ -58,20 +58,19 @@ class AuditShow(Configured, Lister):
 
     at = "looking"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--settle", type=positive, default=2.0, metavar="SECONDS", help="between two looks; default: %(default)s")
-        add(
+    arguments = (
+        argument(
+            "--settle", type=positive, default=2.0, metavar="SECONDS", help="between two looks; default: %(default)s"
+        ),
+        argument(
             "--timeout",
             type=positive,
             metavar="SECONDS",
             help="how long each part may take to answer; default: [rpc] call_timeout",
-        )
-        add("--heal", action="store_true", help="show what would heal each finding")
-        add("--apply", action="store_true", help="with --heal: do it")
-        return parser
+        ),
+        argument("--heal", action="store_true", help="show what would heal each finding"),
+        argument("--apply", action="store_true", help="with --heal: do it"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row for each finding, and one for each part that could not be read."""
