@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cachetools
 from oslo_config import cfg
@@ -86,41 +86,30 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     is_batched = False
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
-        """Send the answer to the caller; a cast has none. A missing reply queue is waited for, within bounds."""
-        if self.orig_msg_id:
-            self._deliver(lambda: self._send(reply, failure))
+        """Send the answer to the caller; a cast has none."""
+        self.reply_with([(self, Answer(reply, failure))])
 
     def reply_with(self, answers: Sequence[tuple["RabbitMessage", Answer]]) -> None:
-        """Send the answers to several calls of this one's batch, which have one caller."""
-        bodies = [call._body(*answer) for call, answer in answers if call.orig_msg_id]  # noqa: SLF001 - of this class
-        if bodies:
-            self._deliver(lambda: self.listener.driver.answers.send(self.reply_q, bodies))
+        """Send the answers to this call, or to several of its batch, which have one caller.
 
-    def _send(self, reply: object, failure: Any) -> None:
-        driver = self.listener.driver
-        if self.is_batched:
-            driver.answers.send(self.reply_q, [self._body(reply, failure)])
-        else:
-            body = {**self._body(reply, failure), amqp.UNIQUE_ID: uuid.uuid4().hex}
-            with driver.connect() as connection:
-                connection.direct_send(self.reply_q, enveloped(body))
-
-    def _body(self, reply: object, failure: Any) -> dict[str, Any]:
-        text = rpc_common.serialize_remote_exception(failure) if failure else None
-        return {"result": reply, "failure": text, "ending": True, "_msg_id": self.msg_id}
-
-    def _deliver(self, send: Callable[[], None]) -> None:
-        while not self._sent(send):
+        A missing reply queue is waited for, within bounds.
+        """
+        bodies = [call._body(answer) for call, answer in answers if call.orig_msg_id]  # noqa: SLF001 - of this class
+        while bodies and not self._sent(bodies):
             missing = self._obsolete_reply_queues.missing(self.reply_q)
             if missing >= self.listener.driver.missing_destination_retry_timeout:
                 LOG.warning("A caller is gone: its queue %s has been missing for %.0f s", self.reply_q, missing)
                 return
             time.sleep(_REPLY_INTERVAL)
 
-    def _sent(self, send: Callable[[], None]) -> bool:
-        """Send a reply; return False if its queue is missing."""
+    def _body(self, answer: Answer) -> dict[str, Any]:
+        text = rpc_common.serialize_remote_exception(answer.failure) if answer.failure else None
+        return {"result": answer.result, "failure": text, "ending": True, "_msg_id": self.msg_id}
+
+    def _sent(self, bodies: Sequence[dict[str, Any]]) -> bool:
+        """Send answers; return False if their queue is missing."""
         try:
-            send()
+            self._send(bodies)
         except (oslo_messaging.MessageUndeliverable, amqp.AMQPDestinationNotFound):
             return False
         except oslo_messaging.MessageDeliveryFailure as fault:
@@ -131,14 +120,21 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         self._obsolete_reply_queues.found(self.reply_q)
         return True
 
+    def _send(self, bodies: Sequence[dict[str, Any]]) -> None:
+        driver = self.listener.driver
+        if self.is_batched:
+            driver.answers.send(self.reply_q, bodies)
+            return
+        [body] = bodies
+        with driver.connect() as connection:
+            connection.direct_send(self.reply_q, enveloped({**body, amqp.UNIQUE_ID: uuid.uuid4().hex}))
 
-class RabbitBatch:
-    """The calls of one process that came in one message."""
 
-    def __init__(self, calls: list[RabbitMessage], unique_id: str) -> None:
-        self.calls = calls
-        #: As the library names a message in its log.
-        self.unique_id = unique_id
+class RabbitBatch(NamedTuple):
+    """The calls of one process that came in one message; ``unique_id`` names them in the library's log."""
+
+    calls: Sequence[RabbitMessage]
+    unique_id: str
 
 
 class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
