@@ -27,7 +27,7 @@ import msgspec
 from moorage import context, metrics
 from moorage.batches import BatchItem
 from moorage.bus.message_json import enveloped
-from moorage.bus.rabbit_connection import NotSentInTime, send_once_there_is_a_queue, time_to_live
+from moorage.bus.rabbit_connection import seconds_in_queue, send_once_there_is_a_queue
 
 # isort: split
 import oslo_messaging
@@ -46,7 +46,7 @@ _VERSION = "1.1"
 
 #: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
 MOST = 32
-#: So many calls that wait are worth a message of their own, whatever is under way. Arbitrary.
+#: So many waiting calls are sent at once, even while a batch is under way. Arbitrary.
 _FULL = 16
 #: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
 _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
@@ -54,7 +54,7 @@ _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
 MAX_BYTES = 2**20
 #: Seconds for which calls are sent one by one to a topic after a server of it has refused a batch. Arbitrary.
 _REFUSED_SECONDS = 60.0
-#: What a thread receives instead of an answer: that it is to send the waiting calls; that its batch was refused.
+#: What a thread receives in place of an answer: it is to send the waiting calls, or its batch was refused.
 _YOUR_TURN = object()
 REFUSED = object()
 
@@ -69,7 +69,7 @@ def size_of(body: Body) -> int:
 
 
 class CallQueue(NamedTuple):
-    """Where calls go; those with another number of retries are not sent together."""
+    """The queue that calls are sent to; calls with different numbers of retries are not sent together."""
 
     exchange: str
     topic: str
@@ -99,11 +99,11 @@ class OutgoingCall:
 
     body: Body
     timeout: float
-    #: The context of who calls: its deadline shows how much of the time-out is over.
+    #: The caller's context: its deadline shows how much of the time-out is over.
     of_thread: context.Context = field(default_factory=context.current)
     received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]" = field(default_factory=queue.SimpleQueue)
     batch: "_CallBatch | None" = None
-    #: When nobody waits for its answer any more, by the monotonic clock.
+    #: The time after which nobody waits for its answer, by the monotonic clock.
     ends: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,12 +120,9 @@ class OutgoingCall:
         self.received.put((self, received))
 
     def seconds_in_queue(self) -> float:
-        """Return how long it may spend in the broker's queue; 0 if it is too late to be sent."""
-        try:
-            with context.adopted(self.of_thread):
-                return time_to_live(self.timeout) or 0.0
-        except NotSentInTime:
-            return 0.0
+        """Return how long it may spend in the broker's queue; 0 or less if it is too late to be sent."""
+        deadline = self.of_thread.deadline
+        return seconds_in_queue(self.timeout, None if deadline is None else deadline - time.monotonic())
 
 
 @dataclass(eq=False)
@@ -174,7 +171,7 @@ class _Outbox:
         self._lock = threading.Lock()
         self._waiting: list[OutgoingCall] = []
         self._under_way: list[_CallBatch] = []
-        #: The waiting call whose thread is to send the next batch, from when it was told until it does so.
+        #: The waiting call whose thread was told to send the next batch, and has not done so yet.
         self._turn_of: OutgoingCall | None = None
         #: The seconds after which the first answer to a batch usually comes: a moving average.
         self._usual_seconds = 0.0
@@ -211,8 +208,8 @@ class _Outbox:
             return self._turn_of
 
     def _note_end(self, batch: _CallBatch, is_answered: bool) -> None:
-        # The first answer alone says how long answers take, also to a batch that has been waited for no longer. One
-        # that is very late counts as twice as late as usual: it says little about the others.
+        # Only the first answer of a batch is measured, even if it came after the wait for it was over. A very late one
+        # counts as twice the usual time, because it says little about the others.
         if is_answered and not batch.is_answered:
             seconds = min(self._clock() - batch.sent, 2 * self.patience)
             self._usual_seconds += (seconds - self._usual_seconds) / 8
@@ -233,11 +230,9 @@ class _Outbox:
         """
         self._turn_of = None
         timed = sorted(
-            (
-                (seconds, position)
-                for position, call in enumerate(self._waiting)
-                if (seconds := call.seconds_in_queue())
-            ),
+            (seconds, position)
+            for position, call in enumerate(self._waiting)
+            if (seconds := call.seconds_in_queue()) > 0
         )
         taken: list[OutgoingCall] = []
         size = 0

@@ -110,7 +110,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     def _bind_again(self, exchange: str, queue: str) -> None:
         """Bind the queue of a topic, which has the topic's name, if there is one.
 
-        A cluster may lose bindings in a partition. Whoever consumes the queue cannot see that nothing arrives any more.
+        A cluster may lose bindings in a partition, and a consumer of the queue cannot see that nothing arrives.
         """
         if time.monotonic() < self._bind_after:
             return
@@ -236,8 +236,11 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
         :raises NotSentInTime: the queue's part of the caller's time-out is over.
         """
+        time_to_live = None if timeout is None else seconds_in_queue(timeout, context.seconds_left())
+        if time_to_live is not None and time_to_live <= 0:
+            raise NotSentInTime
         try:
-            super()._publish(exchange, msg, routing_key, time_to_live(timeout), transport_options)
+            super()._publish(exchange, msg, routing_key, time_to_live, transport_options)
         except MessageNacked as fault:
             # The fault has no text; the library repeats it as the loss of a connection.
             raise MessageNacked("it refuses the message, as its queue is full or has no leader") from fault
@@ -265,12 +268,11 @@ def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions |
             time.sleep(_RETURNED_INTERVAL)
 
 
-def time_to_live(timeout: float | None) -> float | None:
-    """Return the seconds that a message of a call with this time-out may spend in a queue; None without a limit."""
-    if timeout is None:
-        return None
-    left = context.seconds_left()
+def seconds_in_queue(timeout: float, left: float | None) -> float:
+    """Return the seconds that a message of a call may spend in a queue; 0 or less if it is too late to send it.
+
+    :param timeout: the call's, in seconds.
+    :param left: the seconds until its caller's deadline, if there is one.
+    """
     lost = 0.0 if left is None else max(0.0, timeout - left)
-    if lost >= timeout * QUEUE_PART:
-        raise NotSentInTime
     return timeout * QUEUE_PART - lost
