@@ -1,7 +1,7 @@
-"""The alarms of a broker: while one is on, the broker takes no messages, and says so to each connection that sends.
+"""The alarms of a broker: while one is on, the broker takes no messages, and tells so each connection that sends one.
 
-RabbitMQ has one for its memory and one for the space left on its disk. It reads nothing more from a connection that has
-sent a message meanwhile; what was sent is read when the alarm ends, also from a connection that was closed since.
+RabbitMQ has an alarm for its memory and one for its disk space. It reads nothing more from a connection that has sent a
+message during an alarm; it reads that message when the alarm ends, even if the connection was closed meanwhile.
 """
 
 import logging
@@ -22,7 +22,7 @@ _REASON = spec.method(spec.Connection.Blocked, "s")
 def listen(connection: Any, blocked: Callable[[str], None]) -> None:
     """Have ``blocked`` called with the broker's reason when it blocks a connection of py-amqp.
 
-    The library does not read the reason, and tells the user to look into the broker's log.
+    The library ignores the reason, and refers to the broker's log.
     """
     connection._METHODS = {**connection._METHODS, _REASON.method_sig: _REASON}  # noqa: SLF001
     connection._callbacks[_REASON.method_sig] = blocked  # noqa: SLF001

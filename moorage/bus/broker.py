@@ -44,8 +44,8 @@ def parsed(conf: cfg.ConfigOpts, url: str) -> oslo_messaging.TransportURL:
 
 
 @contextmanager
-def declaring(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
-    """Translate a broker's refusal of a server's queues, and close the server's connections then.
+def declaration(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
+    """Translate the faults of declaring a server's queues, and close the server's connections after one.
 
     :param url: with its passwords hidden.
     :raises BusRefused: the broker refuses them for good: by its permissions, or as those that it has are of another
@@ -55,26 +55,26 @@ def declaring(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
     try:
         yield
     except CONNECTION_FAULTS as fault:
-        let_go(transport)
+        close_transport(transport)
         cause = fault.__context__ if isinstance(fault.__context__, amqp.exceptions.AMQPError) else fault
         kind = errors.BusRefused if tls.is_refusal(cause) else errors.BusUnavailable
         raise kind(reason=f"{url}: {reason(cause)}") from fault
 
 
 @contextmanager
-def farewell() -> Iterator[None]:
-    """Ignore the faults of a connection that is being closed: the broker may be gone already."""
+def closing_faults_ignored() -> Iterator[None]:
+    """Log and ignore the faults of a connection that is being closed: the broker may be gone already."""
     try:
         yield
     except CONNECTION_FAULTS as fault:
-        LOG.warning("The broker was left without a farewell: %s", reason(fault))
+        LOG.warning("A connection to the broker was not closed in order: %s", reason(fault))
 
 
-def let_go(transport: oslo_messaging.Transport) -> None:
+def close_transport(transport: oslo_messaging.Transport) -> None:
     """Close a transport's connections; those that wait for an absent broker are left to end with the process."""
 
     def clean_up() -> None:
-        with farewell():
+        with closing_faults_ignored():
             transport.cleanup()
 
     cleaning = threading.Thread(target=clean_up, name="bus-clean-up", daemon=True)

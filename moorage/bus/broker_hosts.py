@@ -105,7 +105,7 @@ class DirectConnection:
         self._amqp.collect()
 
     def drop(self) -> None:
-        """Close the connection without a farewell, for which a broker with an alarm would be waited for."""
+        """Close the connection without AMQP's closing hand-shake, which a broker with an alarm does not answer."""
         with suppress(AttributeError, OSError):  # it is closed already
             self._amqp.transport.sock.settimeout(0)
         self._amqp.collect()

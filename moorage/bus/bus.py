@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from moorage.bus.broker import CONNECTION_FAULTS, let_go, parsed
+from moorage.bus.broker import CONNECTION_FAULTS, close_transport, parsed
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -238,7 +238,7 @@ class Bus:
         """Stop the running servers and close all connections. With RabbitMQ this may take some seconds."""
         for server in list(self._servers):
             server.stop()
-        let_go(self._transport)
+        close_transport(self._transport)
 
     # What follows is for clients and servers of this module.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from moorage.bus.broker import declaring, farewell, let_go
+from moorage.bus.broker import close_transport, closing_faults_ignored, declaration
 
 # isort: split
 # Imported after the line above, which selects the threading backend.
@@ -25,10 +25,10 @@ _ANSWER_SECONDS = 5.0
 #: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
 #: a call waits for its answer by default.
 _STUCK_SECONDS = 45.0
-#: Seconds that a server waits for its own answer: one that is busy at once, with what has waited for it, goes on.
+#: Seconds that a server waits for its own answer. Without one it goes on: it may be busy with waiting messages.
 _OWN_ANSWER_SECONDS = 5.0
-#: Where the broker does not say how many servers there are, so many looks: two of one name miss each other with a
-#: chance of less than one in a thousand.
+#: Pings to detect a second server where the broker does not give their number: two of one name miss each other with a
+#: probability of less than one in a thousand.
 _LOOKS = 10
 
 
@@ -76,7 +76,7 @@ class BusServer:
             if self._running:
                 return
             is_beside_silent = self._refuse_second()
-            with declaring(self._bus.url, self._transport):
+            with declaration(self._bus.url, self._transport):
                 self._server.begin()
             self._running = True
         if is_beside_silent:
@@ -117,9 +117,9 @@ class BusServer:
             self._running = False
             with self._giving_up():
                 self._server.end()
-                with farewell():
+                with closing_faults_ignored():
                     self._server.wait()
-            let_go(self._transport)
+            close_transport(self._transport)
             self._bus.forget(self)
 
     @contextmanager
@@ -151,7 +151,7 @@ class BusServer:
         if servers == 0:
             return False
         with suppress(errors.NoReply):
-            self._pinged(self._bus.namesake_seconds)
+            self._ping(self._bus.namesake_seconds)
             raise self._taken
         # Where the broker does not give the number, there is probably nobody.
         return servers is not None
@@ -184,10 +184,10 @@ class BusServer:
         :raises NoReply: there is none.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        if self._pinged(_OWN_ANSWER_SECONDS) != self._housekeeping.identity:
+        if self._ping(_OWN_ANSWER_SECONDS) != self._housekeeping.identity:
             raise self._taken
 
-    def _pinged(self, seconds: float) -> str | None:
+    def _ping(self, seconds: float) -> str | None:
         """Return which server of this topic and name has answered."""
         return self._client(seconds).ping()
 

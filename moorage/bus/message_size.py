@@ -14,7 +14,7 @@ T = TypeVar("T")
 #: The most bytes of a message on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the
 #: channel: the caller gets no answer.
 MAX_MESSAGE = 12 * 2**20
-#: What has at most so many bytes once encoded fits: the library encodes it twice, which makes at most 3.5 bytes of one.
+#: Content of at most so many bytes fits: the library encodes it twice, which makes at most 3.5 bytes of each.
 SURELY_FITS = MAX_MESSAGE // 4
 
 

@@ -20,7 +20,7 @@ _VERSIONS = {
 
 
 def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: str) -> dict[str, Any]:
-    """Return the arguments of kombu and py-amqp for TLS and the login, as the bus library gives them.
+    """Return py-amqp's arguments for TLS and the login, as the bus library gives them.
 
     With a file of certificate authorities the broker's certificate has to be of one of them and to name ``host``;
     without one, of an authority that the machine trusts.
@@ -53,8 +53,8 @@ def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: s
 def is_refusal(fault: object) -> bool:
     """Return whether a broker refuses a user, a password, a virtual host or a queue, and would the next time as well.
 
-    It gives the same codes where a limit of connections or queues is reached: its text alone tells that others may make
-    room.
+    Where a limit of connections or queues is reached, it gives the same code, but may accept the next try: only its
+    text tells the two apart.
     """
     if not isinstance(fault, amqp.exceptions.IrrecoverableChannelError | amqp.exceptions.NotAllowed):
         return False
@@ -62,9 +62,9 @@ def is_refusal(fault: object) -> bool:
 
 
 def drop(connection: Any) -> None:
-    """Close a connection of kombu without a farewell, for which a silent broker would be waited for.
+    """Close a connection of kombu without AMQP's closing hand-shake, for which a silent broker would be waited for.
 
-    The end of TLS is one too: it is written, and the broker's is not read.
+    TLS has one as well: its end is written, and the broker's is not read.
     """
     with suppress(AttributeError, OSError):  # it is closed already
         connection._connection._transport.sock.settimeout(0)  # noqa: SLF001 - the public properties would connect
