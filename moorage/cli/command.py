@@ -245,16 +245,17 @@ def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[An
     index = list(column_names).index(name)
     values = [_in_order(row[index]) for row in rows]
     known = [(value, row) for value, row in zip(values, rows, strict=True) if value not in (None, "")]
-    known.sort(key=lambda pair: pair[0], reverse=direction == "desc")
+    is_reverse = direction == "desc"
+    try:
+        known.sort(key=lambda pair: pair[0], reverse=is_reverse)
+    except TypeError:  # objects, and values of several kinds, have an order as text alone
+        known.sort(key=lambda pair: str(pair[0]), reverse=is_reverse)
     return [row for _, row in known] + [row for value, row in zip(values, rows, strict=True) if value in (None, "")]
 
 
 def _in_order(value: Any) -> Any:
-    """Return the sort key of a value: objects, which have no order, are sorted as a table shows them."""
-    if isinstance(value, ShownUse):
-        return value.share
-    plain = _machine(value)
-    return value.human_readable() if isinstance(plain, dict) else plain
+    """Return what a value is sorted by."""
+    return value.share if isinstance(value, ShownUse) else _machine(value)
 
 
 class ShownValue(FormattableColumn[Any]):

@@ -198,12 +198,14 @@ def test_a_share_is_text_where_there_are_no_objects(
     assert json.loads(printed(capsys, "-f", "json", "--limit", "1"))[0]["age"] == {"used": 3, "total": 16}
 
 
-def test_objects_are_sorted_as_a_table_shows_them(
+def test_objects_and_values_of_several_kinds_are_sorted_as_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("one", 1, ShownLines({"rack": "b"}, ["rack=b"])), ("two", 2, ShownLines({"rack": "a"}, ["rack=a"]))]
     monkeypatch.setattr(Listed, "rows", rows)
     assert printed(capsys, "-f", "value", "-c", "name", "--sort", "age") == "two\none\n"
+    monkeypatch.setattr(Listed, "rows", [("one", "many", None), ("two", 2, None)])
+    assert printed(capsys, "-f", "value", "-c", "name", "--sort", "number") == "two\none\n"
 
 
 class Terminal(io.StringIO):
