@@ -1,6 +1,6 @@
-"""Natural batches: what several threads ask for while one batch is under way is carried out together with the next one.
+"""Natural batches: requests of several threads that arrive while one batch is under way form the next one.
 
-Nobody waits while nothing is under way, and no timer delays anything. The threads that ask carry the batches out
+No request waits while no batch is under way, and no timer delays any. The requesting threads carry the batches out
 themselves, one after another: each batch by the thread that has waited longest, so that there is no thread to start
 and none to stop.
 """
@@ -36,9 +36,9 @@ def in_parts(
 
 
 class BatchItem(Generic[T, R]):
-    """One thing that a thread asks for; it is given a result or an error while its batch is carried out.
+    """One request of a thread; it is given a result or an error while its batch is carried out.
 
-    :param of_caller: the context of who asks, its ids and its deadline; by default that of this thread.
+    :param of_caller: the caller's context, with its ids and its deadline; by default that of this thread.
     """
 
     __slots__ = ("_error", "_result", "context", "is_done", "value")
@@ -94,12 +94,12 @@ class _Group:
 
 
 class Batches(Generic[T, R]):
-    """Carry out what threads ask for, in batches.
+    """Carry out the requests of threads in batches.
 
     :param carry_out: gives each item of a batch its result or its error; an error that it raises itself is that of
         every item which has neither. It must end within bounded time.
     :param most: the most items of one batch.
-    :param kind: what they are, as metrics name it.
+    :param kind: the kind of requests, as metrics name it.
     """
 
     def __init__(self, carry_out: Callable[[Sequence[BatchItem[T, R]]], None], most: int, kind: str = "other") -> None:
@@ -112,7 +112,7 @@ class Batches(Generic[T, R]):
         self._waiting: deque[_Group] = deque()
 
     def do(self, value: T) -> R:
-        """Have one thing done, alone or together with what others ask for, and return its result.
+        """Have one request carried out, alone or together with those of other threads, and return its result.
 
         :raises DeadlineExceeded: the caller's deadline has passed before it was begun.
         """
@@ -121,7 +121,7 @@ class Batches(Generic[T, R]):
         return item.outcome()
 
     def do_all(self, items: Sequence[BatchItem[T, R]]) -> None:
-        """Have several things done at once, together with what others ask for; each item has its outcome then."""
+        """Have several requests carried out at once, with those of other threads; each item has its outcome then."""
         for start in range(0, len(items), self._most):
             self._do_together(_Group(items[start : start + self._most]))
 
@@ -171,7 +171,7 @@ class Batches(Generic[T, R]):
                 raise
         finally:
             with self._lock:
-                # Before the others of this batch are woken: what waits is not to wait for them as well.
+                # Before the others of this batch are woken: the waiting groups are not to wait for them as well.
                 if self._waiting:
                     self._waiting[0].turn.set()
                 else:

@@ -24,9 +24,9 @@ REGISTRY: Final = CollectorRegistry()
 PlatformCollector(registry=REGISTRY)
 ProcessCollector(registry=REGISTRY)
 
-#: The result of what has succeeded; of what has not, the code of its error.
+#: The result label of a success; that of a failure is the code of its error.
 OK: Final = "ok"
-#: The result of what has failed with an exception that is no error of ours.
+#: The result label of a failure by an exception that is no error of ours.
 FAULT: Final = "fault"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

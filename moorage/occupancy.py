@@ -1,4 +1,4 @@
-"""How many of a fixed number of threads are busy, and since when all of them are without one becoming free."""
+"""The number of busy threads among a fixed number, and since when all of them have been busy without a break."""
 
 import time
 

@@ -67,7 +67,7 @@ def use(tracer: "RequestTracer | None") -> None:
 
 
 def stop() -> None:
-    """Send what has ended and was not sent yet, for two seconds at most, and trace nothing more."""
+    """Send the ended spans that were not sent yet, for two seconds at most, and trace nothing more."""
     tracer = _TRACER
     use(None)
     if tracer is not None:

@@ -88,7 +88,7 @@ class DirectConnection:
         while (left := end - time.monotonic()) > 0:
             while self._answers:
                 answer = self._answers.pop(0)
-                if answer.get("_msg_id") == message_id:  # another one is of a call that was given up
+                if answer.get("_msg_id") == message_id:  # others are of calls that have timed out
                     return answer
             try:
                 self._amqp.drain_events(timeout=left)

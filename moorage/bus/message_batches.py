@@ -46,7 +46,7 @@ _VERSION = "1.1"
 
 #: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
 MOST = 32
-#: So many waiting calls are sent at once, even while a batch is under way. Arbitrary.
+#: The number of waiting calls that is sent at once, even while a batch is under way. Arbitrary.
 _FULL = 16
 #: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
 _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
@@ -316,9 +316,9 @@ class CallSender:
     def _received(
         received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]", calls: Collection[OutgoingCall], outbox: _Outbox
     ) -> list[tuple[OutgoingCall, Any]]:
-        """Return what has come for calls: answers, errors of their sending, or that this thread is to send what waits.
+        """Wait until something has come for calls, and return it.
 
-        It waits until something has come.
+        That is an answer, the error of a sending, or that this thread is to send the waiting calls.
         """
         seconds = max(min(call.ends for call in calls) - time.monotonic(), 0.0)
         waits = any(call.batch is None for call in calls) and outbox.patience < seconds

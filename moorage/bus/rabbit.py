@@ -147,7 +147,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         self._obsolete_reply_queues = ReplyQueues(driver.missing_destination_retry_timeout)
 
     def stop(self) -> None:
-        """Receive no more, and leave to the peers what has not been read; answers go over other connections."""
+        """Receive no more, and leave unread messages to the peers; answers go over other connections."""
         super().stop()
         self.conn.close()
 

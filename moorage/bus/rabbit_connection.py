@@ -90,7 +90,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             self.waited_until = time.monotonic()
 
     def stop_consuming(self) -> None:
-        """End the wait for messages now; what has not been read is redelivered once the connection is closed."""
+        """End the wait for messages now; unread messages are redelivered once the connection is closed."""
         super().stop_consuming()
         with suppress(AttributeError, OSError):  # there is no connection
             # Past the method of a TLS socket, after which the waiting thread would take what comes for plain text.

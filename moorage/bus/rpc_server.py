@@ -86,7 +86,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
             stamp(call.ctxt, getattr(call, "taken", time.monotonic()), getattr(call, "expires", None))
         # On the in-process bus this is the caller's own thread, and must not wait: its server has no peers.
         if isinstance(self.listener, PollStyleListenerAdapter):
-            # What has come in a batch cannot be left to a peer any more: the batch waits for one thread.
+            # A batch that was received cannot be left to a peer any more: it waits until one thread is free.
             with self._changed:
                 self._changed.wait_for(lambda: self._occupancy.busy < self._threads or self._ending, _LONGEST_WAIT)
         for endpoint, together in self._apart(calls):

@@ -89,7 +89,7 @@ class Configured(Command):
 
     #: The arguments that a class adds to those of its bases.
     arguments: Sequence[Argument] = ()
-    #: What it is at, for whoever waits at a terminal.
+    #: Its present activity, shown on a terminal if it takes long.
     at: ClassVar[str | None] = None
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Modules that are loaded when they are first used; imported before whatever imports these.
 
-oslo.config imports two libraries for types of options, network addresses and URIs, that a command which calls a service
-has none of. They take a sixth of such a command's time.
+oslo.config imports two libraries for two types of options, network addresses and URIs, which commands that call
+services do not have. They take a sixth of such a command's time.
 """
 
 import importlib.util

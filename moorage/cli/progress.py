@@ -1,4 +1,4 @@
-"""The progress of a command on standard error: bars, and what it is at; on a terminal alone.
+"""The progress of a command on standard error: bars, and its present activity; only on a terminal.
 
 The library that draws it is imported when something is drawn: most commands end before.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: Seconds after which a command that still works says so.
+#: Seconds after which a command shows that it still works.
 _PATIENCE = 2.0
 
 
@@ -25,9 +25,9 @@ def bars() -> "Progress":
 
 
 class Elapsed:
-    """Says what a command is at, and since when, if that takes longer than two seconds.
+    """Shows a command's activity and its duration, if that is longer than two seconds.
 
-    :param what: what it is at, or None for a command that says nothing.
+    :param what: the activity, or None for a command that shows nothing.
     """
 
     def __init__(self, what: str | None) -> None:
@@ -48,14 +48,14 @@ class Elapsed:
         self.stop()
 
     def says(self, what: str) -> None:
-        """Say that something else is done now."""
+        """Show another activity from now on."""
         with self._lock:
             self._what = what
             if self._shown is not None:
                 self._shown.update(self._task, description=what)
 
     def stop(self) -> None:
-        """Take away what is shown, before the command prints its result."""
+        """Remove it from the terminal, before the command prints its result."""
         with self._lock:
             timer, self._timer = self._timer, None
             if timer is not None:

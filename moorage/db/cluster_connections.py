@@ -29,8 +29,8 @@ _FRESH_SECONDS = 1.0
 #: How often, after how many seconds, and with how many further connections the nodes behind one address are counted.
 _SAMPLES, _SAMPLE_SECONDS, _CONNECTIONS = 3, 0.5, 3
 
-#: Galera's and MySQL's error codes: a node that has left its cluster; a variable that there is none of; TLS that the
-#: client cannot have.
+#: Galera's and MySQL's error codes: a node that has left its cluster; an unknown variable; TLS that the client cannot
+#: set up.
 _NOT_PREPARED, _NO_SUCH_VARIABLE, _NO_TLS = 1047, 1193, 2026
 #: Of a URL's TLS settings, those that name files.
 _TLS_FILES = ("ca", "capath", "cert", "key")

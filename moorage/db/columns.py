@@ -13,8 +13,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-#: No clock of a database differs by so many seconds from another one's, and no message arrives so late: a stored time
-#: that is later by more was taken before the clock was set back.
+#: The clocks of two databases differ by fewer seconds, and no message arrives later: a stored time that is ahead by
+#: more was taken before the clock was set back.
 CLOCK_SET_BACK = 60.0
 #: The most names in one condition: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
 _NAMES = 1000

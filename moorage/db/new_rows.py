@@ -79,7 +79,7 @@ def _bytes_of_documents(row: Mapping[str, Any]) -> int:
 def _statement(
     dialect: Dialect, table: Table, columns: tuple[str, ...], after: tuple[tuple[str, float], ...], rows: int
 ) -> str:
-    """Return the statement that inserts so many rows.
+    """Return the statement that inserts a number of rows.
 
     INSERT INTO table (a, created_at, due_at) VALUES (%s, clock, clock + 60.0), (%s, clock, clock + 60.0), ...
     """

@@ -1,4 +1,4 @@
-"""Calls that whoever asks waits a short time for: of a database or a broker that may be silent."""
+"""Calls of a database or a broker that may be silent, each waited for only a short time."""
 
 import contextvars
 import threading

@@ -86,7 +86,7 @@ class Readiness:
         for name, call in calls.items():
             try:
                 found.extend(call.result())
-            except Exception as fault:  # noqa: BLE001 - what can be read is told all the same
+            except Exception as fault:  # noqa: BLE001 - the other samples are returned all the same
                 LOG.warning("The metrics of %s could not be read: %s", name, fault)
         return found
 

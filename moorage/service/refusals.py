@@ -49,7 +49,7 @@ class RefusedSendings:
 
     Whether a request is possible depends on the state of what it is about. A message may be delivered twice, so a copy
     can arrive when its first delivery has been refused, its caller has been told so, and the state allows it by then.
-    Only a copy is refused for that reason: whoever repeats the request makes a new sending of it.
+    Only a copy is refused for that reason: a repeated request is a new sending.
 
     A stored refusal has its own key, by request and sender, so that the request itself remains without a row and may
     be repeated, and a former release beside this one ignores it. It is acknowledged from the beginning, because nobody

@@ -311,7 +311,7 @@ class StoredRequests:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, *, acknowledged: float, unacknowledged: float) -> int:
-        """Delete answers that were acknowledged, or else stored, so many seconds ago; return their number.
+        """Delete answers by the seconds since they were acknowledged, or else stored; return their number.
 
         Each transaction deletes a bounded number. Several processes may prune at once.
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 LOG = logging.getLogger(__name__)
 
-#: A worker that ends within so many seconds of its start is not restarted: whatever is wrong would be wrong again, and
-#: whoever supervises the service is to see it. It also limits how often a worker is restarted. Arbitrary.
+#: A worker that ends within so few seconds of its start is not restarted: the same fault would end it again, and the
+#: service's supervisor is to see it. It also limits how often a worker is restarted. Arbitrary.
 _START_SECONDS = 10.0
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -44,7 +44,7 @@ class _Running(NamedTuple):
 
 
 def fork(name: str, count: int) -> WorkerProcess:
-    """Fork so many workers of a service, and return in each which it is; the parent does not return from this.
+    """Fork ``count`` workers of a service, and return in each which one it is; the parent does not return.
 
     A single worker is not forked. The parent passes signals to stop and to reload on to the workers, and restarts one
     that ends unasked. The workers ignore these signals, which a terminal or a supervisor may send to all processes of
