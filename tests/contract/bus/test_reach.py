@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
+from moorage.bus import broker_hosts
+from moorage.bus.broker_hosts import BrokerHosts
 from moorage.bus.bus import Bus, serves
 from moorage.bus.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
@@ -182,6 +184,26 @@ def test_the_address_says_whether_a_broker_is_spoken_to_over_tls(said: str, opti
         with pytest.raises(errors.BusUnavailable):
             bus.probe()
     assert read.result() == begin
+
+
+def test_several_silent_hosts_are_probed_no_longer_than_one_and_asked_after_others_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_hosts, "_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(broker_hosts, "_AWAY", set())
+    with ExitStack() as silent:
+        ports = [_port(silent.enter_context(socket.create_server(("127.0.0.1", 0)))) for _ in range(3)]
+        hosts = ",".join(f"m:secret@127.0.0.1:{port}" for port in ports)
+        begun = time.monotonic()
+        with pytest.raises(errors.BusUnavailable, match="timed out") as caught:
+            BrokerHosts(f"rabbit://{hosts}/cloud", options.new()).probe()
+        assert time.monotonic() - begun < 2.5
+    assert "secret" not in str(caught.value)
+    with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor() as thread:
+        read = thread.submit(_first_bytes, other)
+        with pytest.raises(errors.BusUnavailable):
+            BrokerHosts(f"rabbit://{hosts},m:secret@127.0.0.1:{_port(other)}/cloud", options.new()).probe()
+    assert read.result() == PLAIN
 
 
 def _first_bytes(listening: socket.socket) -> bytes:
