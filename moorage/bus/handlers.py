@@ -216,6 +216,9 @@ class Endpoint:
             except Exception as error:  # noqa: BLE001 - it is the answer
                 fault = error
                 answer = Answer(failure=self._failure_of_handler(error))
+                # Its frames refer to this call, and to all that its handler has made: only the garbage collector, which
+                # looks seldom, would free them.
+                error.__traceback__ = None
         tracing.end(begun.span, fault)
         return self._counted(answer, begun.since)
 
