@@ -259,7 +259,7 @@ def _hosts(url: str) -> Iterator[_Host]:
 
     :raises ConfigurationError: a port is no number.
     """
-    for part in split(url).netloc.split(","):
+    for part in [part for part in split(url).netloc.split(",") if part] or [""]:
         account, _, address = part.rpartition("@")
         user, _, password = account.partition(":")
         try:

@@ -14,7 +14,7 @@ from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus import broker_hosts
 from moorage.bus.broker_hosts import BrokerHosts
-from moorage.bus.bus import Bus, serves
+from moorage.bus.bus import Bus, oslo_messaging, serves
 from moorage.bus.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
 from moorage.cli.shell import main
@@ -166,6 +166,30 @@ def test_a_queue_whose_binding_the_broker_has_lost_is_bound_again_by_a_call(
         with ThreadPoolExecutor() as threads:
             answers = list(threads.map(client.call, [ListCells(), ListCells(), ListCells()]))
         assert answers == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rabbit://u:p@one:1,v:q@two:2/cloud",
+        "rabbit://u:p@one,,v:q@two,/a%2Fb?ssl=true",
+        "rabbit://u%40x:p%2Fq%3A@[::1]:7/",
+        "rabbit://u:p@[::1]",
+        "rabbit://one",
+        "rabbit://",
+        "kombu://u:@one/cloud?ssl=true&ssl_ca_file=/a%20b",
+    ],
+)
+def test_an_address_means_the_same_to_the_library_and_to_the_connections_beside_it(url: str) -> None:
+    conf = options.new()
+    theirs, ours = oslo_messaging.TransportURL.parse(conf, url), BrokerHosts(url, conf)
+    guest = oslo_messaging.TransportHost("localhost")
+    assert [(host.name, host.port, host.user, host.password) for host in ours._hosts] == [
+        (host.hostname or "localhost", host.port or 5672, host.username or "guest", host.password or "guest")
+        for host in theirs.hosts or [guest]
+    ]
+    assert ours._virtual_host == (theirs.virtual_host or "/")
+    assert ours._query == theirs.query
 
 
 #: With what a connection begins: a hand-shake of TLS (RFC 8446, section 5.1), or AMQP's own header.
