@@ -1,4 +1,4 @@
-"""What a handler leaves in memory."""
+"""The memory that is freed once a handler has refused a request."""
 
 import gc
 import weakref
