@@ -38,7 +38,8 @@ class ImagePropertiesFilter(ConditionsFilter):
     options = (
         cfg.StrOpt(
             _DEFAULT_ARCHITECTURE,
-            help="The architecture of images that do not say theirs, such as x86_64; by default they go to any host.",
+            help="The architecture, such as x86_64, of images that do not name one. If it is not set, such images may "
+            "go to any host.",
         ),
     )
 

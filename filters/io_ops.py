@@ -21,8 +21,9 @@ class IoOpsFilter(ConditionsFilter):
             _MOST,
             default=8,
             min=1,
-            help="How many servers may be started, moved or rebuilt on one host at a time, where the filter io_ops is "
-            "enabled. Metadata of this name gives the hosts of an aggregate another number; the smallest counts.",
+            help="The maximum number of servers that may be started, moved or rebuilt on a host at the same time, if "
+            "the filter io_ops is enabled. Metadata of the same name overrides it for the hosts of an aggregate; the "
+            "smallest value counts.",
         ),
     )
 

@@ -17,15 +17,17 @@ class IsolatedHostsFilter(ConditionsFilter):
         cfg.ListOpt(
             "isolated_images",
             default=[],
-            help="Images, by id, that go to isolated_hosts only, where the filter isolated_hosts is enabled.",
+            help="Ids of images that may run only on isolated_hosts, if the filter isolated_hosts is enabled.",
         ),
         cfg.ListOpt(
-            "isolated_hosts", default=[], help="Hosts, by name in upper or lower case, that isolated_images go to."
+            "isolated_hosts",
+            default=[],
+            help="Names of the hosts for isolated_images. Upper and lower case are not distinguished.",
         ),
         cfg.BoolOpt(
             "restrict_isolated_hosts_to_isolated_images",
             default=True,
-            help="Whether other images keep away from isolated_hosts.",
+            help="Whether isolated_hosts are closed to all other images.",
         ),
     )
 

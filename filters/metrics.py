@@ -17,8 +17,8 @@ class MetricsFilter(ConditionsFilter):
         cfg.ListOpt(
             "required_metrics",
             default=[],
-            help="Metrics that a host must report, where the filter metrics is enabled: those of [weighers] "
-            "metrics_weight_setting, so that the weigher knows them of every host.",
+            help="Metrics that a host must report, if the filter metrics is enabled. Name the metrics of [weighers] "
+            "metrics_weight_setting, so that the weigher finds them for every host.",
         ),
     )
 

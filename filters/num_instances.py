@@ -21,8 +21,8 @@ class NumInstancesFilter(ConditionsFilter):
             _MOST,
             default=50,
             min=1,
-            help="How many servers may be placed on one host, where the filter num_instances is enabled. Metadata of "
-            "this name gives the hosts of an aggregate another number; the smallest counts.",
+            help="The maximum number of servers on a host, if the filter num_instances is enabled. Metadata of the "
+            "same name overrides it for the hosts of an aggregate; the smallest value counts.",
         ),
     )
 

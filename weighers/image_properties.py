@@ -25,9 +25,9 @@ class ImagePropertiesWeigher(FormulaWeigher):
         cfg.ListOpt(
             _SETTING,
             default=[],
-            help="The properties that the image_properties weigher counts, with how much each counts, such as "
-            "os_distro=2.0,hw_machine_type=0.5. By default all count the same. Cells report only those that "
-            "[conductor] reported_image_properties names.",
+            help="The image properties that the weigher image_properties counts, each with its factor, such as "
+            "os_distro=2.0,hw_machine_type=0.5. By default all properties have the factor 1. Cells report only the "
+            "properties in [conductor] reported_image_properties.",
         ),
     )
 

@@ -27,20 +27,20 @@ class MetricsWeigher(FormulaWeigher):
         cfg.ListOpt(
             _SETTING,
             default=[],
-            help="The metrics that the metrics weigher adds up, with how much each counts, such as "
+            help="The metrics that the weigher metrics adds up, each with its factor, such as "
             "cpu.percent=-1.0,io_pressure=-0.5.",
         ),
         cfg.BoolOpt(
             _REQUIRED,
             default=True,
-            help="Whether each host must report each of them: then a request is answered with an error that names a "
-            "host that does not, unless the filter metrics has left it out. Otherwise such a host has the weight "
-            f"{_OF_UNAVAILABLE}.",
+            help="Whether each host must report all of the metrics. If true, a request fails with an error that names "
+            "a host that does not, unless the filter metrics has removed such hosts. If false, such a host has the "
+            f"weight {_OF_UNAVAILABLE}.",
         ),
         cfg.FloatOpt(
             _OF_UNAVAILABLE,
             default=-10000.0,
-            help="The weight of a host that does not report all of them, where that is not required.",
+            help="The weight of a host that does not report all of the metrics, if they are not required.",
         ),
     )
 

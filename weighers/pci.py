@@ -27,7 +27,7 @@ class PciWeigher(FormulaWeigher):
         cfg.ListOpt(
             _CLASSES,
             default=["PCI_DEVICE", "SRIOV_NET_VF", "PGPU", "CUSTOM_PCI_*"],
-            help="Resource classes that the pci weigher counts; * stands for any letters.",
+            help="The resource classes that the weigher pci counts. * stands for any characters.",
         ),
     )
 

@@ -39,9 +39,9 @@ class ImageTraitsRequestFilter(RequestFilter):
         cfg.BoolOpt(
             "image_metadata_prefilter",
             default=False,
-            help="Whether an image's buses (hw_disk_bus and others), models of devices (hw_video_model, hw_vif_model, "
-            "hw_viommu_model) and architecture (hw_architecture, hw_emulation_architecture) become traits that a host "
-            "must have. For clouds whose drivers report those.",
+            help="Whether the buses of an image (hw_disk_bus and others), its device models (hw_video_model, "
+            "hw_vif_model, hw_viommu_model) and its architecture (hw_architecture, hw_emulation_architecture) become "
+            "required traits of the host. Enable it only if the compute drivers report these traits.",
         ),
     )
 

@@ -57,9 +57,9 @@ class PciRequestFilter(RequestFilter):
         cfg.MultiStrOpt(
             "pci_alias",
             default=[],
-            help="A kind of PCI device, as JSON: its `name`, as flavors say it in pci_passthrough:alias, and its "
-            "`resource_class`, or in place of that `vendor_id` and `product_id`, which stand for CUSTOM_PCI_<vendor>_"
-            "<product>; and `traits` that it must have, as a list. May be given more than once.",
+            help="An alias of a kind of PCI device, as JSON: its `name`, which flavors use in pci_passthrough:alias; "
+            "its `resource_class`, or else `vendor_id` and `product_id`, which stand for "
+            "CUSTOM_PCI_<vendor>_<product>; and a list of required `traits`. May be repeated.",
         ),
     )
 

@@ -21,8 +21,8 @@ class TenantAggregateRequestFilter(RequestFilter):
         cfg.BoolOpt(
             "tenant_aggregate_required",
             default=False,
-            help="Whether a project that no host aggregate names (filter_tenant_id) is refused; otherwise it may go "
-            "anywhere.",
+            help="Whether requests of a project that no host aggregate names (filter_tenant_id) are refused. If false, "
+            "they may go to any host.",
         ),
     )
 

@@ -6,147 +6,170 @@ from oslo_config import cfg
 
 #: Group `compute`.
 COMPUTE = [
-    cfg.StrOpt("agent", default=socket.gethostname(), sample_default="<host name>", help="The name of this agent."),
+    cfg.StrOpt(
+        "agent",
+        default=socket.gethostname(),
+        sample_default="<host name>",
+        help="The name of this agent. It must be unique within the cell, and stay the same when the agent is "
+        "restarted.",
+    ),
     cfg.StrOpt(
         "cell_uuid",
         regex="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z",
-        help="The uuid of the cell, where `transport_url` is the cell's own bus: the agent then needs no access to the "
-        "main bus. By default it asks the placement role on the main bus where its cell's bus is.",
+        help="The uuid of the agent's cell. Set it where `transport_url` is the cell's own bus: the agent then needs "
+        "no access to the main bus. If it is not set, the agent asks the placement role on the main bus for the "
+        "address of its cell's bus.",
     ),
-    cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
-    cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
-    cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
+    cfg.StrOpt("driver", default="fake", help="The compute driver, by the name of its entry point."),
+    cfg.FloatOpt(
+        "report_interval", default=5.0, min=0.05, help="Seconds between two reports of the agent's hosts to its cell."
+    ),
+    cfg.IntOpt("workers", default=8, min=1, help="The number of builds that the agent works on at the same time."),
     cfg.FloatOpt(
         "stop_timeout",
         default=3.0,
         min=0.0,
-        help="Seconds that an agent which is told to stop gives to the builds under way, and as many to other orders. "
-        "Its process ends 10 seconds after the signal in any case.",
+        help="Seconds that a stopping agent waits for builds in progress, and the same again for other orders. In any "
+        "case the process ends 10 seconds after the signal.",
     ),
     cfg.BoolOpt(
         "reshape_at_any_report",
         default=False,
-        help="Whether a driver may have the resource providers of a host reshaped, with all that is allocated of them, "
-        "at any report; by default only until the host has been described after the agent's start.",
+        help="Whether the driver may request a reshape of a host's resource providers and their allocations in any "
+        "report. By default it may do so only until the host has been described for the first time after the agent's "
+        "start.",
     ),
 ]
 
 #: Group `fake_driver`.
 FAKE_DRIVER = [
-    cfg.IntOpt("hosts", default=1, min=1, help="How many hosts the fake driver plays."),
-    cfg.StrOpt("host_prefix", help="How their names begin; the default is the agent's name."),
-    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of its hosts."),
-    cfg.IntOpt("vcpus", default=16, min=1, help="VCPU of each host."),
-    cfg.IntOpt("pcpus", default=0, min=0, help="PCPU of each host, beside its VCPU."),
-    cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="Allocation ratio of VCPU."),
-    cfg.IntOpt("memory_mb", default=32768, min=1, help="MEMORY_MB of each host."),
-    cfg.IntOpt("disk_gb", default=500, min=0, help="DISK_GB of each host; 0 for none."),
+    cfg.IntOpt("hosts", default=1, min=1, help="The number of hosts that the fake driver simulates."),
+    cfg.StrOpt("host_prefix", help="The prefix of the names of the simulated hosts. The default is the agent's name."),
+    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of the simulated hosts."),
+    cfg.IntOpt("vcpus", default=16, min=1, help="Inventory of VCPU of each host."),
+    cfg.IntOpt("pcpus", default=0, min=0, help="Inventory of PCPU of each host, in addition to its VCPU."),
+    cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="The allocation ratio of VCPU of each host."),
+    cfg.IntOpt("memory_mb", default=32768, min=1, help="Inventory of MEMORY_MB of each host."),
+    cfg.IntOpt("disk_gb", default=500, min=0, help="Inventory of DISK_GB of each host. 0 means none."),
     cfg.StrOpt(
         "shared_disk_aggregate",
-        help="The uuid of an aggregate. Its hosts have no DISK_GB of their own then, and belong to this aggregate, in "
-        "which a storage pool shares its own.",
+        help="The uuid of an aggregate in which a storage pool shares its DISK_GB. If it is set, the hosts belong to "
+        "this aggregate and have no DISK_GB of their own.",
     ),
     cfg.ListOpt("traits", default=[], help="Traits of each host."),
     cfg.MultiStrOpt(
         "attributes",
         default=[],
-        help="What each host says of itself, for filters and weighers to read, as a JSON object such as "
-        '{"hypervisor_version": 6002000, "cpu_info": {"features": ["avx2"]}}; behind the name of a host and a colon '
-        'what that host alone says, as in host-0002: {"gpu": "a100"}. May be given more than once; what comes later '
-        "counts.",
+        help="Attributes that the hosts report, for filters and weighers to read, as a JSON object such as "
+        '{"hypervisor_version": 6002000, "cpu_info": {"features": ["avx2"]}}. To set attributes of one host only, put '
+        'its name and a colon before the object: host-0002: {"gpu": "a100"}. May be repeated; the last value of an '
+        "attribute counts.",
     ),
     cfg.ListOpt(
         "metrics",
         default=[],
-        help="Metrics that each host reports, in the attribute `metrics`: cpu.percent=20 the same of all hosts, "
-        "cpu.percent=0..100 of each host another number between those, the same at every start.",
+        help="Metrics that each host reports, in the attribute `metrics`. cpu.percent=20 gives all hosts the same "
+        "value. cpu.percent=0..100 gives each host a different value in this range, the same at every start.",
     ),
     cfg.StrOpt(
         "layout",
         default="nested",
         choices=[
-            ("nested", "NUMA nodes, GPUs and NICs are resource providers under their host's"),
-            ("flat", "the host's own resource provider has all that they have"),
+            ("nested", "NUMA nodes, GPUs and NICs are child resource providers of the host"),
+            ("flat", "all inventories are on the host's own resource provider"),
         ],
-        help="How its hosts describe what they have. An agent that is started with another layout than before has the "
-        "providers of its hosts reshaped.",
+        help="How the hosts describe their resources. An agent that is restarted with another layout requests a "
+        "reshape of the resource providers of its hosts.",
     ),
     cfg.IntOpt(
         "numa_nodes",
         default=0,
         min=0,
-        help="NUMA nodes of each host, which have its VCPU, PCPU and MEMORY_MB in equal shares; 0 for none.",
+        help="The number of NUMA nodes of each host. They share its VCPU, PCPU and MEMORY_MB equally. 0 means none.",
     ),
-    cfg.IntOpt("gpus", default=0, min=0, help="Physical GPUs of each host."),
-    cfg.IntOpt("vgpus_per_gpu", default=4, min=1, help="VGPU of each physical GPU."),
-    cfg.IntOpt("nics", default=0, min=0, help="SR-IOV NICs of each host."),
-    cfg.IntOpt("vfs_per_nic", default=8, min=1, help="SRIOV_NET_VF of each NIC."),
+    cfg.IntOpt("gpus", default=0, min=0, help="The number of physical GPUs of each host."),
+    cfg.IntOpt("vgpus_per_gpu", default=4, min=1, help="Inventory of VGPU of each physical GPU."),
+    cfg.IntOpt("nics", default=0, min=0, help="The number of SR-IOV NICs of each host."),
+    cfg.IntOpt("vfs_per_nic", default=8, min=1, help="Inventory of SRIOV_NET_VF of each NIC."),
     cfg.IntOpt(
         "nic_bandwidth",
         default=10_000_000,
         min=0,
-        help="NET_BW_EGR_KILOBIT_PER_SEC and NET_BW_IGR_KILOBIT_PER_SEC of each NIC; 0 for none.",
+        help="Inventory of NET_BW_EGR_KILOBIT_PER_SEC and of NET_BW_IGR_KILOBIT_PER_SEC of each NIC. 0 means none.",
     ),
     cfg.ListOpt(
         "physnets",
         default=["physnet0"],
-        help="The physical networks that the NICs of a host are on, in turn: NIC n has the trait of network n.",
+        help="The physical networks of the NICs, assigned in turn: the NICs of a host have the traits of these "
+        "networks in this order.",
     ),
     cfg.StrOpt(
         "state_file",
-        help="The file that holds its guests and outlives the agent; by default one beside the working directory's "
-        "other files, named after the agent.",
+        help="The file in which the driver stores its guests, so that they survive a restart of the agent. The default "
+        "is a file in the working directory that is named after the agent.",
     ),
-    cfg.IntOpt("seed", default=0, help="Which attempts fail is a function of this, the instance and the host."),
-    cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The share of spawns that fail."),
+    cfg.IntOpt(
+        "seed",
+        default=0,
+        help="The seed of the simulated failures. Which attempts fail depends only on the seed, the instance and the "
+        "host.",
+    ),
+    cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The fraction of spawns that fail, from 0 to 1."),
     cfg.ListOpt(
         "broken_images",
         default=[],
-        help="Images, by id, from which no guest starts on any host: the build ends in error after the first attempt.",
+        help="Ids of images from which no guest starts on any host: the build ends in error after the first attempt.",
     ),
-    cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
-    cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
-    cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),
-    cfg.ListOpt("hanging_hosts", default=[], help="Hosts on which a spawn never ends, until it is destroyed."),
+    cfg.ListOpt("failing_hosts", default=[], help="Names of hosts on which every spawn fails."),
+    cfg.ListOpt(
+        "refusing_hosts", default=[], help="Names of hosts that refuse every build before they accept its claim."
+    ),
+    cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="Seconds that a spawn takes."),
+    cfg.ListOpt(
+        "hanging_hosts", default=[], help="Names of hosts on which a spawn does not end until it is destroyed."
+    ),
     cfg.ListOpt(
         "late_hosts",
         default=[],
-        help="Hosts on which a spawn takes late_seconds and cannot be cut short, however little it is still wanted.",
+        help="Names of hosts on which a spawn takes late_seconds and cannot be interrupted, even if it is no longer "
+        "wanted.",
     ),
-    cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="How long a spawn takes on late_hosts."),
+    cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="Seconds that a spawn takes on late_hosts."),
     cfg.ListOpt(
         "dying_hosts",
         default=[],
-        help="Hosts that die in the middle of every spawn, and return after dead_seconds with the guests they had.",
+        help="Names of hosts that die in the middle of every spawn and return after dead_seconds with the guests that "
+        "they had.",
     ),
-    cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="How long dying_hosts are dead."),
+    cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="Seconds that dying_hosts are dead."),
     cfg.ListOpt(
         "refusing_moves_hosts",
         default=[],
-        help="Hosts that refuse every guest which comes from another host, or takes another size on the same one, "
-        "before they accept its claim: the pre-check of a live migration fails there.",
+        help="Names of hosts that refuse every guest that comes from another host or is resized on the same host, "
+        "before they accept its claim. There the pre-check of a live migration fails.",
     ),
     cfg.ListOpt(
         "failing_moves_hosts",
         default=[],
-        help="Hosts on which the spawn of every guest fails that comes from another host, or takes another size on the "
-        "same one.",
+        help="Names of hosts on which the spawn fails for every guest that comes from another host or is resized on "
+        "the same host.",
     ),
     cfg.FloatOpt(
         "live_migration_seconds",
         default=0.0,
         min=0.0,
-        help="How long the spawn of a guest takes that is migrated live, in place of spawn_seconds.",
+        help="Seconds that the spawn of a live-migrated guest takes, in place of spawn_seconds.",
     ),
     cfg.ListOpt(
         "stuck_hosts",
         default=[],
-        help="Hosts that can neither stop nor start a guest that is there, nor rebuild it.",
+        help="Names of hosts that can neither stop, start nor rebuild an existing guest.",
     ),
     cfg.IntOpt(
         "stranger_guests",
         default=0,
         min=0,
-        help="How many guests its hosts have from the start that their cell knows nothing of; each holds one VCPU.",
+        help="The number of guests that the hosts have from the start and that are not in the records of the cell. "
+        "Each uses one VCPU.",
     ),
 ]

@@ -7,103 +7,108 @@ CONDUCTOR = [
     cfg.StrOpt(
         "connection",
         secret=True,
-        help="The super conductor's own records; the default is [database] connection.",
+        help="The database URL of the super conductor's records. The default is [database] connection.",
     ),
     cfg.IntOpt(
         "max_attempts",
         default=3,
         min=1,
         max=100,
-        help="On how many hosts a build is tried in all; the scheduler is asked for one alternate less.",
+        help="The maximum number of hosts on which a build is tried: the claimed host and its alternates.",
     ),
     cfg.IntOpt(
         "max_contention_retries",
         default=5,
         min=0,
-        help="How often the scheduler is asked again, with a new request, after ClaimContention; and under "
-        "consumer_conflict_policy `retry`, after ConsumerGenerationConflict.",
+        help="The number of times the scheduler is asked again, with a new request, after ClaimContention, and after "
+        "ConsumerGenerationConflict if consumer_conflict_policy is `retry`.",
     ),
     cfg.IntOpt(
         "max_unanswered_retries",
         default=3,
         min=0,
-        help="How often a call that nobody has answered is repeated, with the same request id.",
+        help="The number of times an unanswered call is repeated with the same request id.",
     ),
     cfg.StrOpt(
         "consumer_conflict_policy",
         default="combine",
         choices=[
-            ("fail", "the operation fails, and is ordered again by whoever wants it"),
-            ("retry", "read what the consumer holds and write again, max_contention_retries times"),
-            ("combine", "keep what others have written, add or take away what is one's own, as often as it takes"),
+            ("fail", "the operation fails; the user may order it again"),
+            ("retry", "read the consumer's allocations and write again, at most max_contention_retries times"),
+            ("combine", "keep the other changes and apply the operation's own, as many times as necessary"),
         ],
-        help="What an operation does when others have written to its consumer, or to the migration's, between its "
-        "reading and its writing. Deleting, confirming and reverting never fail back: under `fail` they stay pending "
-        "until they are ordered again, under `retry` and `combine` they are repeated until they succeed.",
+        help="What an operation does when another client has changed the allocations of its consumer, or of the "
+        "migration, between its read and its write. Delete, confirm and revert never fail because of this: under "
+        "`fail` they stay pending until they are ordered again, under `retry` and `combine` they are repeated until "
+        "they succeed.",
     ),
     cfg.BoolOpt(
         "delete_foreign_amounts",
         default=True,
-        help="Whether what others have put on an instance or on its migration, beyond what was claimed for it, goes "
-        "when the instance is deleted, or when a move ends and it is on the host that is left. If not it stays on the "
-        "instance's consumer until somebody takes it away, and `moorage audit` shows it. The record of the instance or "
-        "of the migration names it either way.",
+        help="Whether allocations that others have added to an instance or to its migration are deleted with it: when "
+        "the instance is deleted, and when a move ends, those on the host that the instance leaves. If false, they "
+        "stay on the instance's consumer until somebody removes them, and `moorage audit` reports them. In both cases "
+        "the record of the instance or of the migration lists them.",
     ),
     cfg.IntOpt(
         "workers",
         default=32,
         min=1,
-        help="Operations that one conductor works on at a time; a quarter of them may call the same cell or agent. "
-        "What they do at the same time shares messages and transactions, so more of them cost less each.",
+        help="The number of operations that a conductor works on at the same time. A quarter of them may call the same "
+        "cell or agent. Operations that are at the same step share messages and transactions, so that more workers "
+        "cost less each.",
     ),
     cfg.FloatOpt(
         "lease_seconds",
         default=60.0,
         min=1.0,
-        help="Seconds without a sign of life after which another conductor goes on with the operations of one.",
+        help="Seconds for which a conductor leases an operation. If the conductor does not renew the lease in this "
+        "time, another one continues the operation.",
     ),
     cfg.FloatOpt(
         "retry_backoff",
         default=1.0,
         min=0.001,
-        help="Seconds before a step is tried again; each further time three times as long, up to thirty times.",
+        help="Seconds before a failed step is tried again. Each further retry waits three times as long as the one "
+        "before, up to thirty times this value.",
     ),
     cfg.FloatOpt(
         "housekeeping_interval",
         default=10.0,
         min=0.05,
-        help="Seconds between two rounds in which answers that are on record are acknowledged, and in which the super "
-        "conductor asks the cells which instances they have deleted.",
+        help="Seconds between two housekeeping rounds. In each round a conductor acknowledges recorded answers, and "
+        "the super conductor asks the cells which instances they have deleted.",
     ),
     cfg.FloatOpt(
         "build_timeout",
         default=600.0,
         min=0.1,
-        help="Seconds after which a host that has been ordered to build and has not reported is given up for the next "
-        "one. What was claimed there stays held until nothing of the guest is left.",
+        help="Seconds after which a build that its host has not reported on counts as failed, and the next host is "
+        "tried. What was claimed on the first host stays allocated until its guest is known to be gone.",
     ),
     cfg.FloatOpt(
         "delete_patience",
         default=60.0,
         min=0.0,
-        help="Seconds after which an instance counts as deleted though its host does not answer. What it holds there "
-        "stays held until nothing of the guest is left.",
+        help="Seconds after which an instance counts as deleted even if its host does not answer. What it holds there "
+        "stays allocated until its guest is known to be gone.",
     ),
     cfg.FloatOpt(
         "record_retention",
         default=30 * 86400.0,
         min=0.0,
-        help="Seconds for which the record of an operation that has ended is kept, and, after an instance was deleted, "
-        "that of its attempts; never less than [placement] tombstone_retention. An attempt whose host may still have "
-        "its guest is kept until that host says that it has not.",
+        help="Seconds for which the record of an ended operation is kept, and the attempts of an instance after its "
+        "deletion. It is never less than [placement] tombstone_retention. An attempt whose guest may still be on its "
+        "host is kept until the host reports that the guest is gone.",
     ),
     cfg.FloatOpt(
         "deleted_instance_retention",
         default=30 * 86400.0,
         min=0.0,
-        help="Seconds for which the record of a deleted instance is kept, with its attempts and migrations; never less "
-        "than record_retention. A cell keeps it as long as a host may still have its guest, and the super conductor as "
-        "long as the cell does. After that `moorage instance show` does not find it.",
+        help="Seconds for which the record of a deleted instance is kept, with its attempts and migrations. It is "
+        "never less than record_retention. A cell keeps the record as long as a host may still have the guest, and the "
+        "super conductor keeps it as long as the cell does. After that `moorage instance show` does not find the "
+        "instance.",
     ),
     cfg.FloatOpt(
         "report_interval",
@@ -115,13 +120,13 @@ CONDUCTOR = [
         "failed_build_half_life",
         default=600.0,
         min=1.0,
-        help="Seconds after which a build that has failed on a host counts half as much; a guest that starts there has "
-        "the same effect. What is less than half a failure counts no more.",
+        help="The half-life, in seconds, of the count of failed builds of a host. A guest that starts on the host also "
+        "halves the count. A count below one half is ignored.",
     ),
     cfg.ListOpt(
         "reported_image_properties",
         default=[],
-        help="Properties of images of which a cell tells the schedulers how many servers of a host have which value, "
-        "for the weigher `image_properties`. Without any, no server's image is looked at.",
+        help="Image properties that a cell reports to the schedulers: for each host, the number of servers per value. "
+        "The weigher `image_properties` needs them. If the list is empty, no image is read.",
     ),
 ]

@@ -9,14 +9,14 @@ DASHBOARD = [
         "threads",
         default=8,
         min=1,
-        help="Threads that answer requests. Each may use a connection to the database.",
+        help="The number of threads that answer requests. Each may use a database connection.",
     ),
     cfg.FloatOpt(
         "refresh_interval",
         default=2.0,
         min=0.5,
-        help="Seconds for which an answer of the cloud is given to all viewers, and the seconds after which an open "
-        "page asks for changes. Nothing is asked while nobody looks.",
+        help="Seconds for which the dashboard caches an answer of the cloud for all viewers, and after which an open "
+        "page asks for changes. Without viewers, the dashboard asks nothing.",
     ),
     cfg.FloatOpt(
         "call_timeout",
@@ -29,6 +29,6 @@ DASHBOARD = [
         default=200,
         min=1,
         max=1000,
-        help="How many of the newest instances the page lists.",
+        help="The number of the newest instances that the page lists.",
     ),
 ]

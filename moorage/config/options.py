@@ -19,57 +19,60 @@ _DATABASE = [
     cfg.StrOpt(
         "connection",
         secret=True,
-        help="The main schema: resource providers, allocations, hosts, cells. An SQLAlchemy URL such as "
-        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:////path for small set-ups. For a "
-        "cluster it has several hosts, as in user:password@db1:3306,db2:3306,db3:3306/moorage, in the same order for "
-        "all processes: the first that serves is used. Every service that uses a database needs it.",
+        help="The URL of the database with the main schema (resource providers, allocations, hosts, cells). An "
+        "SQLAlchemy URL such as mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:////path "
+        "for small installations. For a database cluster, list several hosts, as in "
+        "user:password@db1:3306,db2:3306,db3:3306/moorage, in the same order for all processes: the first available "
+        "host is used. Every service that uses a database needs this option.",
     ),
     cfg.IntOpt(
         "pool_size",
         default=16,
         min=1,
-        help="Connections that a process keeps to each of its databases; a thread that finds none free waits.",
+        help="The maximum number of connections of a process to each of its databases. A thread waits if none is free.",
     ),
-    cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection."),
+    cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection of the pool."),
     cfg.FloatOpt("lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock."),
     cfg.FloatOpt(
         "statement_timeout",
         default=15.0,
         min=1.0,
-        help="Seconds that one statement may take. MariaDB ends it then, MySQL only if it reads. A connection that "
-        "brings no answer for 5 seconds longer counts as lost, and with it all pooled connections that are older.",
+        help="The maximum time of a statement, in seconds. MariaDB then ends any statement, MySQL only one that reads. "
+        "A connection that does not answer for 5 more seconds counts as lost, and so do all older connections of the "
+        "pool.",
     ),
     cfg.IntOpt(
         "max_transaction_tries",
         default=20,
         min=1,
-        help="How often one transaction is begun when it collides with others (deadlock, lock wait, snapshot). Where a "
-        "row lock does not come free, it is given up after five waits.",
+        help="The number of times a transaction is tried if it collides with others (deadlock, lock wait, snapshot). "
+        "If a row lock does not become free, the transaction fails after five waits.",
     ),
     cfg.FloatOpt(
         "idle_transaction_timeout",
         default=30.0,
         min=0.0,
-        help="Seconds after which MariaDB rolls back a transaction in which nothing happens, as of a process that was "
-        "stopped or of a machine that was cut off; it is then begun anew. Shorter than [conductor] lease_seconds, so "
-        "that whoever takes over finds the rows free. 0 for never. MySQL has no such limit.",
+        help="Seconds after which MariaDB rolls back an idle transaction, such as one of a stopped process or of a "
+        "machine without a network. The transaction is then tried again. Keep it shorter than [conductor] "
+        "lease_seconds, so that the rows are unlocked when another conductor takes over. 0 means never. MySQL has no "
+        "such limit.",
     ),
 ]
 
 _RPC = [
-    cfg.FloatOpt("call_timeout", default=30.0, min=0.1, help="Seconds to wait for the answer to a call."),
+    cfg.FloatOpt("call_timeout", default=30.0, min=0.1, help="Seconds to wait for the answer to an RPC call."),
     cfg.IntOpt(
         "send_retries",
         default=2,
         min=0,
-        help="How often sending a message is repeated while the broker cannot be reached.",
+        help="The number of times that sending a message is retried while the broker cannot be reached.",
     ),
     cfg.IntOpt(
         "threads",
         default=24,
         min=1,
-        help="Threads of each RPC server. Requests that are worked on at the same time can share a transaction, so "
-        "that more threads than processors are of use.",
+        help="The number of threads of each RPC server. Requests that are handled at the same time can share a "
+        "transaction, so more threads than processors are useful.",
     ),
 ]
 
@@ -78,32 +81,33 @@ _SERVICE = [
         "report_interval",
         default=10.0,
         min=0.05,
-        help="Seconds between two reports of a service that it is running; see `moorage service list`.",
+        help="Seconds between two heartbeats of a service. `moorage service list` shows them.",
     ),
     cfg.FloatOpt(
         "silent_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a report after which `moorage status` calls a service silent.",
+        help="Seconds without a heartbeat after which `moorage status` reports a service as silent.",
     ),
     cfg.FloatOpt(
         "prune_interval",
         default=60.0,
         min=0.05,
-        help="Seconds between two rounds in which schedulers, placement roles and conductors delete the rows that have "
-        "reached their age: by so much longer are they kept.",
+        help="Seconds between two rounds in which schedulers, placement roles and conductors delete expired rows. Rows "
+        "are kept for up to this much longer than their retention.",
     ),
     cfg.HostAddressOpt(
         "metrics_host",
         default="127.0.0.1",
-        help="The address at which each service serves /metrics, /healthz and /readyz over HTTP, if metrics_port is "
-        "set. Whoever reaches it may read them.",
+        help="The address on which each service serves /metrics, /healthz and /readyz over HTTP if metrics_port is "
+        "set. They need no authentication: choose an address that only trusted clients can reach.",
     ),
     cfg.PortOpt(
         "metrics_port",
-        help="The port for these; unset or 0, there is none. Services of one machine need different ones: the commands "
-        "that start them take --metrics-port. Of several [scheduler] workers, each has the next port. The placement "
-        "API serves them at its own port, see [placement_api] serve_metrics.",
+        help="The port for /metrics, /healthz and /readyz. If it is unset or 0, they are not served. Services on the "
+        "same machine need different ports: use the option --metrics-port of the command that starts each of them. If "
+        "[scheduler] workers is more than 1, each worker uses the next port. The placement API serves them on its own "
+        "port: see [placement_api] serve_metrics.",
     ),
 ]
 
@@ -112,49 +116,53 @@ _PLACEMENT = [
         "reconcile_interval",
         default=30.0,
         min=0.05,
-        help="Seconds between two rounds in which claims that no host has accepted are asked after.",
+        help="Seconds between two rounds in which the reconciler asks the owners of unaccepted claims whether they "
+        "still want them.",
     ),
     cfg.FloatOpt(
         "reconcile_after",
         default=120.0,
         min=0.0,
-        help="Seconds after which a claim that no host has accepted is asked after. It is released only if its owner "
-        "says that it does not want it, however old it is.",
+        help="Seconds after which the reconciler asks the owner of an unaccepted claim whether it still wants it. The "
+        "claim is released only if the owner does not want it, no matter how old it is.",
     ),
     cfg.FloatOpt(
         "request_retention",
         default=3600.0,
         min=0.0,
-        help="Seconds that the answer to a request is kept after whoever asked has acknowledged it. It is never kept "
-        "for less than a repeat of the request can take to arrive.",
+        help="Seconds for which the answer to a request is kept after the caller has acknowledged it. It is always "
+        "kept for as long as a repeated request can take to arrive.",
     ),
     cfg.FloatOpt(
         "unacknowledged_retention",
         default=7 * 86400.0,
         min=0.0,
-        help="Seconds that the answer to a request is kept which nobody acknowledges; at least as long as an "
-        "acknowledged one. Longer than a conductor may be away before it is started again.",
+        help="Seconds for which an unacknowledged answer to a request is kept. It is never less than for an "
+        "acknowledged one. Choose more than the longest time for which a conductor may be stopped.",
     ),
     cfg.FloatOpt(
         "tombstone_retention",
         default=30 * 86400.0,
         min=0.0,
-        help="Seconds that it is remembered that a consumer was deleted for good; at least as long as any answer.",
+        help="Seconds for which the mark of a deleted consumer (its tombstone) is kept. It is never less than the "
+        "retention of any answer.",
     ),
 ]
 
 _TRACING = [
     cfg.StrOpt(
         "otlp_endpoint",
-        help="The URL of an OpenTelemetry collector that takes OTLP over HTTP, as http://collector:4318/v1/traces. "
-        "Spans of requests are sent there; unset, none are made. It needs `pip install 'moorage[tracing]'`.",
+        help="The URL of an OpenTelemetry collector that accepts OTLP over HTTP, such as "
+        "http://collector:4318/v1/traces. The spans of requests are sent there. If it is not set, there are no spans. "
+        "It needs `pip install 'moorage[tracing]'`.",
     ),
     cfg.FloatOpt(
         "sample_ratio",
         default=1.0,
         min=0.0,
         max=1.0,
-        help="The part of the requests that is traced, chosen by the request's id: give all services the same.",
+        help="The fraction of requests that are traced, from 0 to 1. It is applied to the request id: use the same "
+        "value for all services.",
     ),
 ]
 

@@ -3,11 +3,12 @@
 from oslo_config import cfg
 
 _KEYSTONE = (
-    "keystonemiddleware, which the extra `keystone` of the package brings, asks Keystone, as [keystone_authtoken] says"
+    "keystonemiddleware validates tokens with Keystone, as configured in [keystone_authtoken]; it needs the extra "
+    "`keystone` of the package"
 )
 _NOAUTH2 = (
-    "every token is believed, `user[:project]`, where the user `admin` has the role of that name; for tests, and for "
-    "networks that nobody else reaches"
+    "every token `user[:project]` is accepted without a check, and the user `admin` has the role admin; only for tests "
+    "and isolated networks"
 )
 
 PLACEMENT_API = [
@@ -15,75 +16,81 @@ PLACEMENT_API = [
         "auth_strategy",
         default="keystone",
         choices=[("keystone", _KEYSTONE), ("noauth2", _NOAUTH2)],
-        help="Who tells who asks.",
+        help="How clients are authenticated.",
     ),
     cfg.HostAddressOpt("host", default="127.0.0.1", help="The address that `moorage placement-api` listens on."),
     cfg.PortOpt("port", default=8778, help="The port that `moorage placement-api` listens on."),
     cfg.BoolOpt(
         "serve_metrics",
         default=False,
-        help="Whether GET /metrics is answered at the API's port, for all of its processes together. Whoever reaches "
-        "the port may read them, without a token. /healthz and /readyz are always answered.",
+        help="Whether the API serves GET /metrics on its port, for all of its processes together and without "
+        "authentication. /healthz and /readyz are always served.",
     ),
-    cfg.IntOpt("workers", default=2, min=1, help="Processes of `moorage placement-api`."),
-    cfg.IntOpt("threads", default=8, min=1, help="Threads of each of them; each has a connection to the database."),
+    cfg.IntOpt("workers", default=2, min=1, help="The number of processes of `moorage placement-api`."),
+    cfg.IntOpt(
+        "threads",
+        default=8,
+        min=1,
+        help="The number of threads of each process. Each thread uses a database connection.",
+    ),
     cfg.FloatOpt(
         "stop_timeout",
         default=8.0,
         min=0.0,
-        help="Seconds that requests under way are given when `moorage placement-api` is told to stop. A second signal "
-        "gives them none.",
+        help="Seconds to wait for requests in progress when `moorage placement-api` stops. A second signal ends it "
+        "immediately.",
     ),
     cfg.FloatOpt(
         "receive_timeout",
         default=30.0,
         min=1.0,
-        help="Seconds that a client has to send a whole request, headers and body; a slower one is refused with 408. "
-        "No thread waits for it.",
+        help="Seconds within which a client must send a whole request, headers and body. A slower request is refused "
+        "with 408. No thread waits for it.",
     ),
     cfg.FloatOpt(
         "request_timeout",
         default=60.0,
         min=1.0,
-        help="Seconds for which a request that has arrived is worth an answer. One that has waited longer for a "
-        "thread, or comes to its COMMIT later, is refused with 503 and writes nothing. Keep it no shorter than clients "
-        "wait.",
+        help="Seconds within which a received request must be answered. A request that waits longer for a thread, or "
+        "reaches its COMMIT later, is refused with 503 and writes nothing. Use a value no shorter than the timeout of "
+        "the clients.",
     ),
     cfg.IntOpt(
         "max_body_bytes",
         default=16 * 2**20,
         min=1024,
-        help="The longest body that a request may have; a longer one is refused with 413.",
+        help="The maximum size of a request body, in bytes. A larger one is refused with 413.",
     ),
     cfg.IntOpt(
         "max_allocation_candidates",
         default=100_000,
         min=1,
-        help="How many allocation candidates one answer has at most, also where the request names no limit. One host "
-        "of many equal devices may have millions of them.",
+        help="The maximum number of allocation candidates in an answer, also if the request sets no limit. A single "
+        "host with many equal devices may have millions of candidates.",
     ),
     cfg.BoolOpt(
         "randomize_allocation_candidates",
         default=False,
-        help="Whether allocation candidates come in any order, of any hosts, instead of those first that were created "
-        "first. Clients that take the first candidates of a limited answer then spread over the cloud. The numbers of "
-        "all root providers are read for it.",
+        help="Whether allocation candidates are returned in random order. If false, those of the oldest providers come "
+        "first. If true, clients that take the first candidates of a limited answer spread over the cloud; each "
+        "request then reads the ids of all root providers.",
     ),
     cfg.BoolOpt(
         "fold_allocation_candidates",
         default=False,
-        help="Whether allocation candidates that differ only in which request group has which of two equal providers "
-        "are one. A host of eight equal devices then has one candidate for eight groups, and else 40320, as in "
-        "Placement.",
+        help="Whether allocation candidates that differ only in which request group uses which of several equal "
+        "providers are returned as one. For eight groups, a host with eight equal devices then has one candidate. If "
+        "false it has 40320, as in Placement.",
     ),
     cfg.StrOpt(
         "incomplete_consumer_project_id",
         default="00000000-0000-0000-0000-000000000000",
-        help="The project of a consumer that is created by a request before microversion 1.8, which names none.",
+        help="The project id of consumers that are created by requests before microversion 1.8, which do not name a "
+        "project.",
     ),
     cfg.StrOpt(
         "incomplete_consumer_user_id",
         default="00000000-0000-0000-0000-000000000000",
-        help="The user of such a consumer.",
+        help="The user id of consumers that are created by requests before microversion 1.8, which do not name a user.",
     ),
 ]

@@ -8,8 +8,8 @@ SCHEDULER = [
         "workers",
         default=1,
         min=1,
-        help="Processes of `moorage scheduler`. Each is a scheduler with a host view of its own, named after the first "
-        "with a number: more of them where the machine has cores for them.",
+        help="The number of processes of `moorage scheduler`. Each is a scheduler with its own host view, and is named "
+        "after the first with a number. Increase it to use more cores of the machine.",
     ),
     cfg.ListOpt(
         "enabled_filters",
@@ -29,14 +29,14 @@ SCHEDULER = [
             "cidr_affinity",
             "resources",
         ],
-        help="Filters by the name of their entry point, in the order in which they run. "
-        "+name and -name alone mean the default with and without these.",
+        help="Filters by the names of their entry points, in the order in which they run. A list of only +name and "
+        "-name adds filters to the default and removes them.",
     ),
     cfg.ListOpt(
         "enabled_request_filters",
         default=["extra_specs", "image_traits", "dedicated_cpus", "pci", "disabled_hosts"],
-        help="Request filters by the name of their entry point, in the order in which they make a request narrower "
-        "before any host is looked at. +name and -name alone mean the default with and without these.",
+        help="Request filters by the names of their entry points, in the order in which they run, before any host is "
+        "examined. A list of only +name and -name adds request filters to the default and removes them.",
     ),
     cfg.ListOpt(
         "enabled_weighers",
@@ -50,39 +50,40 @@ SCHEDULER = [
             "build_failure",
             "cross_cell",
         ],
-        help="Weighers by the name of their entry point. "
-        "+name and -name alone mean the default with and without these.",
+        help="Weighers by the names of their entry points. A list of only +name and -name adds weighers to the default "
+        "and removes them.",
     ),
     cfg.IntOpt(
         "host_subset_size",
         default=1,
         min=1,
-        help="The host is picked at random among this many of the best. More than 1 keeps many schedulers from "
-        "choosing the same host at the same time.",
+        help="The number of best hosts from which one is chosen at random. A value above 1 reduces the chance that "
+        "several schedulers choose the same host at the same time.",
     ),
     cfg.StrOpt(
         "broken_plugin",
         default="fail",
         choices=[
-            ("fail", "the request is answered with BrokenPlugin, which names the plug-in"),
-            ("skip", "the request is decided without that plug-in, and its explanation names it"),
+            ("fail", "the request fails with the error BrokenPlugin, which names the plug-in"),
+            ("skip", "the request is decided without the plug-in, and its explanation names it"),
         ],
-        help="What becomes of a request in which a filter, weigher or request filter raises, or answers something that "
-        "is no answer. To skip a filter that keeps servers off hosts lets them through.",
+        help="What happens to a request if a filter, weigher or request filter raises an exception or returns an "
+        "invalid result. Note that under `skip` servers may land on hosts that the broken filter would have removed.",
     ),
     cfg.FloatOpt(
         "plugin_timeout",
         default=5.0,
         min=0.0,
-        help="Seconds that a plug-in which does not come with Moorage may take over one question, that of all hosts at "
-        "once; 0 for as long as it likes. Then it counts as broken (SlowPlugin). Its import and its constructor have "
-        "as long each: then the scheduler does not start, or keeps its policy at a reload.",
+        help="Seconds that an external plug-in may take for one call, which covers all hosts. A slower plug-in counts "
+        "as broken (SlowPlugin). The import and the constructor of the plug-in have the same limit each: if they "
+        "exceed it, the scheduler does not start, or keeps its policy at a reload. 0 means no limit.",
     ),
     cfg.FloatOpt(
         "view_max_age",
         default=0.1,
         min=0.0,
-        help="Seconds after which a decision first lets the host view follow the store's changes; 0 means always.",
+        help="The maximum age of the host view at a decision, in seconds. An older view first follows the store's "
+        "changes. 0 means before every decision.",
     ),
     cfg.FloatOpt(
         "view_compare_interval",
@@ -94,25 +95,28 @@ SCHEDULER = [
         "feed_retention",
         default=3600.0,
         min=1.0,
-        help="Seconds for which the feed of the store's changes is kept. A scheduler that was away for longer finds by "
-        "the next comparison of the whole host view what it has missed.",
+        help="Seconds for which the change feed of the store is kept. A scheduler that was stopped for longer catches "
+        "up at the next comparison of the whole host view.",
     ),
     cfg.IntOpt(
         "max_claim_tries",
         default=20,
         min=1,
-        help="How many hosts may refuse the claim of one request before it is answered with ClaimContention.",
+        help="The maximum number of times that the store may refuse the claim of a request before the request fails "
+        "with ClaimContention. Each try plans the request anew.",
     ),
     cfg.FloatOpt(
         "host_down_after",
         default=60.0,
         min=0.1,
-        help="Seconds without a heartbeat after which a host counts as down. One in a sixth of it is recorded. It "
-        "must be the same for schedulers and cell conductors: else hosts that are alive may count as down.",
+        help="Seconds without a heartbeat after which a host counts as down. Heartbeats are recorded at intervals of a "
+        "sixth of this value. Use the same value for schedulers and cell conductors: otherwise live hosts may count as "
+        "down.",
     ),
     cfg.BoolOpt(
         "serve_placement",
         default=True,
-        help="Whether `moorage scheduler` serves the placement role as well; false where `moorage placement` runs.",
+        help="Whether `moorage scheduler` also serves the placement role. Set it to false where `moorage placement` "
+        "runs.",
     ),
 ]

@@ -39,7 +39,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
         if section.partition(".")[0] not in sections:
             if meant := _closest(section, sections):
                 raise errors.ConfigurationError(
-                    reason=f"{file} has a section [{section}], which nobody reads: is [{meant}] meant"
+                    reason=f"{file} has a section [{section}], which no service reads: perhaps you mean [{meant}]"
                 )
         elif section in known and section not in {*PLUGIN_GROUPS, *unread}:
             _refuse_unknown(file, section, options, known[section])
@@ -59,9 +59,11 @@ def _refuse_unknown(file: Path, section: str, options: Collection[str], known: C
     for option in options:
         if option not in known:
             meant = _closest(option, known)
-            hint = f"is {meant} meant" if meant else "remove it, or see `moorage.conf.sample` for those that exist"
+            hint = (
+                f"perhaps you mean {meant}" if meant else "remove it, or see `moorage.conf.sample` for those that exist"
+            )
             raise errors.ConfigurationError(
-                reason=f"{file} sets {option} in [{section}], which is no option there: {hint}"
+                reason=f"{file} sets {option} in [{section}], which is not an option of this section: {hint}"
             )
 
 

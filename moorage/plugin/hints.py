@@ -29,7 +29,7 @@ def instances_named(request: RequestSpec, hint: str) -> frozenset[str]:
     uuids = frozenset(uuid for each in listed if (uuid := each.strip().lower()))
     for uuid in uuids:
         if not _UUID.fullmatch(uuid):
-            raise errors.InvalidRequest(path=path_of(hint), reason=f"{uuid[:60]!r} is no uuid")
+            raise errors.InvalidRequest(path=path_of(hint), reason=f"{uuid[:60]!r} is not a uuid")
     return uuids
 
 

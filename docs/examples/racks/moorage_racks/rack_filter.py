@@ -17,7 +17,9 @@ class RackFilter(ConditionsFilter):
 
     reason = "is in another rack"
     options: ClassVar[Sequence[cfg.Opt]] = [
-        cfg.StrOpt("rack_attribute", default="rack", help="Under which name drivers say in what rack a host is.")
+        cfg.StrOpt(
+            "rack_attribute", default="rack", help="The name of the host attribute in which drivers report the rack."
+        )
     ]
 
     def concerns(self, request: RequestSpec) -> bool:

@@ -20,7 +20,8 @@ class RackPowerWeigher(Weigher):
             _BUDGET,
             default=8000.0,
             min=0.0,
-            help="Watts of a rack, unless metadata of this name says something else of the hosts of an aggregate.",
+            help="The power budget of a rack in watts. Metadata of the same name overrides it for the hosts of an "
+            "aggregate.",
         )
     ]
 
