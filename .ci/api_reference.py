@@ -31,7 +31,7 @@ _PAGES: dict[str, tuple[str, str, list[Any]]] = {
     "hosts": (
         "API: Host and HostView",
         (
-            "What a filter or weigher is shown of one host (`Host`) and of all hosts at once (`HostView`), from "
+            "The interface to one host (`Host`) and to all hosts at once (`HostView`) for filters and weighers, from "
             "`moorage.plugin`. Both have the same methods."
         ),
         [plugin.Host, plugin.HostView, plugin.HostInventory],
@@ -39,8 +39,8 @@ _PAGES: dict[str, tuple[str, str, list[Any]]] = {
     "requests": (
         "API: RequestSpec, RequestFilter and Cloud",
         (
-            "What plug-ins are asked about, from `moorage.model`, and what request filters are written with, from "
-            "`moorage.plugin`. Requests are frozen: `msgspec.structs.replace` makes another one."
+            "The requests that plug-ins decide on, from `moorage.model`, and the tools for request filters, from "
+            "`moorage.plugin`. Requests are frozen: `msgspec.structs.replace` returns a changed copy."
         ),
         [
             *(plugin.RequestFilter, plugin.Cloud, plugin.Aggregate, plugin.RequestRefused, model.RequestSpec),
@@ -51,7 +51,7 @@ _PAGES: dict[str, tuple[str, str, list[Any]]] = {
     "candidates": (
         "API: AllocationRequest",
         (
-            "One way in which a host's providers may serve a request, as `Filter.passes_candidate` is shown it, "
+            "One way in which the providers of a host may serve a request, as passed to `Filter.passes_candidate`, "
             "from `moorage.model`."
         ),
         [model.AllocationRequest, model.ProviderAmounts],

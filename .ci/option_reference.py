@@ -9,12 +9,12 @@ from moorage.config import options
 from scheduler.plugins import loading
 
 _INTRODUCTION = """
-Every option of `moorage.conf` that is Moorage's own: its default, its limits, and what it does. The file is the one of
-`--config-file`, else of `MOORAGE_CONFIG`, else `/etc/moorage/moorage.conf`. The libraries' options (`transport_url` and
-`[oslo_messaging_rabbit]`, logging, CORS, policy) are in `etc/moorage/moorage.conf.sample` with all others.
+All of Moorage's own options in `moorage.conf`, with their defaults and limits. The file is the one that `--config-file`
+names, else the one in `MOORAGE_CONFIG`, else `/etc/moorage/moorage.conf`. For the options of libraries (`transport_url`
+and `[oslo_messaging_rabbit]`, logging, CORS, policy), see `etc/moorage/moorage.conf.sample`, which has all options.
 
-A name that does not exist is refused, with the file and the section. What a scheduler takes over without a restart:
-[the policy of a scheduler](policy.md).
+An unknown option is refused, with its file and section. [The policy of a scheduler](policy.md) lists the options that a
+scheduler reloads without a restart.
 """.strip()
 
 

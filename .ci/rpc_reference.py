@@ -23,11 +23,11 @@ _TOPICS = {
 }
 
 _INTRODUCTION = """
-Every call that services serve, with its arguments and its answer, as they are in this version. How a message travels,
-and what to do when no answer comes: [RPC](rpc.md).
+Every call that the services of this version serve, with its arguments and its answer. [RPC](rpc.md) describes how a
+message travels, and what to do without an answer.
 
-A field that is at its default is not sent. An unknown argument is refused; unknown fields of an answer are to be
-ignored. *Version* is the lowest that a message must be sent with if it has that field.
+A field with its default value is not sent. An unknown argument is refused; ignore unknown fields of an answer.
+*Version* is the lowest version that a message with this field must have.
 """.strip()
 #: The names of all values, which are links wherever they stand.
 _VALUES: set[str] = set()
@@ -51,7 +51,7 @@ def page() -> str:
         for kind in kinds:
             if kind.topic == topic:
                 parts += _message(kind)
-    parts += ["## Values", "What arguments and answers contain, by name."]
+    parts += ["## Values", "The values in arguments and answers, by name."]
     for value in values:
         parts += [f"### {value.__name__} {{#{value.__name__.lower()}}}", _described(value), _table(value)]
     parts += ["## Types", _aliases()]

@@ -55,9 +55,9 @@ def http_operations() -> str:
     parts = [
         "# HTTP: every operation of the placement API",
         (
-            "Placement's HTTP API as `moorage placement-api` serves it, microversions 1.0 to 1.39. How it is run, and "
-            "where it differs: [Placement's HTTP API](placement-api.md). The same with parameters and documents, for "
-            "tools: [OpenAPI](placement-api.openapi.json)."
+            "Placement's HTTP API as `moorage placement-api` serves it, microversions 1.0 to 1.39. [Placement's HTTP "
+            "API](placement-api.md) describes how to run it, and the differences from Placement. For tools, there is "
+            "an [OpenAPI](placement-api.openapi.json) description with all parameters and documents."
         ),
         "\n".join(["| method | path | what it does | |", "|---|---|---|---|", *_operations(described["paths"])]),
     ]

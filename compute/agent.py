@@ -73,9 +73,9 @@ class ComputeAgent:
         guest = cell_messages.guest(message)
         attempt = self.attempts.take_up(guest)
         if attempt is None:
-            LOG.info("The attempt is in hand already, or was destroyed")
+            LOG.info("The attempt is in progress already, or was destroyed")
             return Done()
-        LOG.info("Host %s takes up instance %s", message.host, message.instance_uuid)
+        LOG.info("Host %s starts to build instance %s", message.host, message.instance_uuid)
         self._workers.submit(lambda: self._run(attempt, lambda: self._carry_out(attempt, guest, message)))
         return Done()
 
@@ -145,12 +145,12 @@ class ComputeAgent:
             try:
                 work()
             except Interrupted:
-                LOG.info("The attempt is dropped where it stands: it was destroyed, or the agent stops")
+                LOG.info("The attempt is abandoned: it was destroyed, or the agent stops")
             except errors.MoorageError as fault:
                 # Nothing is destroyed: this error does not mean that the guest is not wanted.
-                LOG.error("The attempt is left as it stands: %s", fault)
+                LOG.error("The attempt is left as it is: %s", fault)
             except Exception:  # must not end the worker thread
-                LOG.exception("The attempt is left as it stands")
+                LOG.exception("The attempt is left as it is")
             finally:
                 self.attempts.let_go(attempt)
 
@@ -159,7 +159,7 @@ class ComputeAgent:
         if guest.attempt_id in self._driver.stopped(guest.host):
             # Its cell has ordered the stop, and so has the build's report. Its claim may be its migration's by now: the
             # first gate would refuse it, as the claim of a guest that is not wanted.
-            LOG.info("The guest was built long ago, and is stopped")
+            LOG.info("The guest was built earlier, and is stopped")
             return
         if attempt.report is None:
             attempt.report = self._try(attempt, guest, message)
@@ -212,10 +212,10 @@ class ComputeAgent:
             LOG.info("Host %s refuses the build of instance %s: %s", guest.host, guest.instance_uuid, reason)
         elif isinstance(fault, errors.MoorageError):
             reason = f"the claim could not be accepted: {fault}"
-            LOG.warning("The build of instance %s on host %s ends before it has begun: %s", *_named(guest), reason)
+            LOG.warning("The build of instance %s on host %s ends before its start: %s", *_named(guest), reason)
         else:
             reason = cell_messages.unexpected(fault)
-            LOG.error("The build of instance %s on host %s ends before it has begun", *_named(guest), exc_info=fault)
+            LOG.error("The build of instance %s on host %s ends before its start", *_named(guest), exc_info=fault)
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason, fault)
 
@@ -235,7 +235,7 @@ class ComputeAgent:
         except errors.Unavailable:
             raise  # the host is dead: the guest's state is unknown until the host returns
         except Exception as fault:  # an unexpected fault of the driver is a failed build
-            LOG.exception("The spawn of instance %s on host %s has met an unexpected fault", *_named(guest))
+            LOG.exception("An unexpected fault in the spawn of instance %s on host %s", *_named(guest))
             report = self._failed(guest, cell_messages.unexpected(fault))
         else:
             report = cell_messages.finished(guest)
@@ -257,7 +257,7 @@ class ComputeAgent:
             self._cell.until_answered(report, attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             # These two errors alone mean that the guest is not wanted; any other refusal leaves it running.
-            LOG.info("The guest is destroyed, the attempt is over for its cell: %s", refusal)
+            LOG.info("The guest is destroyed, because its cell has ended the attempt: %s", refusal)
             self._end(attempt, guest)
         else:
             LOG.info("The cell has taken the report: %s", report.method)
@@ -270,7 +270,7 @@ class ComputeAgent:
         try:
             self._cell.once(cell_messages.gone(self._driver.agent, [cell_messages.ended(guest)], lives))
         except errors.MoorageError as fault:
-            LOG.info("The cell has not heard that nothing is left: %s", fault)
+            LOG.info("The cell has not received the report that nothing is left: %s", fault)
 
     def _end_attempt(self, ended: Ended, patience: float) -> None:
         """Mark an attempt as destroyed, and destroy its guest: at once, or after the spawn or order in progress.

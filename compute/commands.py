@@ -13,24 +13,24 @@ from moorage.messages.wire import encode
 
 
 class Compute(Serving):
-    """Run a compute agent: report its hosts, and build what their cell conductor sends.
+    """Run a compute agent: report its hosts, and carry out the orders of their cell conductor.
 
-    Each agent of a cell needs a name of its own. It stops upon SIGTERM; guests stay.
+    Each agent of a cell needs a unique name. On SIGTERM it stops; its guests keep running.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", required=True, metavar="NAME", help="the cell that its hosts belong to")
-        parser.add_argument("--agent", metavar="NAME", help="the agent's name; default: [compute] agent")
+        parser.add_argument("--cell", required=True, metavar="NAME", help="Cell of its hosts")
+        parser.add_argument("--agent", metavar="NAME", help="Name of the agent (default: [compute] agent)")
         parser.add_argument(
-            "--fake-hosts", type=_count, metavar="N", help="use the fake driver, with so many hosts; nothing is real"
+            "--fake-hosts", type=_count, metavar="N", help="Use the fake driver with N hosts; nothing is real"
         )
         parser.add_argument(
             "--wanted-reshapes",
             action="store_true",
-            help="serve nothing, and print the reshapes that the driver wants of its hosts, for a file of `moorage "
-            "resource provider reshape`; for use while the agent is stopped",
+            help="Print the reshapes that the driver needs on its hosts, as a file for `moorage resource provider "
+            "reshape`, and exit; stop the agent first",
         )
         return parser
 

@@ -131,10 +131,10 @@ class GuestOrders:
             with context.bound(attempt_id=message.attempt_id):
                 self._carry_out(attempt, taken.action, act)
         except errors.MoorageError as refusal:
-            LOG.warning("The guest's %s is refused, or has failed: %s", taken.action, refusal)
+            LOG.warning("The %s of the guest is refused or has failed: %s", taken.action, refusal)
             fault = refusal
         except Exception as unexpected:  # an unexpected fault of the driver is a failed order
-            LOG.exception("The guest's %s has met an unexpected fault", taken.action)
+            LOG.exception("An unexpected fault in the %s of the guest", taken.action)
             fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
         finally:
             self._agent.attempts.drop_order(attempt)

@@ -104,14 +104,14 @@ class Reporter:
         if answer.superseded:
             # The cell has had a message of an earlier process, or of another one of this name, which counts as newer.
             if self._numbering.begin_anew(str(message.incarnation)):
-                LOG.warning("The cell takes another process for agent %s: all hosts are described anew", message.agent)
+                LOG.warning("The cell has another process for agent %s: all hosts are described again", message.agent)
                 self._lost_all = True
             return
         with self._lock:
             missing = {*answer.undescribed} & {host for host, _node in self._hosts} - self._undescribed
             self._undescribed |= missing
         if missing:
-            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(missing))
+            LOG.warning("%d host(s) are unknown to the schedulers and are described again", len(missing))
         self._returns.note(answer.returning, answer.lives)
 
     def _begin_anew(self) -> None:
@@ -147,7 +147,7 @@ class Reporter:
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
         except AT_FAULT as refusal:
             if len(batch) == 1:
-                LOG.error("A report is refused, and comes again with the next: %s (%r)", refusal, batch[0])
+                LOG.error("A report is refused and repeated with the next one: %s (%r)", refusal, batch[0])
                 return
             middle = len(batch) // 2
             for half in (batch[:middle], batch[middle:]):
@@ -171,7 +171,7 @@ class Reporter:
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
             except errors.HostNotFound as lost:
                 if not self._lost_all:
-                    LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
+                    LOG.warning("The cell has lost its hosts; all of them are described again: %s", lost)
                 self._lost_all = True
                 return
         refused = self._tracker.refused - described

@@ -160,10 +160,10 @@ class Returns:
             guests = tuple(self._driver.guests(host))
             stopped = frozenset(self._driver.stopped(host))
         except errors.MoorageError as fault:
-            LOG.warning("Host %s cannot return yet, its guests are not known: %s", host, fault)
+            LOG.warning("Host %s cannot return yet, its guests are unknown: %s", host, fault)
             return None
         except Exception:
-            LOG.exception("Host %s cannot return yet, its guests are not known", host)
+            LOG.exception("Host %s cannot return yet, its guests are unknown", host)
             return None
         begun = [guest for guest in in_hand if guest.host == host]
         named = {guest.attempt_id: guest for guest in [*begun, *guests]}

@@ -129,7 +129,7 @@ class Tracker:
             return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
         except Exception:  # must not hold up the other hosts
             LOG.exception(
-                "The driver does not say what host %s has; it is asked again at the next report", host.service_host
+                "The driver does not describe host %s; it is asked again for the next report", host.service_host
             )
             return None
         self._refused_reshapes.pop(host.compute_node_uuid, None)
@@ -167,7 +167,7 @@ class Tracker:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
         except errors.ProviderGenerationConflict as conflict:
-            LOG.info("What hosts have is read again: %s", conflict)
+            LOG.info("The inventories of hosts are read again: %s", conflict)
             self._after_conflict(changes, tries, conflict)
         except AT_FAULT as refusal:
             if len(changes) == 1:
@@ -226,7 +226,7 @@ class Tracker:
         """Reshape the tree in the store, then read it again and report the remaining changes."""
         if tries < 1:
             LOG.error(
-                "The driver wants host %s reshaped again and again, and is asked at the next report", _name(change)
+                "The driver requests reshapes of host %s again and again; it is asked at the next report", _name(change)
             )
             return
         message = self._numbering.message(
@@ -259,7 +259,7 @@ class Tracker:
         try:
             call()
         except Exception:  # the other hosts have nothing to do with it
-            LOG.exception("The driver has failed to take note of the reshape of host %s", _name(change))
+            LOG.exception("The driver has failed to record the reshape of host %s", _name(change))
 
     def wanted_reshapes(self) -> list[TreeChange]:
         """Return the reshapes that the driver wants now, without a change.

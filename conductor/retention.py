@@ -220,7 +220,7 @@ class SuperDeletedInstances:
             try:
                 answers = list(self._cells.read_of(cell_uuid, uuids, lambda part: ShowInCell(instance_uuids=part)))
             except errors.MoorageError as fault:
-                LOG.info("Deleted instances of cell %s stay on record: %s", cell_uuid, fault)
+                LOG.info("Records of deleted instances of cell %s are kept: %s", cell_uuid, fault)
                 continue
             known = {instance.uuid: instance.state for answer in answers for instance in answer}
             found += [uuid for uuid in uuids if wanted(known, uuid)]

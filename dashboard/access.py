@@ -10,14 +10,14 @@ _RULES = [
     policy.DocumentedRuleDefault(
         name=READ,
         check_str=_ADMIN_OR_SERVICE,
-        description="Look at all that `moorage dashboard` shows.",
+        description="View all pages of `moorage dashboard`.",
         scope_types=["project"],
         operations=[{"method": "GET", "path": "/api/..."}],
     ),
     policy.DocumentedRuleDefault(
         name=AUDIT,
         check_str=_ADMIN_OR_SERVICE,
-        description="Have `moorage dashboard` begin an audit, which reads the whole store and all records.",
+        description="Start an audit from `moorage dashboard`, which reads the whole store and all records.",
         scope_types=["project"],
         operations=[{"method": "POST", "path": "/api/audit"}],
     ),

@@ -11,16 +11,16 @@ from moorage.cli.serving import Serving
 
 
 class Dashboard(Serving, Command):
-    """Serve a page to look at the cloud: hosts, requests, operations, audits. It reads, and changes nothing.
+    """Serve a read-only web page of the cloud: hosts, requests, operations and audits.
 
-    What is not said here the configuration says, in group [dashboard]; who may look, groups [placement_api] and
-    [oslo_policy], as for `moorage placement-api`.
+    The defaults of the options are in the configuration group [dashboard]. The groups [placement_api] and [oslo_policy]
+    control access, as for `moorage placement-api`.
     """
 
     arguments: Sequence[Argument] = (
-        argument("--host", help="the address to listen on"),
-        argument("--port", type=int, help="the port to listen on"),
-        argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks"),
+        argument("--host", help="Address to listen on"),
+        argument("--port", type=int, help="Port to listen on"),
+        argument("--auth-strategy", choices=["keystone", "noauth2"], help="How clients are authenticated"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
     if instance.state in _ENDED:
         raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
     if instance.request_spec is None:
-        raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} asks for")
+        raise errors.InvalidState(reason=f"the request of instance {instance.uuid} is not recorded")
     own = () if instance.host is None else (instance.host,)
     return ExplainRequest(
         request_spec=present_request(instance, instance.request_spec),

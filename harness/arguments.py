@@ -98,7 +98,8 @@ def servers_argument(what: str) -> Argument:
         nargs="?",
         const=SINGLE,
         choices=(SINGLE, CLUSTER),
-        help=f"start {what} from Debian's packages for the run, or a cluster of three nodes of each; default: {SINGLE}",
+        help=f"Start {what} from Debian's packages for the run, or a cluster of three nodes of each; the default is "
+        f"{SINGLE}",
     )
 
 
@@ -147,11 +148,12 @@ class OnServers(Configured):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--transport-url", help="a RabbitMQ virtual host of its own; default: a bus inside this process"
+            "--transport-url", help="URL of an unused RabbitMQ virtual host (default: a bus inside this process)"
         )
         parser.add_argument(
             "--database-url",
-            help="an empty MySQL or MariaDB database, left empty again; default: a temporary SQLite file",
+            help="URL of an empty MySQL or MariaDB database, which is left empty again (default: a temporary SQLite "
+            "file)",
         )
         servers_argument("a private MariaDB and RabbitMQ")(parser)
         return parser

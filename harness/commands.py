@@ -38,21 +38,24 @@ def _failures_in_the_table_alone() -> Iterator[None]:
 
 
 class Demo(OnServers, Lister):
-    """Start a cloud of fake hosts, build instances on it, some of which fail on the way, and audit the store.
+    """Run a demo: start a cloud of fake hosts, build instances with some failures, and audit the store.
 
-    The same seed gives the same placements. Exit status 1 when the audit finds anything.
+    The same seed gives the same placements. The exit status is 1 if the audit finds anything.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=20, help="default: %(default)s")
-        parser.add_argument("--cells", type=count(), default=2, help="default: %(default)s")
-        parser.add_argument("--instances", type=count(), default=40, help="default: %(default)s")
+        parser.add_argument("--hosts", type=count(), default=20, help="Number of hosts (default: %(default)s)")
+        parser.add_argument("--cells", type=count(), default=2, help="Number of cells (default: %(default)s)")
+        parser.add_argument("--instances", type=count(), default=40, help="Number of instances (default: %(default)s)")
         parser.add_argument(
-            "--fail-rate", type=rate, default=0.2, help="the share of spawns that fail; default: %(default)s"
+            "--fail-rate",
+            type=rate,
+            default=0.2,
+            help="Fraction of spawns that fail, from 0 to 1 (default: %(default)s)",
         )
-        parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+        parser.add_argument("--seed", type=int, default=0, help="Random seed (default: %(default)s)")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

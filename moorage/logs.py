@@ -41,7 +41,7 @@ _FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",
     default="moorage",
-    help="The name that a service's log lines carry; each service sets its own.",
+    help="The service name in log lines. By default each service uses its own name.",
 )
 
 

@@ -49,74 +49,79 @@ def _gauge(name: str, documentation: str, *labels: str) -> Gauge:
 # --- Messages -------------------------------------------------------------------------------------------------------
 
 RPC_REQUESTS = _counter(
-    "moorage_rpc_requests_total", "Messages that were answered, by the error's code or ok.", "topic", "method", "result"
+    "moorage_rpc_requests_total", "Answered messages, by error code or ok.", "topic", "method", "result"
 )
-RPC_SECONDS = _histogram("moorage_rpc_seconds", "Time to answer a message, without its wait.", "topic", "method")
+RPC_SECONDS = _histogram(
+    "moorage_rpc_seconds", "Time to answer a message, without its time in the queue.", "topic", "method"
+)
 RPC_LATE = _counter(
-    "moorage_rpc_late_total", "Messages refused unread, because their caller waited no longer.", "topic", "method"
+    "moorage_rpc_late_total", "Messages refused unread because their caller had timed out.", "topic", "method"
 )
 RPC_MALFORMED = _counter(
     "moorage_rpc_malformed_total", "Messages refused because they could not be decoded.", "topic", "method"
 )
-RPC_BUSY = _gauge("moorage_rpc_messages_in_progress", "Messages taken and not yet answered.", "topic")
-RPC_THREADS = _gauge("moorage_rpc_threads", "Threads for messages; more messages than these wait.", "topic")
+RPC_BUSY = _gauge("moorage_rpc_messages_in_progress", "Messages being handled.", "topic")
+RPC_THREADS = _gauge("moorage_rpc_threads", "Threads that handle messages; further messages wait.", "topic")
 BATCH_SIZE = _histogram(
     "moorage_batch_size",
-    "Things done together: requests of a decision, values of a shared transaction, calls or answers of a message.",
+    "Size of a batch: requests of a decision, values of a shared transaction, calls or answers of a message.",
     "kind",
     buckets=_SIZES,
 )
 
 # --- The database ---------------------------------------------------------------------------------------------------
 
-DATABASE_CONNECTIONS = _gauge("moorage_database_connections_in_use", "Connections in a transaction.", "schema")
-DATABASE_POOL = _gauge("moorage_database_pool_size", "Connections that the pools may have.", "schema")
+DATABASE_CONNECTIONS = _gauge("moorage_database_connections_in_use", "Connections with an open transaction.", "schema")
+DATABASE_POOL = _gauge("moorage_database_pool_size", "Maximum number of connections of the pools.", "schema")
 DATABASE_RETRIES = _counter(
-    "moorage_database_retries_total", "Transactions run again, after a collision or a lost connection.", "schema", "why"
+    "moorage_database_retries_total", "Transactions repeated after a collision or a lost connection.", "schema", "why"
 )
 DATABASE_FAILURES = _counter(
-    "moorage_database_failures_total", "Transactions that failed for the database's sake, by error code.",
+    "moorage_database_failures_total", "Transactions that failed because of the database, by error code.",
     "schema", "result",
 )  # fmt: skip
 
 # --- Decisions and claims -------------------------------------------------------------------------------------------
 
-DECISIONS = _counter("moorage_decisions_total", "Requests for destinations, by the error's code or ok.", "result")
+DECISIONS = _counter("moorage_decisions_total", "Requests for destinations, by error code or ok.", "result")
 DECISION_SECONDS = _histogram("moorage_decision_seconds", "Time from a request for destinations to its answer.")
 DECISION_STAGE_SECONDS = _histogram(
     "moorage_decision_stage_seconds",
-    "Time of a stage: follow, context, plan, catch_up, claim; once for requests decided together.",
+    "Time of a stage of a decision: follow, context, plan, catch_up, claim. Requests decided together count once.",
     "stage",
 )
 PLUGIN_SECONDS = Summary(
-    "moorage_plugin_seconds", "Time of a filter's or weigher's look at all hosts.", ["kind", "plugin"],
+    "moorage_plugin_seconds", "Time of a filter or weigher for all hosts of a decision.", ["kind", "plugin"],
     registry=REGISTRY,
 )  # fmt: skip
-PLUGIN_FAILURES = _counter("moorage_plugin_failures_total", "Calls of a plug-in that broke.", "kind", "plugin")
+PLUGIN_FAILURES = _counter("moorage_plugin_failures_total", "Failed calls of a plug-in.", "kind", "plugin")
 CLAIMS = _counter("moorage_claims_total", "Instances claimed by decisions.")
 CLAIM_CONFLICTS = _counter(
-    "moorage_claim_conflicts_total", "Planned claims that the store refused, by the error's code.", "why"
+    "moorage_claim_conflicts_total", "Planned claims that the store refused, by error code.", "why"
 )
 CLAIM_TRIES = _counter(
-    "moorage_claim_tries_total", "Transactions begun to claim what was planned, for one request or several together."
+    "moorage_claim_tries_total", "Transactions that claim the plan of one request, or of several together."
 )
-VIEW_DRIFT = _counter("moorage_view_drift_total", "Rows that the comparison found, which the feed had not brought.")
+VIEW_DRIFT = _counter("moorage_view_drift_total", "Rows that the comparison found and the change feed had missed.")
 RECONCILER_ACTIONS = _counter(
-    "moorage_reconciler_actions_total", "Unaccepted claims asked after: released, settled, kept, unknown.", "outcome"
+    "moorage_reconciler_actions_total",
+    "Unaccepted claims that the reconciler checked: released, settled, kept, unknown.",
+    "outcome",
 )
 CLAIMS_UNACCEPTED = _gauge(
     "moorage_claims_unaccepted",
-    "Claims older than [placement] reconcile_after that no host has accepted, 1,000 at most.",
+    "Unaccepted claims older than [placement] reconcile_after, at most 1,000.",
 )
 
 # --- Operations -----------------------------------------------------------------------------------------------------
 
 OPERATION_STEPS = _counter(
-    "moorage_operation_steps_total", "Steps: next, wait, retry, done, failed, postponed, superseded, unrecorded.",
+    "moorage_operation_steps_total",
+    "Steps by outcome: next, wait, retry, done, failed, postponed, superseded, unrecorded.",
     "kind", "step", "outcome",
 )  # fmt: skip
 OPERATION_STEP_SECONDS = _histogram(
-    "moorage_operation_step_seconds", "Time of a step, with its calls and its record.", "kind", "step"
+    "moorage_operation_step_seconds", "Time of a step, including its calls and its record.", "kind", "step"
 )
 ALTERNATES = _counter(
     "moorage_alternates_total", "Alternates of failed builds and moves: claimed, or skipped without a try.", "result"
@@ -155,21 +160,25 @@ class GaugeSample:
     value: float
 
 
-READY = SampledGauge("moorage_ready", "1 if the check of /readyz passes.", ("check",))
+READY = SampledGauge("moorage_ready", "1 if the check of /readyz passes, else 0.", ("check",))
 VIEW_AGE = SampledGauge("moorage_view_age_seconds", "Time since the host view last followed the store.")
 VIEW_HOSTS = SampledGauge(
-    "moorage_view_hosts", "Hosts in the view: up, down, disabled (also of those up), forced_down.", ("state",)
+    "moorage_view_hosts",
+    "Hosts in the host view, by state: up, down, disabled, forced_down. Disabled hosts may also be up.",
+    ("state",),
 )
-RELOAD_REFUSED = SampledGauge("moorage_reload_refused", "1 if the last reload of the configuration was refused.")
-DECISIONS_IN_PROGRESS = SampledGauge("moorage_decisions_in_progress", "Requests for destinations being decided.")
+RELOAD_REFUSED = SampledGauge(
+    "moorage_reload_refused", "1 if the last reload of the configuration was refused, else 0."
+)
+DECISIONS_IN_PROGRESS = SampledGauge("moorage_decisions_in_progress", "Requests for destinations in progress.")
 OPERATIONS = SampledGauge(
-    "moorage_operations_pending", "Operations under way on record: of all conductors of the kind.", ("kind", "step")
+    "moorage_operations_pending", "Operations in progress, of all conductors of the kind.", ("kind", "step")
 )
 OPERATIONS_FAILING = SampledGauge(
-    "moorage_operations_retried", "Those among them whose step has failed and is repeated.", ("kind", "step")
+    "moorage_operations_retried", "Operations in progress whose step has failed and is being retried.", ("kind", "step")
 )
 OPERATION_AGE = SampledGauge(
-    "moorage_operation_age_seconds", "Age of the oldest operation under way.", ("kind", "step")
+    "moorage_operation_age_seconds", "Age of the oldest operation in progress.", ("kind", "step")
 )
 SAMPLED: Final = tuple(each for each in list(globals().values()) if isinstance(each, SampledGauge))
 

@@ -152,7 +152,7 @@ class ActivePolicy:
                 self._take(policy)
                 self._policy, self._since, self._refused = policy, self._clock(), None
                 self._needs_restart = needs_restart
-        LOG.info("The configuration is reloaded: policy %s comes after %s", policy.described.fingerprint, before)
+        LOG.info("The configuration is reloaded: policy %s replaces %s", policy.described.fingerprint, before)
         if needs_restart:
             LOG.warning("Changed in the configuration, and not taken before a restart: %s", ", ".join(needs_restart))
         return True

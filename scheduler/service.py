@@ -77,7 +77,7 @@ class HostReportEndpoint:
             try:
                 return self._report(message)
             except exc.IntegrityError:
-                LOG.info("Another report has brought a host of cell %s first", message.cell_uuid)
+                LOG.info("Another report has registered a host of cell %s first", message.cell_uuid)
         return self._report(message)
 
     def _report(self, message: ReportHosts) -> HostsRegistered:

@@ -68,7 +68,7 @@ class FakeDriver(Driver):
                 self._file.begin(guest, self._layout.capacity)
                 self._file.finish(guest)
             except errors.BuildFailed as refusal:
-                LOG.warning("There is no stranger's guest on host %s: %s", guest.host, refusal.reason)
+                LOG.warning("Host %s has no unknown guest: %s", guest.host, refusal.reason)
 
     def close(self) -> None:
         """Cut the work in progress short, and close the file of guests."""

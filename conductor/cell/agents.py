@@ -56,7 +56,9 @@ class CellAgents:
                 # An action that failed may succeed another time. A refusal, of a missing guest for instance, is final.
                 if isinstance(fault, errors.GuestActionFailed) and operation.tries < self._retries:
                     raise
-                LOG.warning("It cannot be done to the guest of %s on %s: %s", operation.subject, attempt.host, fault)
+                LOG.warning(
+                    "The operation on the guest of %s on %s is not possible: %s", operation.subject, attempt.host, fault
+                )
                 return str(fault)
         return None
 

@@ -30,13 +30,13 @@ from moorage.model.allocations import amounts_of, in_words
 
 
 class InstanceBuildCommand(OrderCommand):
-    """Order instances to be built, all placed in one decision.
+    """Build instances, all of them placed in one decision.
 
-    Further resource groups are asked for in the words of `moorage allocation candidate list`: what follows `--group
-    SUFFIX` is served by one provider of the host. What stands before the first `--group` is asked of the instance's
-    own group, beside its flavor.
+    The options for resource groups are those of `moorage allocation candidate list`. Options after `--group SUFFIX`
+    belong to a group that one provider of the host must serve. Options before the first `--group` belong to the
+    unsuffixed group, in addition to the flavor.
 
-    Repeated with the same --request-id, it orders nothing new and shows the same instances.
+    If you repeat the command with the same --request-id, it builds nothing new and shows the same instances.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -44,9 +44,9 @@ class InstanceBuildCommand(OrderCommand):
         parser = super().get_parser(prog_name)
         request_arguments.add_options(parser, size_required=True)
         parser.add_argument(
-            "--name", metavar="NAME", help="what it is called; of several, the first is NAME-1, the second NAME-2, …"
+            "--name", metavar="NAME", help="Name of the instance; several instances are named NAME-1, NAME-2, …"
         )
-        parser.add_argument("--host", metavar="NAME", help="on this host and no other")
+        parser.add_argument("--host", metavar="NAME", help="Build only on this host")
         add_request_id(parser)
         add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
         return parser
@@ -78,16 +78,16 @@ def _names(given: str | None, count: int) -> tuple[str, ...]:
 
 
 class InstanceList(ListCommand):
-    """List instances in the order they were asked for."""
+    """List instances in the order of their requests."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--project", metavar="NAME", help="those of one project")
-        parser.add_argument("--name", metavar="NAME", help="those of this name")
-        parser.add_argument("--state", metavar="STATE", help="those in this state")
-        parser.add_argument("--host", metavar="NAME", help="those on this host")
-        parser.add_argument("--deleted", action="store_true", help="deleted ones too")
+        parser.add_argument("--project", metavar="NAME", help="List only instances of this project")
+        parser.add_argument("--name", metavar="NAME", help="List only instances with this name")
+        parser.add_argument("--state", metavar="STATE", help="List only instances in this state")
+        parser.add_argument("--host", metavar="NAME", help="List only instances on this host")
+        parser.add_argument("--deleted", action="store_true", help="List deleted instances, too")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -103,12 +103,12 @@ class InstanceList(ListCommand):
 
 
 class InstanceShow(Configured, ShowOne):
-    """Show an instance, with each attempt to build it: on which host, and how it went."""
+    """Show an instance, with the host and the outcome of each attempt to build it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", help="the instance, by its uuid or its name")
+        parser.add_argument("uuid", metavar="INSTANCE", help="Instance (name or uuid)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -166,12 +166,12 @@ class InstanceShow(Configured, ShowOne):
 
 
 class InstanceDelete(OrderCommand):
-    """Order instances to be deleted: the guest first, then what it holds. Ordering it twice does no harm."""
+    """Delete instances: first their guests, then their allocations. It is safe to repeat the command."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the instances, by their uuids or names")
+        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)")
         add_wait(parser, "deleted; the exit status is 1 if any is not")
         return parser
 

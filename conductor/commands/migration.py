@@ -18,13 +18,15 @@ MIGRATION_COLUMNS = ("uuid", "instance", "kind", "state", "source", "destination
 
 
 class MigrationList(ListCommand):
-    """List the migrations that are under way or wait to be confirmed or reverted, the oldest first."""
+    """List the migrations that are in progress or wait to be confirmed or reverted, the oldest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--instance", metavar="INSTANCE", help="those of one instance, by its uuid or name")
-        parser.add_argument("--all", action="store_true", help="those that are over too")
+        parser.add_argument(
+            "--instance", metavar="INSTANCE", help="List only migrations of this instance (name or uuid)"
+        )
+        parser.add_argument("--all", action="store_true", help="List migrations that are over, too")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -36,12 +38,12 @@ class MigrationList(ListCommand):
 
 
 class MigrationShow(Configured, ShowOne):
-    """Show a migration: how far it is, what it waits for, each attempt of it, and what it holds."""
+    """Show a migration: its progress, what it waits for, its attempts and its allocations."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", help="the migration")
+        parser.add_argument("uuid", help="Migration (uuid)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:

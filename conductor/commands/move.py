@@ -47,7 +47,7 @@ class _ServerOrder(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="the servers, by their uuids or names")
+        parser.add_argument("uuid", metavar="INSTANCE", nargs="+", help="Instances (names or uuids)")
         self.add_options(parser)
         add_request_id(parser)
         add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
@@ -84,11 +84,11 @@ class _MoveOrder(_ServerOrder):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of the order."""
-        parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
+        parser.add_argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
         parser.add_argument(
             "--drop-extras",
             action="store_true",
-            help="let what others have put on the server be lost, as far as it is of providers that it leaves",
+            help="Drop allocations that other clients have added to the instance, on the providers that it leaves",
         )
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
@@ -110,22 +110,22 @@ class _MoveOrder(_ServerOrder):
 
 
 class InstanceMigrate(_MoveOrder):
-    """Move servers to other hosts, stopped meanwhile; then each waits to be confirmed or reverted."""
+    """Stop instances and move them to other hosts; each then waits to be confirmed or reverted."""
 
     kind = MigrateInstance
 
 
 class InstanceLiveMigrate(_MoveOrder):
-    """Move servers to other hosts while they run."""
+    """Move running instances to other hosts."""
 
     kind = LiveMigrateInstance
     comes_to = "confirmed"
 
 
 class InstanceEvacuate(_MoveOrder):
-    """Start servers anew elsewhere, whose host has been declared down: `moorage host set NAME --forced-down` first.
+    """Start instances of a failed host on other hosts; first run `moorage host set NAME --forced-down`.
 
-    What they hold there stays held until that host has come back and has cleaned up, or is deleted.
+    Their resources on the failed host stay allocated until it has returned and cleaned up, or is deleted.
     """
 
     kind = EvacuateInstance
@@ -133,9 +133,9 @@ class InstanceEvacuate(_MoveOrder):
 
 
 class InstanceResize(_MoveOrder):
-    """Give servers another size, on their own or other hosts; then each waits to be confirmed or reverted.
+    """Resize instances, on their own or other hosts; each then waits to be confirmed or reverted.
 
-    What is not given stays as it is, each extra spec for itself.
+    Sizes and extra specs that are not given remain unchanged.
     """
 
     kind = ResizeInstance
@@ -144,13 +144,13 @@ class InstanceResize(_MoveOrder):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--vcpus", type=int, metavar="N", help="VCPU")
-        add("--memory-mb", type=int, metavar="MIB", help="MEMORY_MB")
-        add("--root-gb", type=int, metavar="GIB", help="the root disk")
-        add("--ephemeral-gb", type=int, metavar="GIB", help="the ephemeral disk")
-        add("--swap-mb", type=int, metavar="MIB", help="the swap")
-        request_arguments.add_pairs(parser, "--extra-spec", "an extra spec of the flavor")
-        unset = "an extra spec that the flavor has no longer; may be given more than once"
+        add("--vcpus", type=int, metavar="N", help="New VCPU")
+        add("--memory-mb", type=int, metavar="MIB", help="New MEMORY_MB")
+        add("--root-gb", type=int, metavar="GIB", help="New size of the root disk")
+        add("--ephemeral-gb", type=int, metavar="GIB", help="New size of the ephemeral disk")
+        add("--swap-mb", type=int, metavar="MIB", help="New size of the swap disk")
+        request_arguments.add_pairs(parser, "--extra-spec", "New extra spec of the flavor")
+        unset = "Key of an extra spec to remove from the flavor; may be repeated"
         add("--unset-extra-spec", action="append", default=[], metavar="KEY", help=unset)
         return parser
 
@@ -159,7 +159,7 @@ class InstanceResize(_MoveOrder):
         names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
         if not (sizes or given.extra_spec or given.unset_extra_spec):
-            raise errors.InvalidRequest(path="--vcpus", reason="no part of the new size is given")
+            raise errors.InvalidRequest(path="--vcpus", reason="give at least one part of the new size")
         current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
         extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec)
         flavor = msgspec.structs.replace(current, **sizes, extra_specs=extra_specs)
@@ -179,36 +179,37 @@ def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], u
 
 
 class InstanceConfirm(_ServerOrder):
-    """Let moved servers be where they are: what they have left is destroyed and released.
+    """Confirm moves: destroy the guests on the source hosts and release their resources.
 
-    Where that waits for a host, or others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`,
-    it stays pending, and the same order tries it again at once. A host that is forced down is not waited for: what is
-    held there stays held until it is back and has cleaned up, or is deleted.
+    A confirmation stays pending while a host does not answer, and if another client has changed the allocations
+    meanwhile and `[conductor] consumer_conflict_policy` is `fail`. Run the command again to retry it immediately. It
+    does not wait for a host that is forced down: resources there stay allocated until the host has returned and cleaned
+    up, or is deleted.
     """
 
     kind = ConfirmMigration
 
 
 class InstanceRevert(_ServerOrder):
-    """Take moved servers back to where they came from, and to their former size.
+    """Revert moves: take the instances back to their source hosts and former sizes.
 
-    Where others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`, it stays pending, and the
-    same order tries it again at once.
+    A revert stays pending if another client has changed the allocations meanwhile and `[conductor]
+    consumer_conflict_policy` is `fail`. Run the command again to retry it immediately.
     """
 
     kind = RevertMigration
 
 
 class InstanceAbort(_ServerOrder):
-    """Break off live migrations that are under way: the servers stay where they are."""
+    """Abort live migrations in progress: the instances stay on their source hosts."""
 
     kind = AbortMigration
 
 
 class InstanceShelve(_ServerOrder):
-    """Take servers off their hosts: they keep their records and hold nothing.
+    """Shelve instances: remove them from their hosts and release their resources, but keep their records.
 
-    Servers on hosts that are forced down are to be evacuated instead.
+    Evacuate instances on hosts that are forced down instead.
     """
 
     kind = ShelveInstance
@@ -216,7 +217,7 @@ class InstanceShelve(_ServerOrder):
 
 
 class InstanceUnshelve(_ServerOrder):
-    """Place shelved servers again, each in its cell."""
+    """Unshelve instances: place each of them again, in its cell."""
 
     kind = UnshelveInstance
     ends = ("shelved", "error", "deleted")
@@ -224,7 +225,7 @@ class InstanceUnshelve(_ServerOrder):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
+        parser.add_argument("--host", metavar="NAME", help="Destination host (default: chosen by the scheduler)")
         return parser
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:
@@ -233,14 +234,14 @@ class InstanceUnshelve(_ServerOrder):
 
 
 class InstanceRebuild(_ServerOrder):
-    """Make servers anew where they are, from another image; what they hold stays as it is."""
+    """Rebuild instances on their hosts from another image, with unchanged allocations."""
 
     kind = RebuildInstance
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--image", required=True, metavar="ID", help="the image")
+        parser.add_argument("--image", required=True, metavar="ID", help="Image (id)")
         return parser
 
     def content(self, given: argparse.Namespace, _uuid: str) -> dict[str, Any]:

@@ -16,17 +16,19 @@ _COLUMNS = ("uuid", "kind", "subject", "step", "state", "tries", "owner", "age",
 
 
 class OperationList(ListCommand):
-    """List the operations that are under way, the super conductor's and every cell's that answers, the oldest first.
+    """List the operations in progress of the super conductor and of all cells that answer, the oldest first.
 
-    `age` and `idle` are seconds since an operation was begun and since it last moved. One without an owner waits for a
-    host's report, or for the next conductor.
+    `age` is the time since an operation began, `idle` the time since its last change, in seconds. An operation without
+    an owner waits for the report of a host, or for the next free conductor.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--all", action="store_true", help="those that have ended too")
-        parser.add_argument("--instance", metavar="INSTANCE", help="those about one instance, by its uuid or name")
+        parser.add_argument("--all", action="store_true", help="List ended operations, too")
+        parser.add_argument(
+            "--instance", metavar="INSTANCE", help="List only operations on this instance (name or uuid)"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -38,12 +40,12 @@ class OperationList(ListCommand):
 
 
 class OperationShow(Configured, ShowOne):
-    """Show an operation: the step to be done next, who has it for how long, and what the last try met."""
+    """Show an operation: its next step, its owner with the lease, and the result of the last try."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", help="the operation")
+        parser.add_argument("uuid", help="Operation (uuid)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:

@@ -48,7 +48,7 @@ class OrderCommand(Configured, Lister):
         except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
             # It may be on record all the same, also where the connection was lost before its answer came: the same
             # order with the same request id is carried out once.
-            LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", self._request_id)
+            LOG.error("It is unknown whether the order was recorded. Repeat it with --request-id %s", self._request_id)
             raise
 
     def order_each(self, uuids: Sequence[str], order: Callable[[str], T]) -> list[T]:
@@ -153,13 +153,15 @@ def _wait_for(
 def add_request_id(parser: argparse.ArgumentParser) -> None:
     """Add the option `--request-id`."""
     parser.add_argument(
-        "--request-id", metavar="ID", help="what the request is called on every log line; default: a new uuid"
+        "--request-id",
+        metavar="ID",
+        help="Id of the request, which appears in all log lines about it (default: a new uuid)",
     )
 
 
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the options `--wait` and `--wait-timeout`; ``what`` completes the help "wait until all are"."""
-    parser.add_argument("--wait", action="store_true", help=f"wait until all are {what}")
+    parser.add_argument("--wait", action="store_true", help=f"Wait until all instances are {what}")
     add_wait_timeout(parser)
 
 
@@ -170,7 +172,7 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_WAIT_SECONDS,
         metavar="SECONDS",
-        help=f"how long to wait; default: {_WAIT_SECONDS:g}",
+        help=f"Time limit of --wait (default: {_WAIT_SECONDS:g})",
     )
 
 

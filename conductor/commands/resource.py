@@ -25,9 +25,9 @@ class _ResourceOrder(OrderCommand):
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("instance", metavar="INSTANCE", help="the server, by its uuid or its name")
-        add("name", metavar="NAME", help="what the resource group is called")
-        add("--no-wait", dest="wait", action="store_false", help="do not wait for the end of the operation")
+        add("instance", metavar="INSTANCE", help="Instance (name or uuid)")
+        add("name", metavar="NAME", help="Name of the resource group")
+        add("--no-wait", dest="wait", action="store_false", help="Do not wait for the end of the operation")
         add_request_id(parser)
         add_wait_timeout(parser)
         return parser
@@ -53,15 +53,15 @@ class _ResourceOrder(OrderCommand):
 
 
 class InstanceAttachResource(_ResourceOrder):
-    """Claim a further resource group for a server that runs, of one provider of its host's tree.
+    """Attach a resource group to an active instance: claim it from one provider of its host.
 
-    From then on the group is part of what the server asks for: wherever it goes by a move, an evacuation, a resize or
-    an unshelving, the group is claimed there too. The guest is not told: whoever plugs the device in does that.
+    The group becomes part of the instance's request: every later move, evacuation, resize or unshelving claims it on
+    the new host, too. The command does not plug a device into the guest; this remains the task of the caller.
 
-    An example: moorage instance attach-resource UUID _port1 --resource NET_BW_EGR_KILOBIT_PER_SEC=1000
+    Example: moorage instance attach-resource UUID _port1 --resource NET_BW_EGR_KILOBIT_PER_SEC=1000
     --required CUSTOM_PHYSNET_BLUE
 
-    The exit status is 1 if it could not be attached, with the reason.
+    If the group cannot be attached, the command prints the reason, and the exit status is 1.
     """
 
     kind = AttachResource
@@ -78,13 +78,13 @@ class InstanceAttachResource(_ResourceOrder):
 
 
 class InstanceDetachResource(_ResourceOrder):
-    """Release a resource group that was attached to a server: no more of it than is still there.
+    """Detach a resource group from an instance: release what is left of its allocations.
 
-    Also of a server that is shelved: it asks for the group no more when it is unshelved.
+    The instance may be shelved: it then no longer requests the group when it is unshelved.
 
-    An example: moorage instance detach-resource UUID _port1
+    Example: moorage instance detach-resource UUID _port1
 
-    The exit status is 1 if it could not be detached, with the reason.
+    If the group cannot be detached, the command prints the reason, and the exit status is 1.
     """
 
     kind = DetachResource

@@ -11,16 +11,18 @@ from moorage.cli.serving import Serving
 class Conductor(Serving):
     """Run the super conductor, or with --cell a conductor of that cell.
 
-    More of each are added by starting them. It stops upon SIGTERM, once the steps under way are done; what is not yet
-    done stays on record and is gone on with by another conductor, or by this one when it is started again.
+    You can start any number of conductors of each kind. On SIGTERM, a conductor finishes the steps in progress and
+    stops. Other conductors continue its operations, or it continues them itself after a restart.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", metavar="NAME", help="the cell; without it, this is a super conductor")
+        parser.add_argument("--cell", metavar="NAME", help="Cell of this conductor; without it, run a super conductor")
         parser.add_argument(
-            "--name", default=socket.gethostname(), help="its own name among its kind; default: the machine's"
+            "--name",
+            default=socket.gethostname(),
+            help="Name of this conductor, unique among its kind (default: the host name)",
         )
         return parser
 

@@ -133,7 +133,7 @@ class Leases:
         self._restarted_at = time.monotonic()
 
     def _restart(self, uuids: Sequence[str]) -> None:
-        LOG.warning("The database's clock was set back: the waits and leases of %s operations begin anew", len(uuids))
+        LOG.warning("The database's clock was set back: the waits and leases of %s operations begin again", len(uuids))
         table = self._table
         # UPDATE operations SET due_at = due_at - updated_at + :now, lease_until = …, updated_at = :now WHERE …
         # In this order: MySQL lets a later assignment see the result of an earlier one.

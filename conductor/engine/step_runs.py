@@ -216,8 +216,8 @@ class StepRuns:
             raise
         except errors.MoorageError as fault:
             reason = str(fault)
-            LOG.warning("Step %s of %s is to be repeated: %s", operation.step, operation.subject, reason)
+            LOG.warning("Step %s of %s will be repeated: %s", operation.step, operation.subject, reason)
         except Exception as fault:
             reason = f"an unexpected fault ({type(fault).__name__}), see the log"
-            LOG.exception("Step %s of %s has failed and is to be repeated", operation.step, operation.subject)
+            LOG.exception("Step %s of %s has failed and will be repeated", operation.step, operation.subject)
         return lambda _connection: Retry(reason)

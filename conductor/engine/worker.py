@@ -110,7 +110,7 @@ class Worker:
         try:
             self._operations.release_all()
         except errors.MoorageError as fault:
-            LOG.warning("Operations are free for others only when their leases have run out: %s", fault)
+            LOG.warning("The operations are free for other conductors only after their leases have expired: %s", fault)
 
     def check(self) -> None:
         """Check that some thread can take up an operation; a probe of the process's readiness.
@@ -150,7 +150,7 @@ class Worker:
                 if self._in_hand[uuid]:
                     continue
             if (operation := self._operations.take(uuid)) is not None:
-                LOG.info("Going on with the %s of %s at step %s", operation.kind, operation.subject, operation.step)
+                LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
                 self.take_up(operation)
                 taken += 1
         # Those that others are taking or changing at this moment are left to the next sweep.

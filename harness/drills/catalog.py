@@ -162,7 +162,7 @@ DRILLS = {
         partial(_under_faults, faults.delay_messages),
     ),
     "silence": Drill(
-        "connections to database and broker that stay open and say nothing",
+        "connections to database and broker that stay open and transmit nothing",
         partial(_under_faults, faults.silence_connections),
     ),
     "partition": Drill("processes and cells cut off for 3 to 20 s", partial(_under_faults, faults.partition)),

@@ -24,18 +24,18 @@ class DrillList(Configured, Lister):
 
 
 class DrillRun(OnServers, ShowOne):
-    """Run a drill on a private cloud of fake hosts, and judge it at the end.
+    """Run a drill on a private cloud of fake hosts, and check the cloud at the end.
 
-    Clients build, move and delete servers meanwhile. It says what it does, and shows what it has counted. Exit status
-    1 if anything was found that must not happen: more allocated than there is, allocations or guests that nobody has,
-    an order that has not ended, or one that failed without a reason.
+    Meanwhile clients build, move and delete servers. The command reports each of its actions, and shows its counts. The
+    exit status is 1 if there is an error: more allocated than the capacity, allocations or guests without an owner, an
+    order that has not ended, or an order that failed without a reason.
     """
 
     arguments = (
-        argument("drill", choices=list(DRILLS), metavar="DRILL", help=f"one of: {', '.join(DRILLS)}"),
-        argument("--seed", type=int, help="of what is drawn at random; default: the time"),
-        argument("--seconds", type=positive, default=30.0, help="default: %(default)s"),
-        argument("--clients", type=count(), default=8, help="default: %(default)s"),
+        argument("drill", choices=list(DRILLS), metavar="DRILL", help=f"Drill to run, one of: {', '.join(DRILLS)}"),
+        argument("--seed", type=int, help="Random seed (default: the time)"),
+        argument("--seconds", type=positive, default=30.0, help="Duration of the drill (default: %(default)s)"),
+        argument("--clients", type=count(), default=8, help="Number of clients (default: %(default)s)"),
     )
     _findings: Sequence[str] = ()
 

@@ -96,16 +96,36 @@ def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
     :param today: the seed where none is given.
     """
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
-    parser.add_argument("--seed", default=today, help="default: the date, %(default)s")
-    parser.add_argument("--histories", type=int, default=1)
-    parser.add_argument("--after", type=int, default=0, help="leave out so many, which an interrupted run has made")
-    parser.add_argument("--operations", type=int, default=50)
-    parser.add_argument("--jobs", type=int, default=1, help="histories at once, each in a process of its own")
-    parser.add_argument("--most", type=int, default=1, help="stop after so many that break a promise")
-    parser.add_argument("--shrink", type=int, default=150, help="stories tried at most to shorten one that fails")
-    parser.add_argument("--as-it-is", action="store_true", help="do not shorten it")
-    parser.add_argument("--verbose", action="store_true", help="a line for each history")
-    parser.add_argument("--load", help="module:function to call before the first history")
+    parser.add_argument("--seed", default=today, help="Random seed (default: the date, %(default)s)")
+    parser.add_argument("--histories", type=int, default=1, help="Number of histories (default: %(default)s)")
+    parser.add_argument(
+        "--after",
+        type=int,
+        default=0,
+        help="Number of histories to skip, because an interrupted run has done them (default: %(default)s)",
+    )
+    parser.add_argument("--operations", type=int, default=50, help="Operations per history (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="Number of processes; each runs one history at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=1,
+        help="Stop after this number of histories that break a promise (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shrink",
+        type=int,
+        default=150,
+        help="Maximum number of stories to try in order to shorten a failing one (default: %(default)s)",
+    )
+    parser.add_argument("--as-it-is", action="store_true", help="Do not shorten a failing story")
+    parser.add_argument("--verbose", action="store_true", help="Print a line for each history")
+    parser.add_argument("--load", help="Function to call before the first history, as MODULE:FUNCTION")
     asked = parser.parse_args(arguments)
     if not 0 <= asked.after < asked.histories:
         parser.error(f"--after {asked.after} leaves none of {asked.histories} histories")

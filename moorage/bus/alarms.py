@@ -51,9 +51,7 @@ class AlarmLog:
             if self._clock() - self._logged_at.get(broker, float("-inf")) < _LOG_SECONDS:
                 return
             self._logged_at[broker] = self._clock()
-        LOG.warning(
-            "%s: %s. What is to be sent waits, and goes on by itself when the alarm ends", broker, reason_of(kind)
-        )
+        LOG.warning("%s: %s. Messages wait, and are sent when the alarm ends", broker, reason_of(kind))
 
     def ended(self, broker: str) -> None:
         """Log that an alarm is over, if its beginning was logged."""

@@ -246,7 +246,7 @@ class Endpoint:
                 context.check_deadline("before it was begun")
                 message = decode_strictly(self._type, arguments)
             except errors.DeadlineExceeded:
-                LOG.warning("%s is refused: its caller waits no longer", self.method)
+                LOG.warning("%s is refused: its caller has timed out", self.method)
                 metrics.RPC_LATE.labels(self._type.topic, self.method).inc()
                 raise
             except errors.MoorageError:

@@ -344,7 +344,7 @@ class CallSender:
     def _note_refusal(self, target: CallQueue) -> None:
         with self._lock:
             if target not in self._refused:
-                LOG.info("A server of %s is of a former release: calls are sent to it one by one", target.topic)
+                LOG.info("A server of %s has the previous release: calls are sent to it one by one", target.topic)
             self._refused[target] = True
 
     def _send(self, target: CallQueue, batch: _CallBatch | None) -> None:

@@ -184,7 +184,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
             message.acknowledge()
             self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(message))
         except rpc_common.DuplicateMessageError:
-            LOG.warning("A message that came twice is ignored")
+            LOG.warning("A duplicate message is ignored")
             return False
         except Exception as fault:  # noqa: BLE001 - of several libraries
             LOG.warning("A message is discarded, because it could not be acknowledged: %s", fault)

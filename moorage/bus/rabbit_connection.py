@@ -118,7 +118,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         # A channel of its own: that there is no such queue, or that this user may not bind it, closes it.
         with self._connection_lock, suppress(AMQPError, OSError), self.connection.channel() as channel:
             channel.queue_bind(queue, exchange, routing_key=queue)
-            LOG.warning("Queue %s was not bound to exchange %s, and is now", queue, exchange)
+            LOG.warning("Queue %s was not bound to exchange %s, and has been bound", queue, exchange)
 
     def ensure_connection(self) -> None:
         """Reconnect, within the retries of this connection.

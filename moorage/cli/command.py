@@ -178,15 +178,17 @@ class ListCommand(Configured, Lister):
     at = "asking"
 
     arguments: Sequence[Argument] = (
-        argument("--limit", type=_count, metavar="N", help="the first N, in the order in which they are listed"),
-        argument("--marker", metavar="KEY", help="only what follows the one that has this in its first column"),
+        argument("--limit", type=_count, metavar="N", help="Maximum number of rows to list"),
+        argument(
+            "--marker", metavar="KEY", help="List only the rows after the one with this value in its first column"
+        ),
         argument(
             "--sort",
             dest="sorted_by",
             action="append",
             default=[],
             metavar="COLUMN[:desc]",
-            help="by this column, and then by the next --sort; what has no value comes last",
+            help="Sort by this column; repeat it to sort by further columns. Rows without a value come last",
         ),
         argument(
             "--watch",
@@ -194,7 +196,7 @@ class ListCommand(Configured, Lister):
             const=_WATCH_SECONDS,
             type=positive,
             metavar="SECONDS",
-            help=f"list it again every so many seconds ({_WATCH_SECONDS:g}), until Ctrl-C",
+            help=f"Repeat the list at this interval until Ctrl-C (default: {_WATCH_SECONDS:g} seconds)",
         ),
     )
 
@@ -212,7 +214,7 @@ class ListCommand(Configured, Lister):
                 raise errors.InvalidRequest(path="--marker", reason=f"{parsed_args.marker} is not in the list")
             if (times := keys.count(parsed_args.marker)) > 1:
                 raise errors.InvalidRequest(
-                    path="--marker", reason=f"{parsed_args.marker} is in the list {times} times: which is meant is open"
+                    path="--marker", reason=f"{parsed_args.marker} is in the list {times} times and is ambiguous"
                 )
             rows = rows[keys.index(parsed_args.marker) + 1 :]
         return super().produce_output(parsed_args, column_names, rows[: parsed_args.limit])
@@ -241,7 +243,7 @@ def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[An
     """
     name, _, direction = given.partition(":")
     if name not in column_names or direction not in ("", "asc", "desc"):
-        raise errors.InvalidRequest(path="--sort", reason=f"{given} is none of {', '.join(column_names)}")
+        raise errors.InvalidRequest(path="--sort", reason=f"{given} is not one of {', '.join(column_names)}")
     index = list(column_names).index(name)
     values = [_in_order(row[index]) for row in rows]
     known = [(value, row) for value, row in zip(values, rows, strict=True) if value not in (None, "")]

@@ -105,16 +105,21 @@ def script(shell: str, program: str, words: Words) -> str:
 
 
 class Complete(Command):
-    """Print the script that completes commands and options in a shell.
+    """Print a shell completion script for commands and options.
 
-    For all users of bash: moorage complete > /etc/bash_completion.d/moorage. For zsh, write it as _moorage into a
-    directory of $fpath, for fish as moorage.fish into ~/.config/fish/completions.
+    To install it for all users of bash: moorage complete > /etc/bash_completion.d/moorage. For zsh, save it as
+    _moorage in a directory of $fpath; for fish, as moorage.fish in ~/.config/fish/completions.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("--shell", choices=("bash", "zsh", "fish"), default="bash", help="default: bash")
+        parser.add_argument(
+            "--shell",
+            choices=("bash", "zsh", "fish"),
+            default="bash",
+            help="Shell to write the script for (default: bash)",
+        )
         return parser
 
     def get_epilog(self) -> str:

@@ -26,15 +26,15 @@ def add_group_options(
     :param trees_by_name: the provider of --in-tree may be given by name; the caller looks it up.
     :param in_any_tree: false leaves --in-tree out, where the tree is known.
     """
-    _add(parser, "--resource", _amount, "CLASS=AMOUNT", "an amount of a resource class, to be free")
-    _add(parser, "--required", _required, "TRAIT", "a trait that must be there; in:TRAIT,TRAIT: any one of them")
-    _add(parser, "--forbidden", _trait, "TRAIT", "a trait that must not be there")
-    _add(parser, "--member-of", _uuids, "UUID[,UUID...]", "an aggregate to belong to; of several, any one of them")
-    _add(parser, "--not-member-of", _uuids, "UUID[,UUID...]", "an aggregate not to belong to; of several, none of them")
+    _add(parser, "--resource", _amount, "CLASS=AMOUNT", "Amount of a resource class to request")
+    _add(parser, "--required", _required, "TRAIT", "Required trait; in:TRAIT,TRAIT requires any one of them")
+    _add(parser, "--forbidden", _trait, "TRAIT", "Forbidden trait")
+    _add(parser, "--member-of", _uuids, "UUID[,UUID...]", "Required aggregate; of several uuids, any one of them")
+    _add(parser, "--not-member-of", _uuids, "UUID[,UUID...]", "Forbidden aggregate; of several uuids, all of them")
     if not in_any_tree:
         return
     tree, metavar = (str, "PROVIDER") if trees_by_name else (_uuid, "UUID")
-    _add(parser, "--in-tree", tree, metavar, "only providers of the tree that this one belongs to", repeated="")
+    _add(parser, "--in-tree", tree, metavar, "Use only providers of the tree of this provider", repeated="")
 
 
 def add_request_options(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
@@ -45,27 +45,31 @@ def add_request_options(parser: argparse.ArgumentParser, *, trees_by_name: bool 
         type=_suffix,
         action=_GroupAction,
         metavar="SUFFIX",
-        help="a further group, served by one provider: it is what the options after this one are about",
+        help="Start a further resource group, which one provider must serve; the options that follow belong to it",
     )
     add = parser.add_argument
     policies = ("none", "isolate")
-    add("--group-policy", choices=policies, help="whether suffixed groups must have providers of their own: isolate")
+    add(
+        "--group-policy",
+        choices=policies,
+        help="Whether each group with a suffix needs a provider of its own (isolate) or may share one (none)",
+    )
     add(
         "--same-subtree",
         type=_suffixes,
         action="append",
         default=[],
         metavar="SUFFIX,SUFFIX[,...]",
-        help="groups served under one provider of the tree, or by it",
+        help="Groups whose providers must be in the subtree of one of these providers; may be repeated",
     )
-    for name, what in (("--root-required", "must"), ("--root-forbidden", "must not")):
+    for name, what in (("--root-required", "Required"), ("--root-forbidden", "Forbidden")):
         add(
             name,
             type=_trait,
             action="append",
             default=[],
             metavar="TRAIT",
-            help=f"a trait that the root of the tree {what} have",
+            help=f"{what} trait of the root of the tree; may be repeated",
         )
 
 
@@ -125,7 +129,7 @@ class _OptionAction(argparse.Action):
         # An option belongs to the group that was begun last.
         words = _typed(namespace)[getattr(namespace, "group", None) or UNSUFFIXED][self.dest]
         if words and (self.dest == "in_tree" or (self.dest == "resource" and values[0] in dict(words))):
-            raise argparse.ArgumentError(self, f"{option} says the same of one group twice")
+            raise argparse.ArgumentError(self, f"{option} is given twice for one group")
         words.append(values)
 
 
@@ -144,7 +148,7 @@ def _checked(value: Any, kind: Any, what: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise argparse.ArgumentTypeError(f"{value!r} is no {what}") from None
+        raise argparse.ArgumentTypeError(f"{value!r} is not a valid {what}") from None
 
 
 _trait: Callable[[str], str] = partial(_checked, kind=TraitName, what="trait")

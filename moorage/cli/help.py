@@ -28,13 +28,13 @@ _ALIKE = 0.6
 
 
 class GroupedHelp(HelpCommand):
-    """Print the help of a command; without one, list all commands."""
+    """Print the help of a command, or list all commands."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            "--man", metavar="DIRECTORY", type=Path, help="write a manual page for each command there, for man"
+            "--man", metavar="DIRECTORY", type=Path, help="Write a manual page for each command to this directory"
         )
         return parser
 
@@ -89,7 +89,7 @@ def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
         words.append(word)
     asked, known = " ".join(words), list(names)
     if following := sorted(name.removeprefix(f"{asked} ") for name in known if name.startswith(f"{asked} ")):
-        return f"what of {asked}? There is {', '.join(following)}"
+        return f"{asked!r} needs a further word: {', '.join(following)}"
     # An argument may follow the name: the more words are compared the better.
     for length in range(len(words), 0, -1):
         for meant in difflib.get_close_matches(" ".join(words[:length]), known, n=1, cutoff=_ALIKE):

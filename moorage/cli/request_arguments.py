@@ -14,25 +14,30 @@ def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None
     :param size_required: false where the request may be given in another way.
     """
     add = parser.add_argument
-    add("--vcpus", type=int, required=size_required, metavar="N", help="VCPU of each instance")
-    add("--memory-mb", type=int, required=size_required, metavar="MIB", help="MEMORY_MB of each instance")
-    add("--root-gb", type=int, default=0, metavar="GIB", help="its root disk; default: 0")
-    add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="its ephemeral disk; default: 0")
-    add("--swap-mb", type=int, default=0, metavar="MIB", help="its swap; default: 0")
-    add("--count", type=int, default=1, metavar="N", help="how many; default: 1")
-    add_pairs(parser, "--extra-spec", "an extra spec of its flavor")
-    add_pairs(parser, "--image-property", "a property of its image")
-    add_pairs(parser, "--hint", "a hint for the scheduler")
-    add("--availability-zone", metavar="NAME", help="where; default: in any zone")
-    add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
-    add("--project", default="default", metavar="NAME", help="whose; default: default")
-    add("--user", default=_system_user(), metavar="NAME", help="by whom; default: the system's user")
+    add("--vcpus", type=int, required=size_required, metavar="N", help="VCPU per instance")
+    add("--memory-mb", type=int, required=size_required, metavar="MIB", help="MEMORY_MB per instance")
+    add("--root-gb", type=int, default=0, metavar="GIB", help="Size of the root disk (default: 0)")
+    add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="Size of the ephemeral disk (default: 0)")
+    add("--swap-mb", type=int, default=0, metavar="MIB", help="Size of the swap disk (default: 0)")
+    add("--count", type=int, default=1, metavar="N", help="Number of instances (default: 1)")
+    add_pairs(parser, "--extra-spec", "Extra spec of the flavor")
+    add_pairs(parser, "--image-property", "Property of the image")
+    add_pairs(parser, "--hint", "Scheduler hint")
+    add("--availability-zone", metavar="NAME", help="Availability zone (default: any)")
+    add("--server-group", metavar="UUID", help="Server group of the instances; see `moorage server-group create`")
+    add("--project", default="default", metavar="NAME", help="Project of the instances (default: default)")
+    add(
+        "--user",
+        default=_system_user(),
+        metavar="NAME",
+        help="User of the instances (default: the current system user)",
+    )
     group_options.add_request_options(parser)
 
 
 def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
     """Add a repeatable option with a key and a value."""
-    more = f"{what}; may be given more than once"
+    more = f"{what}; may be repeated"
     parser.add_argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
 
 

@@ -84,9 +84,9 @@ def _state(heard: float, silent_after: float) -> str:
 class ServiceList(ListCommand):
     """List the services of the cloud: schedulers, the placement role, conductors and agents.
 
-    One that was stopped in order is shown as `stopped`, for a day. One that is silent for longer than `[service]
-    silent_after` may have died, or may not reach the placement role. Agents do not report themselves: they are heard
-    through their hosts.
+    A service that was shut down is listed as `stopped` for one day. A service that sends no heartbeat for longer than
+    `[service] silent_after` is `silent`: it may have died, or it cannot reach the placement role. Agents send no
+    heartbeats: their state comes from the reports of their hosts.
     """
 
     def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:

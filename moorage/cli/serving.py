@@ -16,7 +16,7 @@ class Serving(Configured):
             "--metrics-port",
             type=int,
             metavar="PORT",
-            help="serve /metrics, /healthz and /readyz there, instead of at [service] metrics_port; 0 for not at all",
+            help="Port for /metrics, /healthz and /readyz (default: [service] metrics_port); 0 disables them",
         ),
     )
 

@@ -62,7 +62,7 @@ class Shell(App):
 
     def __init__(self) -> None:
         super().__init__(
-            description="Moorage: ask for a host, get one whose resources are already claimed.",
+            description="Moorage: find hosts for servers and claim their resources.",
             version=metadata.version("moorage"),
             command_manager=WholeNames("moorage.cli"),
             deferred_help=True,  # so that a sub-command's own help comes after its name
@@ -81,7 +81,7 @@ class Shell(App):
         parser.add_argument(
             "--config-file",
             metavar="FILE",
-            help=f"the configuration file; default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE}",
+            help=f"Configuration file (default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE})",
         )
         helps.in_one_line(parser)
         return parser
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             word.encode()
         except UnicodeEncodeError:
-            sys.stderr.write(f"moorage: the argument {word!r} is no text in UTF-8\n")
+            sys.stderr.write(f"moorage: the argument {word!r} is not text in UTF-8\n")
             return 2
     return int(Shell().run(words))
 

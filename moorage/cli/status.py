@@ -93,7 +93,7 @@ class Status:
     def _learn(self, cells: list[Cell]) -> str:
         known = self._clients.topic("placement").call(ListCells())
         cells += known
-        return ", ".join(cell.name for cell in cells) or "there are none yet"
+        return ", ".join(cell.name for cell in cells) or "no cells yet"
 
     def _of_cell(self, cell: Cell) -> Iterator[Check]:
         if cell.transport_url is not None:
@@ -209,18 +209,22 @@ def _no_intruders() -> str:
     if found:
         named = "; ".join(f"{name} is also in {', '.join(others)}" for name, others in found.items())
         raise errors.ConfigurationError(reason=f"two distributions share a name: {named}")
-    return "nobody else has put files among ours"
+    return "no other package has files in these packages"
 
 
 class StatusShow(ListCommand):
-    """Say of each part of the cloud whether it is there and fits: bus, roles, schemas, services, distributions.
+    """Check each part of the cloud: message bus, roles, schemas, services and installed packages.
 
-    The exit status is 0 if all is well and 1 if anything is wrong.
+    The exit status is 0 if all checks pass, and 1 otherwise.
     """
 
     arguments = (
         argument(
-            "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long each part may take to answer"
+            "--timeout",
+            type=positive,
+            default=5.0,
+            metavar="SECONDS",
+            help="Time to wait for the answer of each part (default: %(default)g)",
         ),
     )
 

@@ -73,7 +73,7 @@ class ClusterConnector:
         if connection.node and not self._is_one_writer:
             self._require_one_writer(connection, words, named)
         if number != self._current:
-            LOG.warning("From now on the database is used at %s", self._hosts[number])
+            LOG.warning("The database is now used at %s", self._hosts[number])
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             self._current = number
         return connection

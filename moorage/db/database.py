@@ -261,7 +261,7 @@ class Database:
             return errors.Overloaded(reason=f"a statement took too long for the database of {self.schema}")
         if faults.is_collision(fault):
             return errors.Overloaded(
-                reason=f"what was to be written to the database of {self.schema} went on colliding with others"
+                reason=f"the transaction on the database of {self.schema} collided with others again and again"
             )
         return None
 
@@ -295,7 +295,7 @@ def _parsed(url: str, schema: str) -> URL:
         _require_known_parameters(parsed, schema)
     elif len(hosts.hosts_of(parsed)) > 1:
         raise errors.ConfigurationError(
-            reason=f"the URL of the {schema} database has several hosts, which only {_WITH_SEVERAL_HOSTS}:// takes"
+            reason=f"the URL of the {schema} database has several hosts, which only {_WITH_SEVERAL_HOSTS}:// accepts"
         )
     return parsed
 

@@ -18,20 +18,21 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreRefused(StoreUnavailable):
-    """The server of the {schema} database refuses: {reason}; check the user, the password and the database's name.
+    """The {schema} database server refuses the connection: {reason}; check user, password and database name.
 
-    A service does not start with such a URL, and does not wait: see `[database] connection`, `[conductor] connection`,
-    or what `moorage cell list` shows of the cell.
+    A service with such a URL does not start, and does not wait: see `[database] connection`, `[conductor] connection`,
+    or the URL that `moorage cell list` shows for the cell.
     """
 
     code = "moorage.store_refused"
 
 
 class SchemaInUse(Unavailable):
-    """The {schema} schema could not be changed: a table has been in use for {seconds} s, in the way of: {statement}.
+    """The {schema} schema could not be changed: a table has been in use for {seconds} s and blocks: {statement}.
 
-    A transaction that reads or writes this table does not end. End it (MariaDB names it in
-    `information_schema.innodb_trx`), or let it end, and repeat `moorage db upgrade`: it goes on where it has stopped.
+    A transaction that reads or writes this table does not end. End it (MariaDB lists it in
+    `information_schema.innodb_trx`), or wait for its end. Then repeat `moorage db upgrade`: it continues where it
+    stopped.
     """
 
     code = "moorage.schema_in_use"
@@ -41,9 +42,9 @@ class SchemaInUse(Unavailable):
 
 
 class UpgradeUnderWay(Unavailable):
-    """Another upgrade of the {schema} schema has been under way for {seconds} s.
+    """Another upgrade of the {schema} schema has been in progress for {seconds} s.
 
-    Wait for its end, and repeat `moorage db upgrade`, which then has nothing left to do.
+    Wait until it has ended, and repeat `moorage db upgrade`, which then has nothing left to do.
     """
 
     code = "moorage.upgrade_under_way"
@@ -59,19 +60,19 @@ class BusUnavailable(Unavailable):
 
 
 class BusRefused(BusUnavailable):
-    """The broker refuses: {reason}; check the user, the password and the virtual host.
+    """The broker refuses the connection: {reason}; check the user, the password and the virtual host.
 
-    A service does not start with such an address, and does not wait: see `transport_url`, or what `moorage cell list`
-    shows of the cell.
+    A service with such a URL does not start, and does not wait: see `transport_url`, or the URL that `moorage cell
+    list` shows for the cell.
     """
 
     code = "moorage.bus_refused"
 
 
 class NoReply(Unavailable):
-    """Nobody has answered {method} on {topic} within {seconds} seconds.
+    """There was no answer to {method} on {topic} within {seconds} seconds.
 
-    Whether it was carried out is unknown: repeat it with the same request id.
+    It is unknown whether the request was carried out: repeat it with the same request id.
     """
 
     code = "moorage.no_reply"
@@ -83,7 +84,7 @@ class NoReply(Unavailable):
 class NotServed(Unavailable):
     """Nobody serves {topic} on the message bus: start {service}.
 
-    A command has asked the broker, and has sent nothing. `moorage service list` and `moorage status` say what runs.
+    The command has asked the broker and sent no request. `moorage service list` and `moorage status` show what runs.
     """
 
     code = "moorage.not_served"
@@ -115,9 +116,9 @@ class Overloaded(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The caller's time was over {point}, and the request was not carried out.
+    """The caller's timeout expired {point}, and the request was not carried out.
 
-    An earlier sending of it may have been: repeat it with the same request id.
+    An earlier delivery of it may have been carried out: repeat it with the same request id.
     """
 
     code = "moorage.deadline_exceeded"

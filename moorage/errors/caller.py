@@ -122,7 +122,7 @@ class ZoneConflict(CallerError):
 
 
 class RequestTooLarge(CallerError):
-    """The request {method} has {size} bytes, and {limit} fit into one message; it was not sent."""
+    """The request {method} has {size} bytes, but a message can have at most {limit}; it was not sent."""
 
     code = "moorage.request_too_large"
     method: str
@@ -131,9 +131,9 @@ class RequestTooLarge(CallerError):
 
 
 class ReplyTooLarge(CallerError):
-    """The answer to {method} has {size} bytes, and {limit} fit into one message.
+    """The answer to {method} has {size} bytes, but a message can have at most {limit}.
 
-    A list is asked for in parts (`limit` and `after`). An order that is answered with this was carried out.
+    Request lists in parts (`limit` and `after`). An order that is answered with this error was carried out.
     """
 
     code = "moorage.reply_too_large"

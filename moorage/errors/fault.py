@@ -4,7 +4,7 @@ from moorage.errors.basis import MoorageError
 
 
 class InternalError(MoorageError):
-    """An unexpected fault: {kind}. The log of the service that answered names it under the request id."""
+    """An unexpected fault: {kind}. The log of the answering service has the details under the request id."""
 
     code = "moorage.internal"
     kind: str
@@ -13,8 +13,8 @@ class InternalError(MoorageError):
 class BrokenPlugin(InternalError):
     """The {plugin} {name} is broken: {kind}.
 
-    It has raised, or has answered something that is no answer, so nothing is known of any host. Disable it, or mend
-    it: the log of the service that answered has its traceback under the request id.
+    It has raised an exception or returned an invalid result, so that nothing is known about any host. Disable it or
+    repair it: the log of the answering service has the traceback under the request id.
     """
 
     code = "moorage.broken_plugin"
@@ -25,9 +25,9 @@ class BrokenPlugin(InternalError):
 class SlowPlugin(BrokenPlugin):
     """The {plugin} {name} has not answered within {seconds} seconds.
 
-    `[scheduler] plugin_timeout` is how long it may take over one question. The log of the service that answered says
-    where it is. Its thread is left behind, and while several hang in it, it is not asked. Disable it, or mend it and
-    start the scheduler anew.
+    `[scheduler] plugin_timeout` limits the time of one call. The log of the answering service shows where the plug-in
+    is. Its thread cannot be ended, and while several of its threads hang, the plug-in is not called. Disable it, or
+    repair it and restart the scheduler.
     """
 
     code = "moorage.broken_plugin.slow"
@@ -36,10 +36,10 @@ class SlowPlugin(BrokenPlugin):
 
 
 class BadPluginValue(BrokenPlugin):
-    """The {plugin} {name} cannot go by what it was given: {reason}.
+    """The {plugin} {name} cannot use a value that it was given: {reason}.
 
-    An operator has written it, in the configuration or in the metadata of an aggregate, or a driver has reported it:
-    mend it there. Until then the plug-in has no answer for any host.
+    The value comes from an operator (in the configuration, or in the metadata of an aggregate) or from the report of a
+    driver: correct it there. Until then the plug-in has no answer for any host.
     """
 
     code = "moorage.broken_plugin.bad_value"

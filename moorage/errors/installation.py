@@ -23,9 +23,9 @@ class UnknownPlugin(ConfigurationError):
 class ServiceNameTaken(ConfigurationError):
     """Another service named {name} answers on {topic}: stop it, or give this one a name of its own.
 
-    By default the name is the machine's: where several services of a kind run on one machine, `--name` tells them
-    apart, and `--agent` tells agents apart. One that was killed is not in the way. One that hangs is waited for ten
-    seconds.
+    The default name is the host name: if several services of a kind run on one machine, give them different names with
+    `--name`, and agents with `--agent`. A service that was killed does not keep its name. For one that hangs, the new
+    service waits ten seconds.
     """
 
     code = "moorage.service_name_taken"
@@ -47,7 +47,7 @@ class SchemaMismatch(ConfigurationError):
 class SchemaTooNew(SchemaMismatch):
     """The {schema} schema is at revision {found} and works with code of {oldest} or newer; this version is {needed}.
 
-    The database has been upgraded by a newer release: start that one instead. Nothing was changed.
+    A newer release has upgraded the database: start that release instead. Nothing was changed.
     """
 
     code = "moorage.schema_too_new"

@@ -6,7 +6,7 @@ from moorage.errors.basis import Json, MoorageError
 
 
 class PlacementRefused(MoorageError):
-    """What was asked for cannot be placed."""
+    """The request cannot be placed."""
 
     code = "moorage.refused"
 
@@ -14,8 +14,8 @@ class PlacementRefused(MoorageError):
 class NoValidHost(PlacementRefused):
     """No valid host was found for {instances} instance(s): {summary}.
 
-    The explanation counts, for each filter, the hosts that it removed, and names the nearest misses. It is only ever
-    raised after the host view has caught up with the store and has decided once more.
+    The explanation counts, for each filter, the hosts that it removed, and names the nearest misses. The scheduler
+    raises it only after its host view has caught up with the store and it has decided once more.
     """
 
     code = "moorage.no_valid_host"
@@ -36,7 +36,7 @@ class MaxRetriesExceeded(PlacementRefused):
 class CapacityExceeded(PlacementRefused):
     """There is not enough room on {count} inventories, the first of them {resource_class} of provider {provider_uuid}.
 
-    ``refusals`` lists every one as ``{provider_uuid, resource_class, asked, free, reason}``.
+    ``refusals`` lists each of them as ``{provider_uuid, resource_class, asked, free, reason}``.
     """
 
     code = "moorage.capacity_exceeded"
@@ -47,9 +47,9 @@ class CapacityExceeded(PlacementRefused):
 
 
 class CannotCarryOver(PlacementRefused):
-    """Consumer {consumer_uuid} holds {count} amounts that others have put on providers which this move would leave.
+    """Consumer {consumer_uuid} has {count} foreign allocations on providers that this move would leave.
 
-    ``amounts`` lists every one as ``{provider_uuid, resource_class, amount}``. Take them off first, or move with
+    ``amounts`` lists each of them as ``{provider_uuid, resource_class, amount}``. Remove them first, or move with
     ``--drop-extras``.
     """
 
@@ -60,7 +60,7 @@ class CannotCarryOver(PlacementRefused):
 
 
 class GroupRuleRefused(PlacementRefused):
-    """The {policy} rule of server group {group_uuid} does not let {consumer_uuid} go to {provider_uuid}: {reason}."""
+    """The {policy} rule of server group {group_uuid} does not allow {consumer_uuid} on {provider_uuid}: {reason}."""
 
     code = "moorage.group_rule_refused"
     group_uuid: str
@@ -90,8 +90,8 @@ class InventoryInUse(PlacementRefused):
 class ProviderInUse(PlacementRefused):
     """The resource provider {provider_uuid} is in use: it can be neither deleted nor moved to another tree.
 
-    It cannot be deleted while anybody holds anything of it. It cannot be moved to or from the tree of a claim's host
-    while that claim's consumer holds anything of it or of what stands below it, and not as long as it is a host's own.
+    It cannot be deleted while it has allocations. It cannot be moved to or from the tree of a claim's host while the
+    claim's consumer has allocations from it or from a provider below it, or while it is the compute node of a host.
     """
 
     code = "moorage.provider_in_use"
@@ -105,7 +105,7 @@ class ProviderHasChildren(ProviderInUse):
 
 
 class ImpossibleDeal(PlacementRefused):
-    """What consumer {consumer_uuid} holds of provider {provider_uuid} fits none of its new places: {reason}."""
+    """The allocations of consumer {consumer_uuid} from {provider_uuid} fit none of their new places: {reason}."""
 
     code = "moorage.impossible_deal"
     consumer_uuid: str
@@ -114,7 +114,7 @@ class ImpossibleDeal(PlacementRefused):
 
 
 class SearchBoundReached(PlacementRefused):
-    """The search for {what} was given up after {steps} steps; whether there is a way is not known: {narrow}.
+    """The search for {what} stopped after {steps} steps; it is unknown whether there is a solution: {narrow}.
 
     All searches of one request share one budget of steps and processor time. The same request would use it up again.
     """
@@ -137,7 +137,7 @@ class BuildFailed(PlacementRefused):
 class BuildImpossible(BuildFailed):
     """The guest of instance {instance_uuid} cannot be built on host {host}, nor on any other: {reason}.
 
-    A driver raises it where the fault lies with what was asked for, for instance the image. No other host is tried.
+    A driver raises it if the cause is the request itself, for example the image. No other host is tried.
     """
 
     code = "moorage.build_failed.impossible"

@@ -4,7 +4,7 @@ from moorage.errors.basis import MoorageError
 
 
 class StaleView(MoorageError):
-    """What the caller knows has changed in the meantime."""
+    """The state that the caller relies on has changed in the meantime."""
 
     code = "moorage.stale"
 
@@ -33,8 +33,8 @@ class ProviderGenerationConflict(StaleView):
 class StaleOrder(StaleView):
     """The order about instance {instance_uuid} is out of date, and nothing was changed: {reason}.
 
-    Another order has been given or carried out since, or this one was refused and its caller told so. Look at the
-    instance; what is still wanted is ordered anew, with a new request id.
+    Another order has been given or carried out since then, or this order was refused and its caller informed. Check the
+    instance, and order again what is still wanted, with a new request id.
     """
 
     code = "moorage.stale_order"
@@ -64,7 +64,7 @@ class ClaimContention(TryAgain):
 
 
 class RequestInProgress(TryAgain):
-    """The request {request_id} is still being worked on; repeat it with the same id."""
+    """The request {request_id} is still in progress; repeat it with the same id."""
 
     code = "moorage.request_in_progress"
     request_id: str

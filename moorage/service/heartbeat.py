@@ -75,7 +75,7 @@ class Heartbeat:
             except errors.MoorageError as fault:
                 # Services that need the placement role log its absence themselves. One of a former release refuses a
                 # last report.
-                LOG.debug("This report of presence was not taken: %s", fault)
+                LOG.debug("The heartbeat of this service was not accepted: %s", fault)
                 self._is_heard = False
                 if self._silent_since is None:
                     self._silent_since = time.monotonic()

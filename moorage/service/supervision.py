@@ -41,6 +41,6 @@ def stopping() -> None:
 def alive() -> None:
     """Tell that the process is alive, unless one of its essential threads has died."""
     if dead := liveness.dead():
-        LOG.error("These threads have died, and the supervisor is to end the process: %s", ", ".join(dead))
+        LOG.error("These threads have died; the supervisor must end the process: %s", ", ".join(dead))
     else:
         sd_notify("WATCHDOG=1", LOG)

@@ -163,7 +163,7 @@ def _explain(
         return
     if not refusals:
         # `used` exceeds the sum of the allocations: nothing can be claimed there until an operator has repaired it.
-        LOG.error("More is used than allocated on one of these, by provider and resource class id: %s", held)
+        LOG.error("Inventories with more used than allocated, by provider and resource class id: %s", held)
         refusals = [
             _Refusal(d, d.growth, 0.0, "what is used disagrees with the allocations") for d in part if d.growth > 0
         ]

@@ -158,7 +158,7 @@ class _Listing:
                     postpone(tree)
                     continue
                 # The tree may still have candidates: an empty answer would be wrong now, see answer().
-                LOG.warning("A tree is passed over: %s", fault)
+                LOG.warning("A tree is skipped: %s", fault)
                 self._bound_reached = fault
                 if self._budget.is_spent:
                     return

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 def _log(message: DeleteAllocations, released: Released) -> None:
     but = residues.left_behind(released.residue_uuid)
-    LOG.info("Consumer %s has released all it held%s", message.consumer_uuid, but)
+    LOG.info("Consumer %s has released all allocations%s", message.consumer_uuid, but)
 
 
 @writes(DeleteAllocations, log=_log)

@@ -20,13 +20,13 @@ class ProviderAggregateList(ProviderCommand, Lister):
 
 
 class ProviderAggregateSet(ProviderCommand, Lister):
-    """Replace all aggregates of a resource provider; without any argument it belongs to none afterwards.
+    """Replace all aggregates of a resource provider by the given ones; without any, remove it from all.
 
-    An aggregate is created when it is named for the first time.
+    An aggregate that does not exist yet is created.
     """
 
     arguments = (
-        argument("aggregate", nargs="*", type=argument_types.uuid, help="the uuid of an aggregate"),
+        argument("aggregate", nargs="*", type=argument_types.uuid, help="Aggregate (uuid)"),
         GENERATION,
     )
 

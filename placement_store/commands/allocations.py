@@ -32,7 +32,7 @@ class _Resources(ShownValue):
 
 
 class _ConsumerCommand(PlacementCommand):
-    arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="the uuid of the consumer"),)
+    arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="Consumer (uuid)"),)
 
     def consumer(self, uuid: str) -> Consumer | None:
         """Return a consumer; null where there is none."""
@@ -49,7 +49,7 @@ class _ConsumerCommand(PlacementCommand):
         :raises ConsumerGenerationConflict: the consumer has changed.
         """
         if before is not None and before.claim_id is not None:
-            LOG.warning("Consumer %s is placed by a claim: its owner relies on what it holds", uuid)
+            LOG.warning("Consumer %s is placed by a claim: its owner relies on its allocations", uuid)
         wanted = ConsumerAllocations(
             allocations={provider: ProviderAmounts(resources=dict(held)) for provider, held in amounts.items()},
             project_id=described["project_id"],
@@ -68,7 +68,8 @@ class _ConsumerCommand(PlacementCommand):
 class AllocationSet(_ConsumerCommand, Lister):
     """Replace all allocations of a consumer in one transaction.
 
-    An existing consumer keeps its project, user and type unless others are given; a new one needs a project and a user.
+    An existing consumer keeps its project, user and type unless you give new ones. For a new consumer, project and
+    user are required.
     """
 
     arguments = (
@@ -78,12 +79,12 @@ class AllocationSet(_ConsumerCommand, Lister):
             action="append",
             required=True,
             metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
-            help="its allocations of one provider, given by uuid or name; may be repeated",
+            help="New allocations from one provider (name or uuid); may be repeated",
         ),
-        argument("--project-id", metavar="PROJECT", help="the project that owns it"),
-        argument("--user-id", metavar="USER", help="the user who owns it"),
-        argument("--consumer-type", metavar="TYPE", help="its type; default for a new consumer: INSTANCE"),
-        argument("--generation", type=int, metavar="N", help="only if the consumer is still at this generation"),
+        argument("--project-id", metavar="PROJECT", help="Project of the consumer"),
+        argument("--user-id", metavar="USER", help="User of the consumer"),
+        argument("--consumer-type", metavar="TYPE", help="Type of the consumer (default for a new one: INSTANCE)"),
+        argument("--generation", type=int, metavar="N", help="Change the consumer only if it has this generation"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -98,8 +99,8 @@ class AllocationSet(_ConsumerCommand, Lister):
         try:
             self.put(uuid, before, amounts, _description(before, parsed_args))
         except errors.ConsumerGenerationConflict:
-            # No retry: it would replace allocations that another client has just written.
-            LOG.error("It has changed meanwhile: see `moorage resource provider allocation show`, and decide again")
+            # No retry: it would replace allocations that somebody else has just written.
+            LOG.error("They have changed meanwhile: see `moorage resource provider allocation show`, and decide again")
             raise
         return self.rows(uuid)
 
@@ -117,21 +118,24 @@ class AllocationSet(_ConsumerCommand, Lister):
 
 
 class AllocationUnset(_ConsumerCommand, Lister):
-    """Remove some allocations of a consumer: those of given providers, of given classes, or both; by default all.
+    """Remove allocations of a consumer: by provider, by resource class, by both, or all of them.
 
-    Its project, user and type stay. The remaining allocations are shown.
+    The consumer keeps its project, user and type. The command shows the remaining allocations.
     """
 
     arguments = (
         argument(
-            "--provider", action="append", metavar="PROVIDER", help="only allocations of this provider; may be repeated"
+            "--provider",
+            action="append",
+            metavar="PROVIDER",
+            help="Remove only allocations from this provider; may be repeated",
         ),
         argument(
             "--resource-class",
             type=argument_types.resource_class,
             action="append",
             metavar="CLASS",
-            help="only allocations of this class; may be repeated",
+            help="Remove only allocations of this resource class; may be repeated",
         ),
     )
 
@@ -164,7 +168,7 @@ class AllocationShow(_ConsumerCommand, Lister):
 
 
 class AllocationDelete(_ConsumerCommand, Command):
-    """Delete all allocations of a consumer, foreign ones included."""
+    """Release all allocations of a consumer, including those that other clients have added."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete them."""
@@ -184,7 +188,7 @@ def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str
         value = getattr(given, name) or getattr(before, name, default)
         if value is None:
             option = f"--{name.replace('_', '-')}"
-            raise errors.InvalidRequest(path=option, reason="needed, since there is no such consumer yet")
+            raise errors.InvalidRequest(path=option, reason="required, because the consumer does not exist yet")
         described[name] = value
     return described
 

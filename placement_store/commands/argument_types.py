@@ -35,7 +35,7 @@ def uuid(text: str) -> str:
     try:
         return str(uuids.UUID(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no uuid") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a uuid") from None
 
 
 def database_url(text: str) -> str:
@@ -101,7 +101,7 @@ def allocation(text: str) -> TypedAllocation:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name in ("rp", *resources) and (name != "rp" or provider):
-            raise argparse.ArgumentTypeError(f"{text!r} says {name} twice")
+            raise argparse.ArgumentTypeError(f"{text!r} has {name} twice")
         if name == "rp":
             provider = value
         else:

@@ -25,10 +25,11 @@ class _Joined(ShownValue):
 
 
 class CandidateList(PlacementCommand, Lister):
-    """List allocation candidates for a request: the providers, and the amounts of each. Nothing is reserved.
+    """List allocation candidates for a request, without claiming anything.
 
-    Options before the first --group describe the unsuffixed group, which several providers of a tree may serve
-    together. Options after --group SUFFIX describe a group that one provider must serve.
+    Each candidate lists the resources that would be allocated from each provider. Options before the first --group
+    belong to the unsuffixed group, which several providers of a tree may serve together. Options after --group SUFFIX
+    belong to a group that one provider must serve.
     """
 
     arguments = (
@@ -38,7 +39,7 @@ class CandidateList(PlacementCommand, Lister):
             type=int,
             default=MAX_CANDIDATES,
             metavar="N",
-            help="the most candidates to show; default: %(default)s",
+            help="Maximum number of candidates to list (default: %(default)s)",
         ),
     )
 

@@ -50,16 +50,16 @@ def _name(text: str) -> str:
 
 
 class CellCreate(Configured, ShowOne):
-    """Register a cell, with its own message bus and database or with those of the main configuration."""
+    """Create a cell, with its own message bus and database or with those of the main configuration."""
 
     arguments = (
-        argument("name", type=_name, help="the name of the cell"),
-        argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
-        argument("--transport-url", help="its message bus; default: the one that each service is configured with"),
+        argument("name", type=_name, help="Name of the cell"),
+        argument("--uuid", type=argument_types.uuid, help="Uuid of the cell (default: a new one)"),
+        argument("--transport-url", help="URL of the cell's message bus (default: the main bus of each client)"),
         argument(
             "--database-connection",
             type=argument_types.database_url,
-            help="its database; default: [database] connection",
+            help="URL of the database for the cell's records (default: [database] connection)",
         ),
     )
 
@@ -80,7 +80,7 @@ class CellCreate(Configured, ShowOne):
 
 
 class CellList(Configured, Lister):
-    """List all cells, and whether their message bus and their conductor can be reached from here."""
+    """List the cells, and check whether the message bus and a conductor of each can be reached."""
 
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:
         """List the cells by name."""
@@ -106,21 +106,23 @@ def _answers(clients: Clients, cell: Cell) -> tuple[bool, bool]:
 
 
 class CellSet(Configured, ShowOne):
-    """Change the name of a cell, or the URL of its message bus or database.
+    """Change the name, the message bus or the database of a cell.
 
-    No data is moved: records must be in the new database already; missing tables are created there. Restart the cell's
-    own services, which read these URLs when they start. A super conductor reads them again once the cell does not
-    answer.
+    The command does not move records: copy them to a new database before. It creates missing tables there. Restart the
+    services of the cell afterwards: they read its addresses only when they start. A super conductor reads the address
+    again when the cell does not answer.
     """
 
     arguments = (
-        argument("cell", metavar="NAME", help="the cell"),
-        argument("--name", type=_name, help="its new name"),
-        argument("--transport-url", help="its message bus; empty: the one that each service is configured with"),
+        argument("cell", metavar="NAME", help="Name of the cell"),
+        argument("--name", type=_name, help="New name of the cell"),
+        argument(
+            "--transport-url", help="New URL of the message bus; an empty value means the main bus of each client"
+        ),
         argument(
             "--database-connection",
             type=lambda text: text and argument_types.database_url(text),
-            help="its database; empty: [database] connection",
+            help="New URL of the database; an empty value means [database] connection",
         ),
     )
 
@@ -132,7 +134,7 @@ class CellSet(Configured, ShowOne):
         given = {name: getattr(parsed_args, name) for name in ("name", "transport_url", "database_connection")}
         changed = {name: value or None for name, value in given.items() if value is not None}
         if not changed:
-            raise errors.ConfigurationError(reason="nothing was said that is to be changed")
+            raise errors.ConfigurationError(reason="give at least one change")
         database = _database(self)
         cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))
         _require_bus(self, parsed_args.transport_url)
@@ -142,14 +144,14 @@ class CellSet(Configured, ShowOne):
 
 
 class CellDelete(Configured, ShowOne):
-    """Delete a cell from the list. This is refused while the cell has hosts.
+    """Delete a cell from the list. It is refused while hosts of the cell are registered.
 
-    Its message bus and its database stay as they are.
+    The message bus and the database of the cell remain unchanged.
     """
 
     arguments = (
-        argument("cell", metavar="NAME", help="the cell"),
-        argument("--dry-run", action="store_true", help="only check whether it could be deleted"),
+        argument("cell", metavar="NAME", help="Name of the cell"),
+        argument("--dry-run", action="store_true", help="Only check whether the cell can be deleted"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:

@@ -19,15 +19,19 @@ _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "ge
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("a number of seconds is not negative")
+        raise argparse.ArgumentTypeError("the number of seconds must not be negative")
     return seconds
 
 
 class ServePlacement(Serving, Command):
-    """Run the placement role in a process of its own until a signal ends it."""
+    """Run the placement role as a service of its own, apart from the schedulers, until a signal stops it."""
 
     arguments = (
-        argument("--name", default=socket.gethostname(), help="its unique name; default: the name of the machine"),
+        argument(
+            "--name",
+            default=socket.gethostname(),
+            help="Name of this service, unique among its kind (default: the host name)",
+        ),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -41,16 +45,18 @@ class ServePlacement(Serving, Command):
 
 
 class ClaimList(ListCommand):
-    """List the consumers that a claim places on a node, the oldest claim first.
+    """List claims, the oldest first: the consumer, its compute node, and the host that has accepted the claim.
 
-    The columns attempt and host are empty until the host has accepted the claim. A residue keeps allocations of an
-    abandoned attempt until its host has reported the guest gone; its uuid is that of the attempt.
+    The columns for attempt and host have values once the host has accepted the claim. A residue is what an abandoned
+    attempt still holds until its host has answered; it is named after the attempt.
     """
 
     arguments = (
-        argument("--unaccepted", action="store_true", help="only claims that no host has accepted"),
-        argument("--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="only those at least this old"),
-        argument("--residues", action="store_true", help="also residues"),
+        argument("--unaccepted", action="store_true", help="List only claims that no host has accepted"),
+        argument(
+            "--older-than", type=_seconds, default=0.0, metavar="SECONDS", help="List only claims older than this"
+        ),
+        argument("--residues", action="store_true", help="List residues, too"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -62,10 +68,10 @@ class ClaimList(ListCommand):
 
 
 class ClaimReconciled(Configured, Lister):
-    """Show the reconciler's findings about claims that no host has accepted, the newest first.
+    """List the outcomes of the reconciler for claims that no host has accepted, the newest first.
 
-    A claim is released if its owner does not want it. One shown as kept or unknown still stands, and its owner is
-    queried again later; unknown means that the owner could not answer, for the reason given.
+    The reconciler releases a claim if its owner does not want it. Claims shown as kept or unknown still exist, and the
+    reconciler asks again for each of them. Unknown means that the owner could not answer; the reason is shown.
     """
 
     def take_action(self, _parsed_args: argparse.Namespace) -> Table:

@@ -22,11 +22,11 @@ class ClassList(PlacementCommand, Lister):
 
 
 class _ClassCommand(PlacementCommand):
-    arguments = (argument("name", type=argument_types.resource_class, help="the class"),)
+    arguments = (argument("name", type=argument_types.resource_class, help="Resource class (name)"),)
 
 
 class ClassCreate(_ClassCommand, Command):
-    """Create a custom resource class, named CUSTOM_...; one that exists already is refused."""
+    """Create a custom resource class, named CUSTOM_...; it must not exist yet."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the class.
@@ -38,7 +38,7 @@ class ClassCreate(_ClassCommand, Command):
 
 
 class ClassSet(_ClassCommand, Command):
-    """Create a custom resource class, unless it exists."""
+    """Create a custom resource class if it does not exist."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the class."""
@@ -46,7 +46,7 @@ class ClassSet(_ClassCommand, Command):
 
 
 class ClassShow(_ClassCommand, ShowOne):
-    """Show a resource class, if it exists."""
+    """Show a resource class if it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the class.
@@ -59,7 +59,7 @@ class ClassShow(_ClassCommand, ShowOne):
 
 
 class ClassDelete(_ClassCommand, Command):
-    """Delete a custom resource class of which no provider has an inventory."""
+    """Delete a custom resource class; no provider may have an inventory of it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the class."""

@@ -54,30 +54,33 @@ def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> 
 
 
 class DbUpgrade(Configured, Lister):
-    """Create the tables or upgrade them to this version: those of main, conductor and every cell.
+    """Create or upgrade the database tables of the main schema, the conductor schema and every cell.
 
-    Repeating it changes nothing; repeat it as well if it was interrupted. Services refuse to start on older tables; on
-    newer ones they start if the newer release has recorded that they can.
+    You can run the command again at any time, also after it was interrupted. Services refuse to start with older
+    tables. They start with newer ones if the newer release has recorded that they can.
     """
 
     at = "upgrading"
     arguments = (
         # Looked up where the parser is built: importing this module must not load every schema.
-        lambda parser: parser.add_argument("--schema", choices=sorted(known_schemas()), help="only this schema"),
-        argument("--cell", metavar="NAME", help="only the records of this cell"),
+        lambda parser: parser.add_argument(
+            "--schema", choices=sorted(known_schemas()), help="Upgrade only this schema"
+        ),
+        argument("--cell", metavar="NAME", help="Upgrade only the tables of this cell"),
         argument(
             "--patience",
             type=positive,
             default=600.0,
             metavar="SECONDS",
-            help="how long to wait for each schema's tables while others use them (600); services go on meanwhile",
+            help="Time to wait for the tables of each schema while services use them (default: %(default)g); services "
+            "continue meanwhile",
         ),
-        argument("--dry-run", action="store_true", help="only show what would be done"),
+        argument("--dry-run", action="store_true", help="Only show what would be done"),
         argument(
             "--restored",
             action="store_true",
-            help="the main schema was restored from a backup: begin a new history, in which no generation of the lost "
-            "one is used again and which running schedulers notice; see the chapter on restoring",
+            help="Use this option after the main schema was restored from a backup. It begins a new history, in which "
+            "no generation of the lost one is used again; running schedulers detect it. See the chapter on restoring",
         ),
     )
 
@@ -122,7 +125,9 @@ class DbUpgrade(Configured, Lister):
                 if not shown_without:
                     raise
                 if fault.found != "none":
-                    LOG.warning("The records of cells are not shown: the main schema, which lists them, comes first")
+                    LOG.warning(
+                        "The records of cells are not shown: the main schema, which lists them, must be upgraded first"
+                    )
                 known = []
         if name is not None and name not in {cell.name for cell in known}:
             raise errors.CellNotFound(name=name)

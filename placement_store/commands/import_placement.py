@@ -19,20 +19,20 @@ LOG = logging.getLogger(__name__)
 
 
 class DbImportPlacement(Configured, Lister):
-    """Copy the database of a Placement service into an empty store, with all uuids, names and generations.
+    """Import the database of a Placement service into an empty store, with all uuids, names and generations.
 
-    The source is only read, in one snapshot. What is written is read again and compared within the same transaction:
-    all of it is imported, or nothing. Where the store has it all already, nothing is done; a store that has anything
-    else is refused. Stop the Placement service first, so that nothing is written there any more.
+    Stop the Placement service first, so that nothing changes its database any more. The command only reads the source,
+    in one snapshot. It compares what it has written with the source in the same transaction, so that it imports either
+    everything or nothing. If the store already has the same data, it does nothing; it refuses a store with other data.
     """
 
     arguments = (
         argument(
             "source",
             metavar="SOURCE",
-            help="the database of Placement, as a URL or by the file `placement.conf` that has its URL and password",
+            help="Database of Placement: its URL, or the path of the `placement.conf` that has its URL and password",
         ),
-        argument("--dry-run", action="store_true", help="only read and compare, and show what would be imported"),
+        argument("--dry-run", action="store_true", help="Only read and compare, and show what would be imported"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

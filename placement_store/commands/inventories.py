@@ -30,14 +30,14 @@ from placement_store.commands.placement_command import (
 LOG = logging.getLogger(__name__)
 
 _MEANINGS = {
-    "allocation_ratio": "how many times each unit may be allocated; default: 1.0",
-    "min_unit": "the least amount of one allocation; default: 1",
-    "max_unit": "the largest amount of one allocation; default: 2147483647",
-    "reserved": "the amount that may not be allocated; default: 0",
-    "step_size": "each amount must be a multiple of this; default: 1",
-    "total": "the whole amount",
+    "allocation_ratio": "Allocation ratio: how many times each unit may be allocated (default: 1.0)",
+    "min_unit": "Minimum amount per consumer (default: 1)",
+    "max_unit": "Maximum amount per consumer (default: 2147483647)",
+    "reserved": "Reserved amount, which cannot be allocated (default: 0)",
+    "step_size": "Step size: every amount must be a multiple of it (default: 1)",
+    "total": "Total amount",
 }
-_CLASS = argument("resource_class", type=argument_types.resource_class, help="the class")
+_CLASS = argument("resource_class", type=argument_types.resource_class, help="Resource class (name)")
 
 
 def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dict[str, Inventory]:
@@ -50,30 +50,30 @@ def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dic
         described.setdefault(class_name, {})[field] = value
     for class_name, fields in described.items():
         if "total" not in fields:
-            raise errors.InvalidRequest(path="--resource", reason=f"how much {class_name} there is was not said")
+            raise errors.InvalidRequest(path="--resource", reason=f"the total of {class_name} is missing")
     return {class_name: Inventory(**fields) for class_name, fields in described.items()}
 
 
 class InventorySet(PlacementCommand, Lister):
-    """Replace all inventories of a resource provider; with --amend, change only the given fields.
+    """Replace all inventories of a resource provider, or with --amend change some of them.
 
-    `--resource VCPU=16 --resource VCPU:max_unit=4` is one inventory of VCPU with a total of 16, of which one
-    allocation may take at most 4. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
+    `--resource VCPU=16 --resource VCPU:max_unit=4` is an inventory of 16 VCPU, of which each
+    allocation may have at most 4. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
     """
 
     arguments = (
-        argument("provider", help="the provider, by uuid or name; with --aggregate the uuid of an aggregate"),
+        argument("provider", help="Provider (name or uuid); with --aggregate, the uuid of an aggregate"),
         argument(
             "--resource",
             type=argument_types.setting,
             action="append",
             default=[],
             metavar="CLASS[:FIELD]=VALUE",
-            help="a total, or another field of an inventory; may be repeated",
+            help="Total, or another field, of an inventory; may be repeated",
         ),
-        argument("--aggregate", action="store_true", help="for every provider of an aggregate"),
-        argument("--amend", action="store_true", help="keep all that is not given"),
-        argument("--dry-run", action="store_true", help="only show the result"),
+        argument("--aggregate", action="store_true", help="Change every provider of an aggregate"),
+        argument("--amend", action="store_true", help="Keep all fields and inventories that are not given"),
+        argument("--dry-run", action="store_true", help="Only show the resulting inventories"),
         GENERATION,
     )
 
@@ -102,7 +102,7 @@ class InventorySet(PlacementCommand, Lister):
     def _members(self, named: str) -> list[str]:
         aggregate = as_uuid(named)
         if aggregate is None:
-            raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is no uuid of an aggregate")
+            raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is not the uuid of an aggregate")
         asked = ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),)))
         members = lists.providers(self.placement, asked)
         if not members:
@@ -130,7 +130,7 @@ class InventorySet(PlacementCommand, Lister):
 
 
 class InventoryClassSet(ProviderCommand, ShowOne):
-    """Create or replace the inventory of one resource class; a field that is not given gets its default."""
+    """Create or replace the inventory of one resource class; fields that are not given have their defaults."""
 
     arguments = (
         _CLASS,
@@ -145,7 +145,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
             )
             for field in INVENTORY_FIELDS
         ),
-        GENERATION,
+        argument("--generation", type=int, metavar="N", help="Change the provider only if it has this generation"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
@@ -164,7 +164,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
 
 
 class InventoryShow(ProviderCommand, ShowOne):
-    """Show the inventory of one resource class, and its usage."""
+    """Show the inventory and the usage of one resource class."""
 
     arguments = (_CLASS,)
 
@@ -182,7 +182,7 @@ class InventoryShow(ProviderCommand, ShowOne):
 
 
 class InventoryList(ProviderCommand, Lister):
-    """List the inventories of a resource provider, and their usage."""
+    """List the inventories of a resource provider with their usage."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
@@ -192,14 +192,14 @@ class InventoryList(ProviderCommand, Lister):
 
 
 class InventoryDelete(ProviderCommand, Command):
-    """Delete the inventory of one resource class, or all, of a provider; none of them may have allocations."""
+    """Delete the inventory of one resource class, or all inventories, of a provider; they must be unused."""
 
     arguments = (
         argument(
             "--resource-class",
             type=argument_types.resource_class,
             metavar="CLASS",
-            help="only this class; default: all",
+            help="Delete only the inventory of this class (default: all)",
         ),
     )
 

@@ -29,18 +29,18 @@ LOG = logging.getLogger(__name__)
 
 
 class PlacementApi(Configured, Command):
-    """Serve Placement's HTTP API until a signal ends it; requests under way are answered first.
+    """Serve Placement's HTTP API until a signal stops it; requests in progress are answered first.
 
-    Options that are not given here are read from the configuration, group [placement_api].
+    The defaults of the options are in the configuration group [placement_api].
     """
 
     arguments = (
-        argument("--host", help="the address to listen on"),
-        argument("--port", type=int, help="the port to listen on"),
-        argument("--auth-strategy", choices=["keystone", "noauth2"], help="how callers are authenticated"),
-        argument("--database-url", metavar="URL", help="instead of [database] connection"),
-        argument("--workers", type=int, help="the number of processes"),
-        argument("--threads", type=int, help="the number of threads of each process"),
+        argument("--host", help="Address to listen on"),
+        argument("--port", type=int, help="Port to listen on"),
+        argument("--auth-strategy", choices=["keystone", "noauth2"], help="How clients are authenticated"),
+        argument("--database-url", metavar="URL", help="Database to use instead of [database] connection"),
+        argument("--workers", type=int, help="Number of processes"),
+        argument("--threads", type=int, help="Number of threads per process"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

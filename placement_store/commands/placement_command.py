@@ -31,7 +31,7 @@ CONFIGURED = "configured"
 #: meets one conflict, and more of them mean that another client keeps writing.
 _TRIES = 3
 
-GENERATION = argument("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
+GENERATION = argument("--generation", type=int, metavar="N", help="Change the provider only if it has this generation")
 
 
 class PlacementCommand(Configured):
@@ -42,7 +42,7 @@ class PlacementCommand(Configured):
             "--database-url",
             type=lambda text: text if text == CONFIGURED else argument_types.database_url(text),
             metavar="URL",
-            help="open the store directly, without any service or bus; "
+            help="Open the store's database directly, without services or bus; "
             f"`{CONFIGURED}` stands for [database] connection of the configuration file",
         ),
     )
@@ -98,7 +98,7 @@ class PlacementCommand(Configured):
 class ProviderCommand(PlacementCommand):
     """A command about one provider, which is its first argument."""
 
-    arguments: Sequence[Argument] = (argument("provider", help="the provider, by uuid or name"),)
+    arguments: Sequence[Argument] = (argument("provider", help="Provider (name or uuid)"),)
 
 
 def as_uuid(named: str) -> str | None:
@@ -135,5 +135,5 @@ def retry_on_stale_view(read_and_write: Callable[[], T]) -> T:
     try:
         return read_and_write()
     except errors.StaleView:
-        LOG.error("Somebody else keeps changing this: nothing was done. Repeat the command when that has ended")
+        LOG.error("Another client keeps changing this: nothing was done. Repeat the command later")
         raise

@@ -32,12 +32,12 @@ def row(provider: ResourceProvider) -> tuple[ShownValue, ...]:
 
 
 class ProviderCreate(PlacementCommand, ShowOne):
-    """Create a resource provider without inventory: a root, or with --parent-provider a child."""
+    """Create a resource provider without inventories: a root, or with --parent-provider a child."""
 
     arguments = (
-        argument("name", help="its name, which must be unique"),
-        argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
-        argument("--parent-provider", metavar="PROVIDER", help="its parent, by uuid or name"),
+        argument("name", help="Name of the provider; it must be unique"),
+        argument("--uuid", type=argument_types.uuid, help="Uuid of the provider (default: a new one)"),
+        argument("--parent-provider", metavar="PROVIDER", help="Parent provider (name or uuid)"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
@@ -53,14 +53,14 @@ class ProviderCreate(PlacementCommand, ShowOne):
 
 
 class ProviderList(PlacementCommand, Lister):
-    """List resource providers by name: all, or those that meet all given conditions.
+    """List resource providers by name: all, or those that meet all conditions.
 
-    Each provider must meet all of them itself: room for all resources at once, all required traits, and so on.
+    Each provider must meet the conditions alone: free capacity for all resources, all required traits, and so on.
     """
 
     arguments = (
-        argument("--name", help="only the one with this name"),
-        argument("--uuid", type=argument_types.uuid, help="only the one with this uuid"),
+        argument("--name", help="List only the provider with this name"),
+        argument("--uuid", type=argument_types.uuid, help="List only the provider with this uuid"),
         partial(group_options.add_group_options, trees_by_name=True),
     )
 
@@ -74,9 +74,11 @@ class ProviderList(PlacementCommand, Lister):
 
 
 class ProviderShow(ProviderCommand, ShowOne):
-    """Show a resource provider; with --allocations also its allocations by consumer."""
+    """Show a resource provider, and with --allocations its consumers."""
 
-    arguments = (argument("--allocations", action="store_true", help="also show its allocations"),)
+    arguments = (
+        argument("--allocations", action="store_true", help="Show the allocations from this provider by consumer"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the provider."""
@@ -92,16 +94,16 @@ class ProviderShow(ProviderCommand, ShowOne):
 
 
 class ProviderSet(ProviderCommand, ShowOne):
-    """Change the name or the parent of a resource provider, or make it the root of a tree of its own.
+    """Rename a resource provider, change its parent, or make it a root.
 
-    Its children and its allocations stay.
+    The provider keeps its children and its allocations.
     """
 
     arguments = (
-        argument("--name", help="its new name"),
+        argument("--name", help="New name of the provider"),
         one_of(
-            argument("--parent-provider", metavar="PROVIDER", help="its new parent, by uuid or name"),
-            argument("--no-parent-provider", action="store_true", help="make it a root"),
+            argument("--parent-provider", metavar="PROVIDER", help="New parent provider (name or uuid)"),
+            argument("--no-parent-provider", action="store_true", help="Make the provider a root"),
         ),
     )
 
@@ -115,7 +117,7 @@ class ProviderSet(ProviderCommand, ShowOne):
         if parsed_args.no_parent_provider:
             parent = None
         if parsed_args.name is None and parent is UNSET:
-            raise errors.InvalidRequest(path="command line", reason="nothing was said that is to be changed")
+            raise errors.InvalidRequest(path="command line", reason="give at least one change")
         message = UpdateResourceProvider(
             request_id=ids.fresh(),
             uuid=self.uuid_of(parsed_args.provider),
@@ -126,7 +128,7 @@ class ProviderSet(ProviderCommand, ShowOne):
 
 
 class ProviderDelete(ProviderCommand, Command):
-    """Delete a resource provider without children and allocations, together with its inventories."""
+    """Delete a resource provider and its inventories; it must have no children and no allocations."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the provider."""

@@ -32,27 +32,30 @@ ALL_DONE, NOTHING_DONE, SOME_DONE = 0, 1, 2
 
 
 class ProviderReshape(PlacementCommand, Lister):
-    """Move inventories between the providers of hosts' trees, together with their allocations, as a file describes.
+    """Move inventories with their allocations between providers of hosts' trees, as described in a file.
 
-    Each entry of the file is one transaction. All entries are planned first; if one of them is refused, nothing is
-    done, unless --skip-refused is given. Run again, the command skips entries that were carried out before.
+    Each entry of the file is one transaction. The command first checks all entries: if one of them is refused, it does
+    nothing, unless you give --skip-refused. If you run it again, it skips the entries that are already done.
 
-    Exit status: 0 all was done, 1 nothing was done, 2 some was done. With --dry-run: 0 all can be done, else 1.
+    Exit status: 0 if all entries are done, 1 if none is, 2 if some are. With --dry-run: 0 if all can be done, else 1.
     """
 
     arguments = (
-        argument("file", type=Path, metavar="FILE", help="the moves, in YAML or JSON; see etc/moorage"),
-        argument("--dry-run", action="store_true", help="only show what would be done"),
-        argument("--skip-refused", action="store_true", help="carry out the other entries if some are refused"),
         argument(
-            "--again", action="store_true", help="also carry out entries that seem to have been carried out before"
+            "file",
+            type=Path,
+            metavar="FILE",
+            help="File with the reshapes, in YAML or JSON; see etc/moorage/reshape.yaml.sample",
         ),
+        argument("--dry-run", action="store_true", help="Only show what would be done"),
+        argument("--skip-refused", action="store_true", help="Skip refused entries and do the others"),
+        argument("--again", action="store_true", help="Also do entries that seem to be done already"),
         argument(
             "--search-steps",
             type=int,
             default=DEFAULT_SEARCH_STEPS,
             metavar="N",
-            help="the most steps of the search for places of each host's allocations; default: %(default)s",
+            help="Maximum number of search steps per host to find new places for allocations (default: %(default)s)",
         ),
     )
 
@@ -80,7 +83,7 @@ class ProviderReshape(PlacementCommand, Lister):
             return _CHANGES, [row for outcome in planned for row in _changes(outcome)]
         # Nothing is carried out before all is planned: a file with a mistake is refused as a whole.
         if refused and not parsed_args.skip_refused:
-            LOG.error("Nothing was done, since not all of it can be; --skip-refused does the rest")
+            LOG.error("Nothing was done, because some entries were refused; --skip-refused does the others")
             return _OUTCOMES, [_outcome(outcome, planned_as=NOT_BEGUN) for outcome in planned]
         outcomes = self._carry_out(planned, parsed_args)
         self._status = _status(outcomes)

@@ -67,7 +67,7 @@ class YamlDocument:
         except OSError as fault:
             raise errors.InvalidRequest(path=str(self._path), reason=fault.strerror or str(fault)) from None
         except UnicodeDecodeError:
-            raise errors.InvalidRequest(path=str(self._path), reason="it is no text in UTF-8") from None
+            raise errors.InvalidRequest(path=str(self._path), reason="it is not text in UTF-8") from None
         for number, line in enumerate(text.splitlines(), start=1):
             if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(line):
                 raise self.fault(number, f"the character {unprintable.group()!r} may not stand in YAML")
@@ -184,7 +184,7 @@ def _doubles(document: YamlDocument, entries: Sequence[Entry]) -> Iterator[error
     for entry in entries:
         for name in entry.reshape.named:
             if (other := first.setdefault(name, entry)) is not entry:
-                reason = f"the entry of line {other.line} is about {name} too: write what is of one tree into one entry"
+                reason = f"the entry of line {other.line} is about {name}, too: use one entry per tree"
                 yield document.fault(entry.line, reason)
                 break
 

@@ -56,7 +56,7 @@ def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, aga
         if change.has_arrived and change.is_proof:
             return EntryOutcome(entry, MOVED_BEFORE, before)
         if change.has_arrived:
-            reason = "what is to be moved may have been moved before, since as much of it is there; see --again"
+            reason = "the entry may be done already, because the destination has this amount; see --again"
             return EntryOutcome(entry, REFUSED, before, reason=reason)
     try:
         plan = placement.call(PlanReshape(**_request_fields(entry, search_steps)))
@@ -165,4 +165,4 @@ def _attempt(outcome: EntryOutcome, reshape: Callable[[EntryOutcome], ReshapePla
     except errors.MoorageError as refusal:
         return replace(outcome, state=REFUSED, reason=str(refusal))
     except KeyboardInterrupt:
-        return replace(outcome, state=UNKNOWN, reason="interrupted; run the same file again to go on")
+        return replace(outcome, state=UNKNOWN, reason="interrupted; run the same file again to continue")

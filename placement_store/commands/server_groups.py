@@ -29,25 +29,25 @@ def _shown(state: ServerGroupState) -> Record:
 
 
 class ServerGroupCreate(PlacementCommand, ShowOne):
-    """Create a server group: a rule for the hosts of the servers that name it.
+    """Create a server group: a rule that its servers follow when they are placed.
 
-    `affinity` keeps them on one host; `anti-affinity` allows at most --max of them on each host. The soft policies only
-    prefer that. The rule of a group never changes.
+    `affinity` keeps the servers on one host, `anti-affinity` allows at most --max of them on each host. The soft
+    policies prefer such hosts and allow others. The rule of a group cannot be changed.
     """
 
     arguments = (
-        argument("name", type=argument_types.name, help="its name, which need not be unique"),
-        argument("--policy", choices=get_args(GroupPolicy), required=True, help="its rule"),
+        argument("name", type=argument_types.name, help="Name of the group; it need not be unique"),
+        argument("--policy", choices=get_args(GroupPolicy), required=True, help="Rule of the group"),
         argument(
-            "--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project that owns it"
+            "--project", type=argument_types.name, required=True, metavar="PROJECT", help="Project that owns the group"
         ),
-        argument("--uuid", type=argument_types.uuid, help="its uuid; default: a new one"),
+        argument("--uuid", type=argument_types.uuid, help="Uuid of the group (default: a new one)"),
         argument(
             "--max",
             type=argument_types.members_on_host,
             default=1,
             metavar="N",
-            help="the most members on one host; default: 1",
+            help="Maximum number of its servers per host, for anti-affinity (default: 1)",
         ),
     )
 
@@ -63,10 +63,10 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
 
 
 class ServerGroupList(PlacementCommand, Lister):
-    """List the server groups by name; those that a build has created have none."""
+    """List the server groups by name; groups that came with a build have no name."""
 
     arguments = (
-        argument("--project", type=argument_types.name, metavar="PROJECT", help="only groups of this project"),
+        argument("--project", type=argument_types.name, metavar="PROJECT", help="List only groups of this project"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -76,11 +76,11 @@ class ServerGroupList(PlacementCommand, Lister):
 
 
 class _ServerGroupCommand(PlacementCommand):
-    arguments = (argument("group", type=argument_types.uuid, help="the group, by uuid"),)
+    arguments = (argument("group", type=argument_types.uuid, help="Server group (uuid)"),)
 
 
 class ServerGroupShow(_ServerGroupCommand, ShowOne):
-    """Show a server group with its members and their compute nodes; for one that is being moved, the destination."""
+    """Show a server group with its members and their compute nodes; for a moving member, the destination."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the group."""
@@ -88,7 +88,7 @@ class ServerGroupShow(_ServerGroupCommand, ShowOne):
 
 
 class ServerGroupDelete(_ServerGroupCommand, Command):
-    """Delete a server group. It is refused while it has members, shelved ones included."""
+    """Delete a server group. It is refused while the group has members, including shelved ones."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the group."""

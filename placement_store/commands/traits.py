@@ -36,7 +36,7 @@ class ProviderTraitList(ProviderCommand, Lister):
 
 
 class ProviderTraitSet(ProviderCommand, Lister):
-    """Replace all traits of a resource provider; without --trait it has none afterwards."""
+    """Replace all traits of a resource provider by the given ones; without any, remove all."""
 
     arguments = (
         argument(
@@ -45,7 +45,7 @@ class ProviderTraitSet(ProviderCommand, Lister):
             action="append",
             default=[],
             metavar="TRAIT",
-            help="a trait; may be repeated",
+            help="Trait to set; may be repeated",
         ),
         GENERATION,
     )
@@ -78,16 +78,18 @@ class TraitList(PlacementCommand, Lister):
             type=_filter,
             default={},
             metavar="FILTER",
-            help=f"{_STARTING_WITH}PREFIX, or {_ANY_OF}TRAIT[,TRAIT...], or one trait",
+            help=f"List only matching traits: {_STARTING_WITH}PREFIX, {_ANY_OF}TRAIT[,TRAIT...], or a name",
         ),
         one_of(
-            argument("--associated", action="store_const", const=True, help="only those that some provider has"),
+            argument(
+                "--associated", action="store_const", const=True, help="List only traits that at least one provider has"
+            ),
             argument(
                 "--not-associated",
                 action="store_const",
                 const=False,
                 dest="associated",
-                help="only those that no provider has",
+                help="List only traits that no provider has",
             ),
         ),
     )
@@ -98,11 +100,11 @@ class TraitList(PlacementCommand, Lister):
 
 
 class _TraitCommand(PlacementCommand):
-    arguments = (argument("name", type=argument_types.trait, help="the trait"),)
+    arguments = (argument("name", type=argument_types.trait, help="Trait (name)"),)
 
 
 class TraitShow(_TraitCommand, ShowOne):
-    """Show a trait, if it exists."""
+    """Show a trait if it exists."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the trait.
@@ -115,7 +117,7 @@ class TraitShow(_TraitCommand, ShowOne):
 
 
 class TraitCreate(_TraitCommand, Command):
-    """Create a custom trait, named CUSTOM_..., unless it exists."""
+    """Create a custom trait, named CUSTOM_..., if it does not exist."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Create the trait."""
@@ -123,7 +125,7 @@ class TraitCreate(_TraitCommand, Command):
 
 
 class TraitDelete(_TraitCommand, Command):
-    """Delete a custom trait that no provider has."""
+    """Delete a custom trait; no provider may have it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the trait."""

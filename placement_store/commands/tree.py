@@ -42,12 +42,12 @@ def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
 
 
 class ProviderTreeShow(PlacementCommand, Lister):
-    """Draw the tree that a resource provider belongs to, with inventories as `CLASS used/capacity`, and traits.
+    """Show the tree of a resource provider, with traits, and inventories as `CLASS used/capacity`.
 
-    Capacity is (total - reserved) times allocation_ratio, rounded down. Formats other than the table have plain values.
+    Capacity is (total - reserved) times allocation_ratio, rounded down. Other formats than the table have plain values.
     """
 
-    arguments = (argument("provider", help="any provider of the tree, by uuid or name"),)
+    arguments = (argument("provider", help="Any provider of the tree (name or uuid)"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider.

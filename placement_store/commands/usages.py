@@ -10,7 +10,7 @@ from placement_store.commands.placement_command import PlacementCommand, Provide
 
 
 class ProviderUsageShow(ProviderCommand, Lister):
-    """Show the used amount of each inventory of a resource provider."""
+    """Show the usage of each inventory of a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per class."""
@@ -19,12 +19,12 @@ class ProviderUsageShow(ProviderCommand, Lister):
 
 
 class UsageShow(PlacementCommand, Lister):
-    """Show the sums of a project's allocations, by consumer type."""
+    """Show the resources used by a project, by type of consumer."""
 
     arguments = (
-        argument("project_id", metavar="project", help="the project"),
-        argument("--user-id", metavar="USER", help="only consumers of this user"),
-        argument("--consumer-type", metavar="TYPE", help="only consumers of this type, such as INSTANCE"),
+        argument("project_id", metavar="project", help="Project (id)"),
+        argument("--user-id", metavar="USER", help="Count only consumers of this user"),
+        argument("--consumer-type", metavar="TYPE", help="Count only consumers of this type, such as INSTANCE"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:

@@ -206,7 +206,7 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         except OSError as fault:
             if fault.errno not in _NOTHING_LEFT:
                 raise
-            LOG.warning("No connection can be taken: %s; those that wait are tried again in %g s", fault, _REST)
+            LOG.warning("No connection can be accepted: %s; retrying in %g s", fault, _REST)
             self._rests_until = time.monotonic() + _REST
             return None
 

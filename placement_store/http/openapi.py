@@ -33,7 +33,7 @@ _ERRORS: Schema = {
                     "title": {"type": "string"},
                     "detail": {"type": "string"},
                     "request_id": {"type": "string"},
-                    "code": {"type": "string", "description": "From 1.23: what clients tell the error by."},
+                    "code": {"type": "string", "description": "The code of the error, from microversion 1.23."},
                 },
             },
         }
@@ -49,8 +49,8 @@ def describe(version: Version = MAX) -> dict[str, Any]:
         "info": {
             "title": "Placement",
             "version": str(version),
-            "description": "The Placement API as Moorage serves it. Generated; what older microversions take, the "
-            "server has schemas of as well.",
+            "description": "The Placement API of Moorage. This file is generated; the server also has the schemas of "
+            "older microversions.",
         },
         "components": {
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
@@ -91,9 +91,9 @@ def _operation(resource: type[Resource], method: str, declared: DeclaredOperatio
             *_in_query(declared.query.schema_at(version)),
         ],
         "responses": {
-            "2XX": {"description": "Done."},
+            "2XX": {"description": "The request was carried out."},
             "4XX": {
-                "description": "Refused.",
+                "description": "The request was refused.",
                 "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Errors"}}},
             },
         },

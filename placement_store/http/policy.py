@@ -21,12 +21,12 @@ _BASIS = [
         _ADMIN_OR_SERVICE, f"rule:{_ADMIN} or rule:{_SERVICE}", description="The administrator, or a service."
     ),
     policy.RuleDefault(
-        _PROJECT_READER, "role:reader and project_id:%(project_id)s", description="A reader of the project asked for."
+        _PROJECT_READER, "role:reader and project_id:%(project_id)s", description="A reader of the requested project."
     ),
     policy.RuleDefault(
         _PROJECT_READER_OR_ADMIN,
         f"rule:{_ADMIN_OR_SERVICE} or rule:{_PROJECT_READER}",
-        description="The administrator, a service, or a reader of the project asked for.",
+        description="The administrator, a service, or a reader of the requested project.",
     ),
 ]
 

@@ -54,7 +54,7 @@ class _NamedAggregateCommand(_AggregateCommand):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "aggregate", type=argument_types.name, metavar="AGGREGATE", help="the aggregate, by name or uuid"
+            "aggregate", type=argument_types.name, metavar="AGGREGATE", help="Host aggregate (name or uuid)"
         )
         return parser
 
@@ -67,8 +67,10 @@ class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", type=argument_types.name, metavar="HOST", help="the host")
-        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        parser.add_argument("host", type=argument_types.name, metavar="HOST", help="Host (name)")
+        parser.add_argument(
+            "--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
@@ -86,17 +88,18 @@ class _AggregateHostCommand(_NamedAggregateCommand, ShowOne):
 class AggregateCreate(_AggregateCommand, ShowOne):
     """Create a host aggregate: a named set of hosts, with metadata for filters and weighers to read.
 
-    It is an aggregate of resource providers too, which `member_of` of a request can name.
+    It is also an aggregate of resource providers, which `member_of` of a request can name.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=argument_types.name, help="what it is called; no other may be called the same")
+        parser.add_argument("name", type=argument_types.name, help="Name of the aggregate; it must be unique")
         parser.add_argument(
             "--uuid",
             type=argument_types.uuid,
-            help="that of an aggregate of providers that it is to be; default: a new one",
+            help="Uuid of the aggregate; it may be that of an existing aggregate of resource providers (default: a new "
+            "one)",
         )
         _add_metadata(parser)
         return parser
@@ -110,22 +113,22 @@ class AggregateCreate(_AggregateCommand, ShowOne):
 
 
 class AggregateSet(_NamedAggregateCommand, ShowOne):
-    """Change the name or the metadata of a host aggregate; what is not named stays.
+    """Change the name or the metadata of a host aggregate; everything else remains unchanged.
 
-    Refused where servers are on a host whose availability zone would change, and where a host would have two.
+    It is refused if servers are on a host whose availability zone would change, or if a host would be in two zones.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--name", type=argument_types.name, help="its new name")
+        parser.add_argument("--name", type=argument_types.name, help="New name of the aggregate")
         parser.add_argument(
             "--unset",
             type=argument_types.name,
             action="append",
             default=[],
             metavar="KEY",
-            help="take a key out of its metadata",
+            help="Metadata key to remove; may be repeated",
         )
         _add_metadata(parser)
         return parser
@@ -143,32 +146,32 @@ class AggregateSet(_NamedAggregateCommand, ShowOne):
 
 
 class AggregateAddHost(_AggregateHostCommand):
-    """Put a host into a host aggregate, with all its nodes; one that is in it already stays.
+    """Add a host with all its nodes to a host aggregate; it may be a member already.
 
-    Refused where it has another availability zone by another aggregate, and where servers are on it and its zone would
-    change.
+    It is refused if another aggregate gives the host another availability zone, or if servers are on the host and its
+    zone would change.
     """
 
     change = AddAggregateHost
 
 
 class AggregateRemoveHost(_AggregateHostCommand):
-    """Take a host out of a host aggregate.
+    """Remove a host from a host aggregate.
 
-    Refused where servers are on it and its availability zone would change.
+    It is refused if servers are on the host and its availability zone would change.
     """
 
     change = RemoveAggregateHost
 
 
 class AggregateList(_AggregateCommand, Lister):
-    """List the host aggregates by name, with how many hosts each has."""
+    """List the host aggregates by name, with their numbers of hosts."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--host", type=argument_types.name, metavar="NAME", help="only those that a host of this name is in"
+            "--host", type=argument_types.name, metavar="NAME", help="List only the aggregates of hosts with this name"
         )
         return parser
 
@@ -187,16 +190,20 @@ class AggregateShow(_NamedAggregateCommand, ShowOne):
 
 
 class AggregateDelete(_NamedAggregateCommand, ShowOne):
-    """Delete a host aggregate that has no hosts, or with --force take them out of it first.
+    """Delete a host aggregate; with --force, remove its hosts from it first.
 
-    Refused, by force as well, where servers are on a host whose availability zone would change.
+    It is refused, also with --force, if servers are on a host whose availability zone would change.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--force", action="store_true", help="also if it has hosts, which stay what they are")
-        parser.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Delete the aggregate even if it has hosts; the hosts themselves remain",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Only show what would be deleted")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
@@ -212,15 +219,15 @@ class AggregateDelete(_NamedAggregateCommand, ShowOne):
 
 
 class AggregateSync(_AggregateCommand, Lister):
-    """List the nodes of hosts that are missing in an aggregate of their host, and put them into it.
+    """Find nodes that are missing in an aggregate of their host, and add them.
 
-    There are none, unless a service of an older version or a hand has written to the tables.
+    Nodes can only be missing if a service of an older version, or a person, has changed the tables.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="only list them")
+        parser.add_argument("--dry-run", action="store_true", help="Only list the missing nodes")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -257,12 +264,12 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="metadata of it; may be given several times",
+        help="Metadata of the aggregate; may be repeated",
     )
     parser.add_argument(
         "--zone",
         type=argument_types.name,
-        help=f"the availability zone of its hosts: the same as --metadata {ZONE_KEY}=ZONE",
+        help=f"Availability zone of its hosts, the same as --metadata {ZONE_KEY}=ZONE",
     )
 
 

@@ -27,11 +27,11 @@ _PARTS = ("filters", "weighers", "request_filters", "host_subset_size", "broken_
 
 
 class SchedulerConfigShow(Configured, Lister):
-    """Say by what each running scheduler decides: its policy, since when, and whether the last reload was refused.
+    """Show the policy of each running scheduler, its age, and whether the last reload was refused.
 
-    Two schedulers with the same word under `policy` decide by the same. The exit status is 1 if they differ, or if one
-    of them does not answer. In a table each has a column; other formats, and a table of columns that are named by -c,
-    have a row for each.
+    Schedulers with the same fingerprint under `policy` have the same policy. The exit status is 1 if the policies
+    differ or if a scheduler does not answer. A table has a column per scheduler; other formats, and a table with -c,
+    have a row per scheduler.
     """
 
     _wrong: Sequence[str] = ()
@@ -39,13 +39,13 @@ class SchedulerConfigShow(Configured, Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--scheduler", metavar="NAME", help="only this one")
+        parser.add_argument("--scheduler", metavar="NAME", help="Show only this scheduler")
         parser.add_argument(
             "--timeout",
             type=positive,
             default=5.0,
             metavar="SECONDS",
-            help="how long each may take; default: %(default)g",
+            help="Time to wait for the answer of each scheduler (default: %(default)g)",
         )
         return parser
 

@@ -36,38 +36,55 @@ _GROUPS = "resource, --required, --group and their like"
 
 
 class Explain(Configured, ShowOne):
-    """Say where a request would go now, and why, or why there is no valid host. Nothing is claimed.
+    """Explain where a request would be placed, or why there is no valid host, without claiming anything.
 
-    The request is typed as for `moorage instance build`, or is that of an instance. For an instance that was refused,
-    or a request id, what is on record is shown, unless --now, --host, --what-if or a size asks anew. For one that is
-    placed it is as if it were to be placed now, with what it holds free; with --moving, as if it were to leave its host
-    for another one of its cell. A size that is typed as well counts instead of its own.
+    Give the request as for `moorage instance build`, or name an instance. For an instance that was refused, and for a
+    request id, the command shows the recorded explanation; --now, --host, --what-if or a size decides again instead. An
+    instance that has a host is treated as if it were placed now and its own resources were free; with --moving, as if
+    it had to move to another host of its cell. A size on the command line replaces the size of the instance.
 
-    Exit status: 0 there is a host, 1 there is none, 2 bad input, 3 it could not be found out.
+    Exit status: 0 if there is a host, 1 if there is none, 2 for invalid input, 3 if there is no answer.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--spec", metavar="FILE", help="a request spec as JSON; - reads standard input")
+        what.add_argument("--spec", metavar="FILE", help="File with the request spec as JSON; - reads standard input")
         what.add_argument(
             "--instance",
             metavar="INSTANCE",
-            help="the request of this instance, by its uuid or name, as it stands by now",
+            help="Explain the current request of this instance (name or uuid)",
         )
-        what.add_argument("--request-id", metavar="ID", help="what this request has ordered: a build or a move")
+        what.add_argument(
+            "--request-id", metavar="ID", help="Explain the decision for this request id, a build or a move"
+        )
         request_arguments.add_options(parser, size_required=False)
         parser.add_argument(
-            "--host", action="append", default=[], metavar="NAME", help="why not this one? May be given several times"
+            "--host",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="Explain why the request does not go to this host; may be repeated",
         )
-        parser.add_argument("--now", action="store_true", help="ask anew, whatever is on record")
+        parser.add_argument("--now", action="store_true", help="Decide again, even if an explanation is recorded")
         parser.add_argument(
-            "--moving", choices=get_args(MoveKind), metavar="KIND", help="as if the instance were to move: %(choices)s"
+            "--moving",
+            choices=get_args(MoveKind),
+            metavar="KIND",
+            help="Explain as if the instance had to move: %(choices)s",
         )
-        parser.add_argument("--what-if", action="store_true", help="how many more of this size would fit, by cell too")
         parser.add_argument(
-            "--patience", type=positive, default=5.0, metavar="SECONDS", help="for --what-if; default: %(default)g"
+            "--what-if",
+            action="store_true",
+            help="Count how many more servers of this size would fit, in all and per cell",
+        )
+        parser.add_argument(
+            "--patience",
+            type=positive,
+            default=5.0,
+            metavar="SECONDS",
+            help="Time limit of --what-if (default: %(default)g)",
         )
         return parser
 
@@ -118,7 +135,7 @@ class Explain(Configured, ShowOne):
         if given.instance is not None:
             return self._of_instance(given, given.instance, about)
         if given.moving is not None:
-            raise errors.InvalidRequest(path="--moving", reason="only an instance can move: name it with --instance")
+            raise errors.InvalidRequest(path="--moving", reason="only an instance can move: give it with --instance")
         return self._ask(given, self._spec(given))
 
     def _spec(self, given: argparse.Namespace) -> RequestSpec:
@@ -131,7 +148,7 @@ class Explain(Configured, ShowOne):
 
     def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
         if not 1 <= given.count <= MAX_INSTANCES:
-            raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} can be asked for")
+            raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} can be requested")
         # The present host of an instance is always explained too.
         hosts = dict.fromkeys(given.host)
         if instance is not None and instance.host is not None:
@@ -161,7 +178,7 @@ class Explain(Configured, ShowOne):
         if instance.state in ("deleting", "deleted"):
             raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
         if instance.request_spec is None:
-            raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} asks for")
+            raise errors.InvalidState(reason=f"the request of instance {instance.uuid} is not recorded")
         about["asked"] = "now"
         return self._ask(given, _request_of(given, instance, instance.request_spec), instance)
 
@@ -180,7 +197,9 @@ class Explain(Configured, ShowOne):
                 return self._of_instance(given, migration.instance_uuid, about)
             about["asked"] = "when it was refused; --now asks anew"
             return migration.explanation
-        raise errors.InvalidRequest(path="--request-id", reason=f"nothing on record was ordered by {request_id}")
+        raise errors.InvalidRequest(
+            path="--request-id", reason=f"there is no record of an order with request id {request_id}"
+        )
 
     def _cells(self) -> Mapping[str, str]:
         """Return the names of the cells by uuid, or nothing if they cannot be read: the uuids are shown then."""
@@ -242,14 +261,14 @@ def _check(given: argparse.Namespace) -> None:
         for option in sorted(given_options - allowed):
             raise errors.InvalidRequest(
                 path=_flag(option),
-                reason=f"it would count for nothing, as {_flag(source)} says what is asked for",
+                reason=f"it has no effect, because {_flag(source)} gives the request",
             )
         if size and not _has_size(given):
-            raise errors.InvalidRequest(path="--vcpus, --memory-mb", reason="a size is typed whole: both must be given")
+            raise errors.InvalidRequest(path="--vcpus, --memory-mb", reason="both must be given")
         return
     if not _has_size(given):
         raise errors.InvalidRequest(
-            path="--vcpus, --memory-mb", reason="both must be given, or else one of --spec, --instance and --request-id"
+            path="--vcpus, --memory-mb", reason="give both, or one of --spec, --instance and --request-id"
         )
 
 

@@ -71,7 +71,7 @@ def _behind(host: RankedHost, best: RankedHost) -> str:
     theirs = {score.weigher: score.counts for score in best.scores}
     differences = [(theirs.get(score.weigher, 0.0) - score.counts, score.weigher) for score in host.scores]
     behind = [f"{name} {-lost:+.3f}" for lost, name in sorted(differences, key=lambda each: -abs(each[0])) if lost]
-    return ", ".join(behind) or "by nothing but the tie, which the request's id breaks"
+    return ", ".join(behind) or "only the tie-breaker, which depends on the request id"
 
 
 def _ranked(host: RankedHost, cells: Mapping[str, str], counting: Collection[str]) -> str:
@@ -97,7 +97,7 @@ def _what_if(counted: WhatIf | None, cells: Mapping[str, str]) -> Iterable[str]:
     if counted is None:
         return
     least = "" if counted.exact else "at least "
-    late = ", as many as were tried in that time" if counted.out_of_time else ""
+    late = " (the search has reached its time limit)" if counted.out_of_time else ""
     yield f"{least}{counted.more:,} more of these would fit{late}"
     for uuid, more in counted.cells.items():
         yield f"  {cells.get(uuid, uuid)}: {least}{more:,}"

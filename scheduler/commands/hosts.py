@@ -60,21 +60,23 @@ class _HostCommand(WithCells, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="NAME", help="the host")
-        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        parser.add_argument("host", metavar="NAME", help="Host (name)")
+        parser.add_argument(
+            "--cell", metavar="NAME", help="Cell of the host, if several cells have a host of this name"
+        )
         return parser
 
 
 class HostList(WithCells, ListCommand):
-    """List the hosts that the schedulers know, and how much of each is used.
+    """List the hosts that the schedulers know, with their usage.
 
-    What is used is given with what can be allocated in all: allocation ratios and reserved amounts are counted in.
+    Usage is shown as used/capacity. The capacity includes allocation ratios and excludes reserved amounts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--cell", metavar="NAME", help="only the hosts of this cell")
+        parser.add_argument("--cell", metavar="NAME", help="List only the hosts of this cell")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -95,10 +97,10 @@ class HostList(WithCells, ListCommand):
 
 
 class HostSet(_HostCommand):
-    """Keep new servers off a host, or declare it down.
+    """Disable or enable a host for new servers, or declare it down.
 
-    A host that is disabled gets no new servers from any scheduler once this has returned. If it cannot be told of one
-    of them whether that is so, the host is disabled all the same, and the exit status is 1.
+    After --disable returns, no scheduler places new servers on the host. If one of the schedulers does not confirm
+    this, the host is still disabled, and the exit status is 1.
     """
 
     #: The schedulers that may still send servers there, by name, and why that is not known.
@@ -107,45 +109,51 @@ class HostSet(_HostCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--reason", help="why it is disabled")
+        parser.add_argument("--reason", help="Reason for disabling the host")
         able = parser.add_mutually_exclusive_group()
-        able.add_argument("--disable", dest="disabled", action="store_true", default=None, help="no new servers")
-        able.add_argument("--maintenance", metavar="REASON", help="the same, with a reason: --disable --reason REASON")
-        able.add_argument("--enable", dest="disabled", action="store_false", default=None, help="new servers again")
+        able.add_argument(
+            "--disable", dest="disabled", action="store_true", default=None, help="Place no new servers on the host"
+        )
+        able.add_argument("--maintenance", metavar="REASON", help="The same as --disable --reason REASON")
+        able.add_argument(
+            "--enable", dest="disabled", action="store_false", default=None, help="Place new servers on the host again"
+        )
         down = parser.add_mutually_exclusive_group()
         down.add_argument(
             "--forced-down",
             dest="forced_down",
             action="store_true",
             default=None,
-            help="it is down whatever it reports: only when its guests are surely not running any more",
+            help="Treat the host as down, whatever it reports. Use it only if its guests are certainly not running any "
+            "more",
         )
         down.add_argument(
             "--not-forced-down",
             dest="forced_down",
             action="store_false",
             default=None,
-            help="believe its reports again",
+            help="Use the reports of the host again",
         )
         waits = parser.add_mutually_exclusive_group()
         waits.add_argument(
             "--wait",
             action="store_true",
             default=True,
-            help="with --disable, until no scheduler sends servers there any more; the default",
+            help="With --disable: wait until all schedulers have stopped placing servers on the host (default)",
         )
         waits.add_argument(
             "--no-wait",
             dest="wait",
             action="store_false",
-            help="do not: they see it within [scheduler] view_max_age, and may still end what they had begun",
+            help="Do not wait: the schedulers notice the change within [scheduler] view_max_age, and may still finish "
+            "decisions in progress",
         )
         parser.add_argument(
             "--timeout",
             type=positive,
             default=10.0,
             metavar="SECONDS",
-            help="how long to wait for each scheduler; default: %(default)g",
+            help="Time to wait for each scheduler (default: %(default)g)",
         )
         return parser
 
@@ -154,7 +162,9 @@ class HostSet(_HostCommand):
         disabled, reason = parsed_args.disabled, parsed_args.reason
         if parsed_args.maintenance is not None:
             if reason is not None:
-                raise errors.InvalidRequest(path="--reason", reason="--maintenance has given one already")
+                raise errors.InvalidRequest(
+                    path="--reason", reason="it cannot be combined with --maintenance, which gives the reason"
+                )
             disabled, reason = True, parsed_args.maintenance
         host = self.client("scheduler").call(
             SetHost(
@@ -174,21 +184,21 @@ class HostSet(_HostCommand):
         """Show the host; the exit status is 1 if a scheduler may not have seen the change."""
         status: int = super().run(parsed_args)
         for name, reason in (self._behind or {}).items():
-            LOG.error("It is not known of scheduler %s that it sends no more servers there: %s", name, reason)
+            LOG.error("Scheduler %s has not confirmed that it places no more servers on the host: %s", name, reason)
         return status or int(bool(self._behind))
 
 
 class HostDelete(_HostCommand):
-    """Delete a host that will not come back, with its resource providers and what residues hold there.
+    """Delete a host that will not return, with its resource providers and its residues.
 
-    It must be down, or forced down, and nothing but residues may hold anything of it. A host that comes back after all
-    is a new one.
+    The host must be down or forced down, and must have no allocations except residues. If it returns later, it is
+    registered as a new host.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="only say whether it may be deleted")
+        parser.add_argument("--dry-run", action="store_true", help="Only check whether the host can be deleted")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:

@@ -12,17 +12,19 @@ from scheduler.service import SchedulerService
 
 
 class Scheduler(Serving, Command):
-    """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
+    """Run a scheduler, with the placement role unless `[scheduler] serve_placement` is false.
 
-    More of them are added by starting them, on one machine as well: `[scheduler] workers` starts several at once, with
-    a number after the name. It stops upon SIGTERM, once it has answered what it has taken.
+    You can start any number of schedulers, also on one machine: `[scheduler] workers` starts several at once and adds a
+    number to the name of each. On SIGTERM, a scheduler answers the requests that it has taken, and then stops.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--name", default=socket.gethostname(), help="its own name among the schedulers; default: the machine's"
+            "--name",
+            default=socket.gethostname(),
+            help="Name of this scheduler, unique among the schedulers (default: the host name)",
         )
         return parser
 

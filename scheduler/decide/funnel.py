@@ -309,7 +309,7 @@ def why(name: str, plugin: Filter, host: Host, request: RequestSpec, plugin_fail
         with plugin_failures.timed("filter", name):
             reason = plugin.why(host, request)
     except PLUGIN_EXCEPTIONS:
-        LOG.warning("The filter %s cannot say why it refuses host %s", name, host.service_host, exc_info=True)
+        LOG.warning("The filter %s gives no reason for refusing host %s", name, host.service_host, exc_info=True)
         return reason_of(plugin)
     return reason if isinstance(reason, str) and reason else reason_of(plugin)
 

@@ -41,9 +41,9 @@ class ExplainEndpoint:
         :raises StoreUnavailable: the view cannot follow the store.
         """
         if message.instance_uuid is not None and message.instances > 1:
-            raise errors.InvalidRequest(path="$.instances", reason="an instance that exists is explained by itself")
+            raise errors.InvalidRequest(path="$.instances", reason="an existing instance must be explained alone")
         if message.moving is not None and message.instance_uuid is None:
-            raise errors.InvalidRequest(path="$.moving", reason="it is not said which instance is to move")
+            raise errors.InvalidRequest(path="$.moving", reason="the instance to move is missing")
         run_watched = self._environment.policy.plugin_failures.run_watched
         return run_watched(lambda: ExplainedDecision(self._environment, message).run())
 

@@ -43,7 +43,7 @@ def _check(
     elif "" in (*removed, *added):
         reason = "has a sign without a name"
     elif unknown := [name for name in removed if name not in default]:
-        reason = f"takes away {', '.join(unknown)}, which is not enabled by default: {', '.join(default)}"
+        reason = f"removes {', '.join(unknown)}, which is not enabled by default: {', '.join(default)}"
     elif twice := [name for name in added if name in default]:
         reason = f"adds {', '.join(twice)}, which is enabled by default"
     elif len({*removed, *added}) < len(written):

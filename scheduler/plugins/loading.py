@@ -74,7 +74,7 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     for name, plugin, settings in _loaded(conf, _WEIGHER, names):
         option = _multiplier_option(name, type(plugin))
         if not math.isfinite(settings[option.dest]):
-            raise errors.ConfigurationError(reason=f"[weighers] {option.name} is no finite number")
+            raise errors.ConfigurationError(reason=f"[weighers] {option.name} is not a finite number")
         loaded.append(Weighted(name, plugin, settings[option.dest]))
     return loaded
 
@@ -103,7 +103,7 @@ def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
             try:
                 [plugin_class] = _classes(kind, [name], seconds).values()
             except errors.ConfigurationError as fault:
-                LOG.warning("Not asked which metadata it reads as numbers: %s", fault)
+                LOG.warning("The names of numeric metadata cannot be read: %s", fault)
             else:
                 keys.update(plugin_class.numeric_metadata)
     return frozenset(keys)
@@ -157,8 +157,8 @@ def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
     return cfg.FloatOpt(
         multiplier_key(name),
         default=plugin_class.default_multiplier,
-        help=f"What the weights of the {name} weigher are multiplied by; negative turns it round, 0 leaves it out. "
-        "Metadata of the same name overrides it for the hosts of an aggregate.",
+        help=f"The multiplier of the weights of the {name} weigher. A negative value reverses the order, 0 disables "
+        "the weigher. Metadata of the same name overrides it for the hosts of an aggregate.",
     )
 
 
@@ -179,7 +179,7 @@ def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[
         if name not in known:
             raise errors.UnknownPlugin(kind=kind.word, name=name, known=", ".join(known) or "none")
         if len(known[name]) > 1:
-            raise errors.ConfigurationError(reason=f"two packages bring a {kind.word} {name}: {sorted(known[name])}")
+            raise errors.ConfigurationError(reason=f"two packages provide a {kind.word} {name}: {sorted(known[name])}")
     if len(set(names)) < len(names):
         raise errors.ConfigurationError(reason=f"a {kind.word} is enabled twice: {', '.join(names)}")
 

@@ -153,7 +153,7 @@ def _registered(connection: Connection, message: ReportHosts) -> list[_Registere
 def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
     if same_node is not None:
         LOG.error(
-            "Host %s (node %s) reports compute node %s, which is that of host %s (node %s) in cell %s: left out",
+            "Host %s (node %s) reports compute node %s, which belongs to host %s (node %s) in cell %s: ignored",
             report.service_host,
             report.nodename,
             report.compute_node_uuid,
@@ -163,7 +163,7 @@ def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _
         )
     elif named is not None:
         LOG.error(
-            "Host %s (node %s) reports compute node %s and has been known by %s: left out",
+            "Host %s (node %s) reports compute node %s, but is known with %s: ignored",
             report.service_host,
             report.nodename,
             report.compute_node_uuid,

@@ -78,7 +78,7 @@ class Sweep:
         last, self._last_round = self._last_round, this
         if last is None or this.there - last.there < self._down_after / 2:
             return since
-        LOG.warning("Hosts were not looked at for %.0f s: each has its whole time again", this.there - last.there)
+        LOG.warning("Hosts were not looked at for %.0f s: the time-out of each begins again", this.there - last.there)
         return this.here
 
 

@@ -122,7 +122,7 @@ class Follower:
 
     def _read_everything(self, connection: Connection) -> None:
         """Replace the whole cache: the store has been restored, and its ids and ``seq`` may mean other rows."""
-        LOG.warning("The store has been restored: everything is read anew")
+        LOG.warning("The store was restored: everything is read again")
         self._names.forget_numbers()
         # The position in the feed before all reads: a change during them is read again later.
         newest = change_feed.newest(connection)
@@ -162,7 +162,7 @@ class Follower:
         drifted = len(set(provider_ids) - found.provider_seqs.keys()) + len(set(host_ids) - found.host_ids)
         metrics.VIEW_DRIFT.inc(drifted)
         if drifted:
-            LOG.warning("The comparison has found %d row(s) that the feed had not brought", drifted)
+            LOG.warning("The comparison has found %d row(s) that the change feed had missed", drifted)
 
     def _reread(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
         """Read rows by id and write them into the cache; an id without a row is removed from it."""

@@ -53,7 +53,7 @@ class CellOrders(CellPart):
         # If the order to delete it came first, the instance is on record already, and stays as it is.
         known = self._cell.records.known(connection, [build.instance_uuid for _order, build in builds])
         if known:
-            LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
+            LOG.info("Not built again, because they are recorded already: %s", ", ".join(sorted(known)))
         new = {
             ids.derived(order.message.request_id, "build", build.instance_uuid): (order, build)
             for order, build in builds

@@ -36,6 +36,6 @@ class CellClaims(CellPart):
         placed = instance.state in ("moving", "unshelving")
         if current or placed or self._cell.operations.pending(connection, uuid, DELETE, *ENDED_BY_DELETE) is not None:
             return Ownership(owned=True)
-        LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
+        LOG.info("Claim %s of instance %s, in state %s, is not wanted", message.claim_id, uuid, instance.state)
         self._cell.revoked_claims.add(connection, message.claim_id, uuid)
         return Ownership(owned=False)

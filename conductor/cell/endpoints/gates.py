@@ -115,10 +115,10 @@ class CellGates(CellPart):
             instance = self._cell.records.lock(connection, message.instance_uuid)
             attempt = self._cell.records.attempt(connection, message.instance_uuid, message.attempt_id)
             if instance is None or attempt is None or attempt.claim_id != message.claim_id:
-                LOG.warning("A failure is reported of attempt %s, which is not known here", message.attempt_id)
+                LOG.warning("A failure is reported for the unknown attempt %s", message.attempt_id)
                 return None
             if attempt.state in ("active", "held"):
-                LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
+                LOG.warning("A failure is reported for attempt %s, although its guest runs", message.attempt_id)
                 return None
             if attempt.state in ("starting", "building"):
                 self._cell.records.change_attempt(

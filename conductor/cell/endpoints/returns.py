@@ -61,11 +61,11 @@ class CellReturns(CellPart):
     def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
         self._cell.records.lock(connection, named.instance_uuid)
         if life is not None and life != self._cell.records.lives.of_host(connection, named.host).number:
-            LOG.warning("An earlier life of host %s reports attempt %s as gone", named.host, named.attempt_id)
+            LOG.warning("An earlier life of host %s reports that attempt %s is gone", named.host, named.attempt_id)
             return None
         attempt = self._cell.records.attempt(connection, named.instance_uuid, named.attempt_id)
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
-            LOG.warning("Attempt %s is reported as gone, and has not ended here", named.attempt_id)
+            LOG.warning("Attempt %s is reported as gone, but has not ended here", named.attempt_id)
             return None
         return CellCleanups(self._cell).gone(connection, attempt)
 

@@ -30,7 +30,7 @@ class ForcedDownHosts:
         try:
             return bool(self._placement.call(message))
         except errors.MoorageError as fault:
-            LOG.warning("Whether host %s was forced down or disabled is not known: %s", host, fault)
+            LOG.warning("It is unknown whether host %s was forced down or disabled: %s", host, fault)
             return False
 
 

@@ -153,7 +153,7 @@ class HostForwarder:
         due = time.monotonic() - _ASK_EVERY
         names = [name for name in unknown if self._asked_at.get(name, due) <= due]
         if names:
-            LOG.warning("%d host(s) are not known to the schedulers, %s among them", len(names), names[0])
+            LOG.warning("%d host(s) are unknown to the schedulers, including %s", len(names), names[0])
             self._hosts.forwarded.ask_for(names)
             self._asked_at.update(dict.fromkeys(names, time.monotonic()))
 
@@ -171,5 +171,5 @@ class HostForwarder:
             except errors.Unavailable as fault:
                 if self._ended.is_set():
                     raise
-                LOG.info("A report of hosts is sent once more: %s", fault)
+                LOG.info("A report of hosts is sent again: %s", fault)
         return self._scheduler.call(message, timeout=self._timeout * last)

@@ -261,7 +261,7 @@ class CellHosts:
         present = time.monotonic()
         before, self._clock = self._clock, (clock, present)
         if before is not None and clock - before[0] - (present - before[1]) >= self._down_after / 2:
-            LOG.warning("The database's clock was set forward: each host has the whole time-out from now on")
+            LOG.warning("The database's clock was set forward: the time-out of each host begins again")
             self._began = present
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:

@@ -39,7 +39,7 @@ class CellCleanups(CellPart):
             payload = CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid)
             new = NewOperation(_uuid(attempt.attempt_id), CLEAN, attempt.attempt_id, "destroy", payload)
             if not self._cell.operations.known(connection, new.uuid):
-                LOG.info("Host %s may have a guest of %s, and is to destroy it", attempt.host, instance_uuid)
+                LOG.info("Host %s may have a guest of %s, and must destroy it", attempt.host, instance_uuid)
                 self._cell.operations.begin(connection, [new], request_id, taken=False)
 
     def begun(self, connection: Connection, attempt: AttemptRecord) -> bool:

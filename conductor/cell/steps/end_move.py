@@ -52,7 +52,7 @@ class CellMoveEnds(CellPart):
 
     def begin_confirming(self, connection: Connection, migration_uuid: str, arrived: AttemptRecord) -> Operation:
         """Begin to confirm a move that needs no order, because its guest has just arrived."""
-        LOG.info("Migration %s is confirmed by itself, on host %s", migration_uuid, arrived.host)
+        LOG.info("Migration %s is confirmed automatically, on host %s", migration_uuid, arrived.host)
         return self._begin_end(connection, CONFIRM, arrived.instance_uuid, migration_uuid)
 
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
@@ -205,7 +205,7 @@ class CellMoveEnds(CellPart):
             if fault.name != migration.uuid:
                 raise
             # Somebody else, an operator for instance, has released the migration's allocations already.
-            LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
+            LOG.warning("Migration %s has nothing left to release: %s", migration.uuid, fault)
             return partial(self._confirmed, operation, payload.fate, None, None)
         if not isinstance(ended, MoveEnded):
             return ended  # not carried out: generations to read, or a conflict, are recorded first

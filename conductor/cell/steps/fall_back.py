@@ -157,7 +157,7 @@ class FallBack(CellPart):
         # First the failed attempt. The swap has released foreign allocations on its host too: that is logged and kept.
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
-            LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, foreign)
+            LOG.warning("Host %s is abandoned for instance %s; %s", failed.host, instance.uuid, foreign)
         # No residue: the host has reported the guest as gone, or never accepted the claim, so that none was started.
         self.end(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.clean(connection, operation, claimed.residue_uuid)
@@ -241,7 +241,7 @@ class FallBack(CellPart):
                 raise
             return partial(self.accepted, operation, payload.failed, payload.reason)
         except LOST as fault:
-            LOG.info("Nothing is left to release for %s: %s", operation.subject, fault)
+            LOG.info("%s has nothing left to release: %s", operation.subject, fault)
         return partial(self._failed, operation, payload, gone, released)
 
     def _failed(

@@ -66,7 +66,7 @@ class CellHeals(CellPart):
             return self._without_room(operation, message, fault)
         except errors.MoorageError as fault:
             return ended(str(fault))
-        LOG.warning("What the store has of instance %s agrees with its records again", operation.subject)
+        LOG.warning("The allocations of instance %s agree with its records again", operation.subject)
         return lambda _connection: Ended()
 
     def _recorded(self, connection: Connection, operation: Operation) -> InstanceHolds:

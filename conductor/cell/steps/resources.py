@@ -194,7 +194,7 @@ class CellResources(CellPart):
             request_spec=msgspec.json.encode(attached_groups.without_group(instance.spec, suffix)),
             attached=msgspec.json.encode([name for name in instance.attached if name != suffix]),
         )
-        LOG.info("Group %s of instance %s is held no more", suffix, instance.uuid)
+        LOG.info("Group %s of instance %s is released", suffix, instance.uuid)
         return Ended()
 
     def _instance_and_attempt(self, operation: Operation, choosing: ChooseStep) -> tuple[CellInstance, AttemptRecord]:

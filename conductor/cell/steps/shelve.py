@@ -84,7 +84,7 @@ class CellShelves(CellPart):
             released = self._cell.placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
             # Somebody else has taken the claim away, and has written what the instance holds instead.
-            LOG.warning("Nothing is left to release for %s: %s", operation.subject, fault)
+            LOG.warning("%s has nothing left to release: %s", operation.subject, fault)
             released = Released()
         return partial(self._shelved, operation, attempt, released)
 

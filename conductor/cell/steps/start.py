@@ -163,7 +163,7 @@ class CellBuilds(CellPart):
         # Even after a clear refusal an earlier copy of the order may have been carried out, and its answer lost. So the
         # fate is "unstarted": the store releases the claim only if no host has accepted it, and none can afterwards.
         reason = NO_ANSWER if isinstance(fault, (errors.NoReply, errors.AgentUnreachable)) else str(fault)
-        LOG.warning("Attempt %d of %s has not been started: %s", payload.number, operation.subject, reason)
+        LOG.warning("Attempt %d of %s was not started: %s", payload.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:
             instance, _sequence = self._cell.sequences.of(
@@ -180,7 +180,7 @@ class CellBuilds(CellPart):
 
         def record(connection: Connection) -> Outcome:
             instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
-            LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, TIMED_OUT)
+            LOG.warning("Host %s is abandoned for instance %s: %s", attempt.host, instance.uuid, TIMED_OUT)
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=TIMED_OUT)
             # Its host may have a guest, unless it has reported that there is none.
             fate: Fate = "gone" if attempt.guest_gone else "unknown"

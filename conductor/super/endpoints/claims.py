@@ -50,6 +50,6 @@ class SuperClaims(SuperPart):
             return instance.cell_uuid, False
         if self._super.operations.pending(connection, uuid, DELETE) is not None:
             return None, True
-        LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
+        LOG.info("Claim %s of instance %s, in state %s, is not wanted", message.claim_id, uuid, instance.state)
         self._super.revoked_claims.add(connection, message.claim_id, uuid)
         return None, False

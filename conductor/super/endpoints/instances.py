@@ -70,7 +70,7 @@ class SuperView(SuperPart):
             cell = self._super.cells.cell(cell_uuid).name
             found = self._asked(cell_uuid, known)
         except errors.MoorageError as fault:
-            LOG.warning("Instances of cell %s are shown without its half: %s", cell_uuid, fault)
+            LOG.warning("Instances of cell %s are shown without the records of the cell: %s", cell_uuid, fault)
             return {
                 instance.uuid: msgspec.structs.replace(instance, reason=instance.reason or str(fault))
                 for instance in known

@@ -69,7 +69,7 @@ class SuperMigrationView(SuperPart):
             for answer in self._super.cells.read_of(cell_uuid, uuids, lambda part: ListMigrationsInCell(uuids=part)):
                 found |= {one.uuid: one for one in answer}
         except errors.MoorageError as missing:
-            LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)
+            LOG.warning("Migrations of cell %s are shown without the records of the cell: %s", cell_uuid, missing)
             fault = str(missing)
         return {one.uuid: merged(one, found.get(one.uuid), cell, fault) for one in known}
 

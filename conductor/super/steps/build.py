@@ -153,7 +153,7 @@ class SuperBuilds(SuperPart):
             node = node_of(self._super.placement, uuid, spec, instances=instances, tried=payload.node)
         except errors.InvalidState as refusal:
             return partial(self._refused, payload=payload, fault=refusal)
-        LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)
+        LOG.info("Instance %s has allocations on node %s, and is placed there", uuid, node)
         following = structs.replace(_following(payload, payload.instance_uuids), node=node)
         return lambda _connection: Next("select", following)
 

@@ -124,7 +124,7 @@ class SuperMoves(PlaceExisting):
             # The consumer exists: a doubtful request has claimed.
             return False
         except errors.ConsumerDeleted:
-            LOG.info("Migration %s has gone with its instance", uuid)
+            LOG.info("Migration %s has ended with its instance", uuid)
         self._super.placement.call(
             DeleteAllocations(request_id=operation.derived("bury"), consumer_uuid=uuid, for_good=True)
         )

@@ -188,7 +188,7 @@ class PlaceExisting(SuperPart, ABC):
         if claimed.released:
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=str(claimed.claim_id))
         LOG.info(
-            "Instance %s is to go to host %s, with %d alternate(s)", uuid, claimed.service_host, len(selections) - 1
+            "Instance %s is to move to host %s, with %d alternate(s)", uuid, claimed.service_host, len(selections) - 1
         )
         return selections
 

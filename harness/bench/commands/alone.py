@@ -16,23 +16,23 @@ from moorage.cli.command import Configured, argument, shown
 
 
 class BenchDecide(Configured, ShowOne):
-    """Measure decisions with neither bus nor database, by the default filters and weighers, and how a view is loaded.
+    """Measure decisions with the default filters and weighers, and loading a host view, without bus or database.
 
-    Times of decisions are of the processor, so that other work on the machine counts least.
+    Decisions are measured in processor time, so that other work on the machine has little influence.
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=10_000, help="default: %(default)s"),
-        argument("--repeat", type=count(), default=200, help="decisions; default: %(default)s"),
+        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
+        argument("--repeat", type=count(), default=200, help="Number of decisions (default: %(default)s)"),
         *SHAPE,
-        argument("--traits", type=count(0), default=0, help="of each host; default: %(default)s"),
+        argument("--traits", type=count(0), default=0, help="Traits per host (default: %(default)s)"),
         argument(
             "--devices",
             type=count(0),
             default=0,
-            help="of each host, which no instance wants, each a provider of its own; default: %(default)s",
+            help="Unrequested devices per host, each a provider of its own (default: %(default)s)",
         ),
-        argument("--pool", action="store_true", help="all hosts have their disks from one shared pool"),
+        argument("--pool", action="store_true", help="Give all hosts their disk from one shared pool"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -51,18 +51,19 @@ class BenchDecide(Configured, ShowOne):
 
 
 class BenchCandidates(Configured, Lister):
-    """Measure how the groups of a request are matched with the providers of wide hosts, in this process alone.
+    """Measure the search for allocation candidates on hosts with many providers, in this process.
 
-    A row each: hosts with many equal devices, with many sharing pools, and of three levels; with and without a way to
-    serve the request. The cross product is what a search tries that looks at every combination.
+    There is a row for hosts with many equal devices, for hosts with many sharing pools, and for hosts with three
+    levels, each with and without a solution. The cross product is the number of combinations that a complete search
+    would try.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--repeat", type=count(), default=20, help="runs of each; default: %(default)s")
+        parser.add_argument("--repeat", type=count(), default=20, help="Runs per row (default: %(default)s)")
         parser.add_argument(
-            "--candidates", type=count(), default=100, help="candidates to take of each; default: %(default)s"
+            "--candidates", type=count(), default=100, help="Candidates to take per run (default: %(default)s)"
         )
         return parser
 
@@ -74,16 +75,16 @@ class BenchCandidates(Configured, Lister):
 
 
 class BenchExplain(Configured, Lister):
-    """Measure explanations beside the decisions that they explain, with every filter and weigher that is installed.
+    """Measure explanations in comparison with their decisions, with all installed filters and weighers.
 
-    A row each: a request that finds a host and wants to know why that one, and such that find none.
+    There is a row for a request that finds a host, and one for each kind of request without a valid host.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=10_000, help="default: %(default)s")
-        parser.add_argument("--repeat", type=count(), default=200, help="runs of each; default: %(default)s")
+        parser.add_argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)")
+        parser.add_argument("--repeat", type=count(), default=200, help="Runs per row (default: %(default)s)")
         return parser
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -94,25 +95,31 @@ class BenchExplain(Configured, Lister):
 
 
 class BenchPacking(Configured, Lister):
-    """Compare formulas for packing: hosts kept open, requests refused, and free room in pieces too small to be of use.
+    """Compare packing formulas: hosts in use, refused requests, and free capacity in fragments too small to use.
 
-    A simulation in this process alone, of servers that come and go on hosts of three kinds. Each formula places the
-    same servers. A row for each mix, load and formula; percentages, on average over the seeds. Takes a few minutes.
+    This simulates servers that come and go on hosts of three kinds, in this process. Every formula places the same
+    servers. There is a row for each mix, load and formula, with percentages averaged over the seeds. The run takes a
+    few minutes.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--hosts", type=count(), default=80, help="default: %(default)s")
+        parser.add_argument("--hosts", type=count(), default=80, help="Number of hosts (default: %(default)s)")
         parser.add_argument(
-            "--arrivals", type=count(), default=6000, help="servers that come in each run; default: %(default)s"
+            "--arrivals", type=count(), default=6000, help="Servers that arrive in each run (default: %(default)s)"
         )
-        parser.add_argument("--seeds", type=count(), default=5, help="streams of servers; default: %(default)s")
+        parser.add_argument(
+            "--seeds",
+            type=count(),
+            default=5,
+            help="Number of seeds, each a different stream of servers (default: %(default)s)",
+        )
         parser.add_argument(
             "--load",
             type=_percent,
             action="append",
-            help="what would be used of the scarcer class, in percent; may be repeated; default: 50, 75 and 95",
+            help="Target usage of the scarcer resource class, in percent; may be repeated (default: 50, 75 and 95)",
         )
         return parser
 

@@ -12,17 +12,17 @@ from moorage.cli.command import Argument, argument, positive
 
 #: How many ask, and for how long.
 LOAD: tuple[Argument, ...] = (
-    argument("--clients", type=count(), default=1, help="default: %(default)s"),
+    argument("--clients", type=count(), default=1, help="Number of clients (default: %(default)s)"),
     argument(
         "--processes",
         type=count(),
         default=1,
-        help="processes of clients, where nothing is embedded; default: %(default)s",
+        help="Number of client processes, if servers are used (default: %(default)s)",
     ),
-    argument("--seconds", type=positive, default=5.0, help="that are counted; default: %(default)s"),
+    argument("--seconds", type=positive, default=5.0, help="Seconds to measure (default: %(default)s)"),
 )
-PER_REQUEST = argument("--per-request", type=count(), default=1, help="instances of each request; default: %(default)s")
-ALTERNATES = argument("--alternates", type=count(0), default=2, help="of each instance; default: %(default)s")
+PER_REQUEST = argument("--per-request", type=count(), default=1, help="Instances per request (default: %(default)s)")
+ALTERNATES = argument("--alternates", type=count(0), default=2, help="Alternates per instance (default: %(default)s)")
 #: The requests, and the hosts that they meet.
 SHAPE: tuple[Argument, ...] = (
     PER_REQUEST,
@@ -31,20 +31,20 @@ SHAPE: tuple[Argument, ...] = (
         "--occupancy",
         type=percent,
         metavar="PERCENT",
-        help="fill the hosts, of ordinary size, to shares around this one before; default: empty hosts so large that "
-        "nothing fills them",
+        help="Before measuring, fill hosts of ordinary size to fractions around this one (default: empty hosts, too "
+        "large to fill up)",
     ),
     argument(
         "--groups",
         type=rate,
         metavar="SHARE",
         default=0.0,
-        help="the share of requests whose instances are members of anti-affinity groups; default: %(default)s",
+        help="Fraction of requests whose instances are members of anti-affinity groups (default: %(default)s)",
     ),
     argument(
         "--nested",
         action="store_true",
-        help="hosts of two NUMA nodes, and instances that take a processor and memory of each",
+        help="Use hosts with two NUMA nodes, and instances that need a processor and memory from each",
     ),
 )
 

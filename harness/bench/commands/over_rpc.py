@@ -31,9 +31,9 @@ class _OverRpc(OnServers, ShowOne):
     """The options of the benchmarks that ask services over RPC."""
 
     arguments = (
-        argument("--hosts", type=count(), default=1000, help="default: %(default)s"),
-        argument("--cells", type=count(), default=1, help="default: %(default)s"),
-        argument("--schedulers", type=count(), default=1, help="default: %(default)s"),
+        argument("--hosts", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
+        argument("--cells", type=count(), default=1, help="Number of cells (default: %(default)s)"),
+        argument("--schedulers", type=count(), default=1, help="Number of schedulers (default: %(default)s)"),
         *LOAD,
     )
 
@@ -80,10 +80,10 @@ class _OverRpc(OnServers, ShowOne):
 
 
 class BenchSelect(_OverRpc):
-    """Measure decisions with their claims, asked over RPC, on a cloud of fake hosts.
+    """Measure decisions with their claims, requested over RPC, on a cloud of fake hosts.
 
-    On real servers each service is a process of its own, and so are the clients, and bare RPC with the same payloads is
-    measured in the same run.
+    On real servers, each service and client is a process of its own, and the same run also measures bare RPC with the
+    same payloads.
     """
 
     arguments = SHAPE
@@ -120,14 +120,14 @@ class BenchSelect(_OverRpc):
 
 
 class BenchBuild(_OverRpc):
-    """Measure builds, from the order until the instances are active, on a cloud of fake hosts.
+    """Measure builds, from the request until the instances are active, on a cloud of fake hosts.
 
-    A client orders the next instances once all of its last order have ended.
+    A client sends its next request when all instances of the last one are active or in error.
     """
 
     arguments = (
-        argument("--per-order", type=count(), default=1, help="instances of each order; default: %(default)s"),
-        argument("--fail-rate", type=rate, default=0.0, help="the share of spawns that fail; default: %(default)s"),
+        argument("--per-order", type=count(), default=1, help="Instances per request (default: %(default)s)"),
+        argument("--fail-rate", type=rate, default=0.0, help="Fraction of spawns that fail (default: %(default)s)"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -156,17 +156,19 @@ class BenchBuild(_OverRpc):
 
 
 class BenchIdle(OnServers, ShowOne):
-    """Measure what a cloud at rest costs: heartbeats, reports, sweeps, comparisons, and nothing else.
+    """Measure the cost of an idle cloud: heartbeats, reports, periodic tasks and comparisons.
 
-    With the intervals that are the defaults. On real servers each service is a process of its own.
+    It uses the default intervals. On real servers, each service is a process of its own.
     """
 
     arguments = (
-        argument("--hosts", type=count(), default=10_000, help="default: %(default)s"),
-        argument("--cells", type=count(), default=1, help="default: %(default)s"),
-        argument("--schedulers", type=count(), default=1, help="default: %(default)s"),
-        argument("--settle", type=positive, default=15.0, help="seconds before they count; default: %(default)s"),
-        argument("--seconds", type=positive, default=60.0, help="that are counted; default: %(default)s"),
+        argument("--hosts", type=count(), default=10_000, help="Number of hosts (default: %(default)s)"),
+        argument("--cells", type=count(), default=1, help="Number of cells (default: %(default)s)"),
+        argument("--schedulers", type=count(), default=1, help="Number of schedulers (default: %(default)s)"),
+        argument(
+            "--settle", type=positive, default=15.0, help="Seconds to wait before measuring (default: %(default)s)"
+        ),
+        argument("--seconds", type=positive, default=60.0, help="Seconds to measure (default: %(default)s)"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -188,14 +190,14 @@ class BenchIdle(OnServers, ShowOne):
 
 
 class BenchEcho(Configured, ShowOne):
-    """Measure bare RPC: calls with the payloads of a decision, answered by a process that does nothing else.
+    """Measure bare RPC: calls with the payloads of a decision, to a process that only answers.
 
-    This is what the broker and the library leave to reach on a machine.
+    The result is the upper limit that broker and library allow on a machine.
     """
 
     arguments = (
         one_of(
-            argument("--transport-url", help="a RabbitMQ virtual host of its own"),
+            argument("--transport-url", help="URL of an unused RabbitMQ virtual host"),
             servers_argument("a private RabbitMQ"),
         ),
         *LOAD,

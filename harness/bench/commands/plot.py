@@ -15,19 +15,19 @@ def _png(text: str) -> Path:
 
 
 class BenchPlot(Configured):
-    """Draw rate and latency of several runs, each a file of what another benchmark has printed with `-f json`.
+    """Draw rate and latency of several runs; each is a file with the output of a benchmark with `-f json`.
 
-    They are drawn against the figure in which the runs differ; where they differ in more, there is a line for each
-    value of the others. Of repeated runs the medians are drawn.
+    The horizontal axis is the figure in which the runs differ. If they differ in several figures, there is a line for
+    each combination of the others. For repeated runs, the medians are drawn.
     """
 
     arguments = (
-        argument("runs", metavar="RUN.json", nargs="+", type=Path, help="the figures of a run"),
-        argument("--output", metavar="FILE.png", type=_png, required=True, help="the picture"),
+        argument("runs", metavar="RUN.json", nargs="+", type=Path, help="Output of a run"),
+        argument("--output", metavar="FILE.png", type=_png, required=True, help="Image file to write"),
         argument(
             "--by",
             choices=plot.AXES,
-            help="the figure to draw against; default: the first of these in which the runs differ",
+            help="Figure for the horizontal axis (default: the first of these in which the runs differ)",
         ),
     )
 

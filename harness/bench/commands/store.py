@@ -20,20 +20,20 @@ from moorage.cli.command import Argument, Configured, argument, one_of, shown
 
 def _database_options(url_help: str) -> Argument:
     return one_of(
-        argument("--database-url", help=f"{url_help}; default: a temporary SQLite file"),
+        argument("--database-url", help=f"{url_help} (default: a temporary SQLite file)"),
         servers_argument("a private MariaDB"),
     )
 
 
 class BenchClaims(Configured, ShowOne):
-    """Measure the store alone: claims of arbitrary hosts, written as a scheduler writes them, with no bus and no plans.
+    """Measure the store: claims on arbitrary hosts, written as a scheduler does, without bus or decisions.
 
-    Each process of clients is one scheduler: claims that come together share a transaction.
+    Each client process acts as one scheduler: concurrent claims share a transaction.
     """
 
     arguments = (
         _database_options("an empty MySQL or MariaDB database, left empty again"),
-        argument("--hosts", type=count(), default=1000, help="default: %(default)s"),
+        argument("--hosts", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
         PER_REQUEST,
         *LOAD,
     )
@@ -58,17 +58,17 @@ class BenchClaims(Configured, ShowOne):
 
 
 class BenchHttp(Configured, Lister):
-    """Measure the Placement API over HTTP: candidates by their limit, and allocation writes; by one client and by many.
+    """Measure the Placement API over HTTP: candidates by limit, and allocation writes, with one client and many.
 
-    The API is served by processes of its own, of a cloud of flat hosts.
+    The API runs in processes of its own, for a cloud of flat hosts.
     """
 
     arguments = (
         _database_options("an empty MySQL or MariaDB database"),
-        argument("--providers", type=count(), default=1000, help="hosts; default: %(default)s"),
-        argument("--clients", type=count(), default=8, help="threads that ask; default: %(default)s"),
-        argument("--requests", type=count(), default=400, help="of each kind; default: %(default)s"),
-        argument("--workers", type=count(), default=2, help="processes that serve; default: %(default)s"),
+        argument("--providers", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
+        argument("--clients", type=count(), default=8, help="Number of client threads (default: %(default)s)"),
+        argument("--requests", type=count(), default=400, help="Requests of each kind (default: %(default)s)"),
+        argument("--workers", type=count(), default=2, help="Number of API processes (default: %(default)s)"),
     )
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:

@@ -47,29 +47,34 @@ def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[floa
 
 
 class AuditShow(Configured, Lister):
-    """Compare what the store, the conductors, the cells and the schedulers say; change nothing unless told to.
+    """Compare the records of the store, conductors, cells and schedulers, and report contradictions.
 
-    Safe on a live cloud: what is found is looked at again, and counts only if it is still there. The exit status is 0
-    if nothing was found, 1 if anything was, and 2 if nothing was found but not everything could be looked at.
+    The command changes nothing without --apply, and is safe on a live cloud: it checks each finding twice and reports
+    only those that are still there. The exit status is 0 if there are no findings, 1 if there are any, and 2 if there
+    are none but a part could not be read.
 
-    With --heal, a column says what would heal each finding. With --heal --apply that is done, and the exit status says
-    what is left then.
+    With --heal, a column shows the remedy for each finding. With --heal --apply, the command applies the remedies; the
+    exit status then depends on the findings that remain.
     """
 
     at = "looking"
 
     arguments = (
         argument(
-            "--settle", type=positive, default=2.0, metavar="SECONDS", help="between two looks; default: %(default)s"
+            "--settle",
+            type=positive,
+            default=2.0,
+            metavar="SECONDS",
+            help="Seconds between the first and the second check (default: %(default)s)",
         ),
         argument(
             "--timeout",
             type=positive,
             metavar="SECONDS",
-            help="how long each part may take to answer; default: [rpc] call_timeout",
+            help="Time to wait for the answer of each part (default: [rpc] call_timeout)",
         ),
-        argument("--heal", action="store_true", help="show what would heal each finding"),
-        argument("--apply", action="store_true", help="with --heal: do it"),
+        argument("--heal", action="store_true", help="Show the remedy for each finding"),
+        argument("--apply", action="store_true", help="With --heal: apply the remedies"),
     )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:

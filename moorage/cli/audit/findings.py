@@ -87,7 +87,7 @@ def judge(state: CloudState) -> list[Finding]:
     found += _active_twice(state.instances or ())
     found += [_unknown_guest(unknown) for unknown in state.unknown_guests]
     found += [
-        Finding("view", host, f"scheduler {scheduler} has missed a change of it", scheduler)
+        Finding("view", host, f"scheduler {scheduler} has missed a change of this host", scheduler)
         for scheduler, drift in sorted(state.drift.items())
         for host in drift.drifted
     ]
@@ -288,7 +288,7 @@ def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:
 
 
 def _difference(what: str, found: str | None, recorded: str | None) -> str | None:
-    return None if found == recorded else f"{what} {found or '(none)'}, and on record is {recorded or '(none)'}"
+    return None if found == recorded else f"{what} {found or '(none)'}, but the record has {recorded or '(none)'}"
 
 
 def _unknown_guest(unknown: UnknownGuest) -> Finding:

@@ -107,7 +107,9 @@ class Healer:
         self, plan: HealPlan, finding: Finding, cell: str, recorded: InstanceHolds, holders: Mapping[str, Holder]
     ) -> None:
         if not recorded.settled:
-            plan.remedies[finding.key] = f"nothing yet: the instance is {recorded.state}, and may be worked on"
+            plan.remedies[finding.key] = (
+                f"nothing yet: the instance is {recorded.state}, and an operation on it may be in progress"
+            )
             return
         seen = plan.in_cells.setdefault(cell, {}).setdefault(recorded.instance_uuid, {})
         for uuid in (finding.subject, *(hold.consumer_uuid for hold in recorded.holds)):
@@ -128,10 +130,10 @@ class Healer:
     @staticmethod
     def _release(plan: HealPlan, finding: Finding, holder: Holder, state: CloudState) -> str:
         if not state.all_recorded:
-            return "nothing: not all cells have answered, and one of them may know it"
+            return "nothing: not all cells have answered, and one of them may have a record of it"
         is_ours = holder.consumer_type == RESIDUE or holder.owner == CONDUCTORS
         if not is_ours:
-            return f"nothing: it is the business of its owner, {holder.owner or 'who is not named'}"
+            return f"nothing: only its owner may release it: {holder.owner or 'unknown'}"
         plan.released[finding.subject] = (holder, finding.instance_uuid)
         return _UNKNOWN
 
@@ -199,7 +201,9 @@ class Healer:
                 if found and found[0].reason is not None:
                     reasons[instance_uuid] = found[0].reason
             if left and time.monotonic() > until:
-                return reasons | dict.fromkeys(left, f"cell {cell.name} is still at it: `moorage operation list`")
+                return reasons | dict.fromkeys(
+                    left, f"cell {cell.name} is still working on it: `moorage operation list`"
+                )
             if left:
                 time.sleep(_INTERVAL)
         return reasons

@@ -83,7 +83,7 @@ class AggregateEndpoint:
     def _delete(self, message: DeleteHostAggregate) -> HostAggregate:
         if not message.dry_run:
             deleted = run_once(self._requests, message, lambda connection: changes.delete(connection, message))
-            LOG.warning("Host aggregate %s is deleted, which had %s host(s)", deleted.name, len(deleted.hosts))
+            LOG.warning("Host aggregate %s is deleted; it had %s host(s)", deleted.name, len(deleted.hosts))
             return deleted
         # A dry run is refused for the same reasons: it makes the change, and rolls it back.
         answers: list[HostAggregate] = []

@@ -101,13 +101,13 @@ def test_an_allocation_that_cannot_be_is_refused_in_one_sentence(operator: Opera
         f"There is not enough room on 1 inventories, the first of them VCPU of provider {hosts['host1']}."
     )
     assert "it says twice how much VCPU of host1" in refused(f"{new} rp=host1,VCPU=1 --allocation rp=host1,VCPU=2")
-    assert "--project-id: needed" in refused(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1")
+    assert "--project-id: required" in refused(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1")
     assert refused(f"{new} rp=host1,VCPU=1 --generation 3") == (
         f"The consumer {CONSUMER} is at generation None, not at 3."
     )
     assert refused(f"{command} unset {CONSUMER}") == f"There is no consumer {CONSUMER}."
     assert refused(f"{command} delete {CONSUMER}") == f"There is no consumer {CONSUMER}."
-    assert "'somebody' is no uuid" in refused(f"{command} show somebody")
+    assert "'somebody' is not a uuid" in refused(f"{command} show somebody")
     assert operator.types(f"{command} show {CONSUMER}") == []
 
     operator.types(f"{new} rp=host1,VCPU=1")

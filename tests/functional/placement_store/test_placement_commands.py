@@ -80,11 +80,11 @@ def test_a_cell_is_not_changed_into_another_one_nor_into_nothing(operator: Opera
     before = operator.cells()
     assert "There is already a cell cell1." in operator.is_refused("cell", "set", "cell0", "--name", "cell1")
     assert "There is no cell none." in operator.is_refused("cell", "set", "none", "--name", "cell2")
-    assert "nothing was said" in operator.is_refused("cell", "set", "cell0")
+    assert "give at least one change" in operator.is_refused("cell", "set", "cell0")
     unreachable = f"sqlite:///{tmp_path}/no/such/folder.sqlite"
     refusal = operator.is_refused("cell", "set", "cell0", "--database-connection", unreachable)
     assert "The database of cell cell0 cannot be reached" in refusal
-    assert "not a URL" in operator.is_refused("cell", "set", "cell0", "--database-connection", "secret")
+    assert "not the URL of a database" in operator.is_refused("cell", "set", "cell0", "--database-connection", "secret")
     assert operator.cells() == before
 
 
@@ -174,7 +174,7 @@ def test_claims_are_listed_from_a_running_placement_role(operator: Operator, rol
     operator.store.delete(new, for_good=True, leave_residue=True)
     listed = operator.types("claim", "list", "--residues")
     assert [(row["consumer"], row["type"]) for row in listed] == [(old, "INSTANCE"), (attempt, "RESIDUE")]
-    assert "not negative" in operator.is_refused("claim", "list", "--older-than", "-1")
+    assert "must not be negative" in operator.is_refused("claim", "list", "--older-than", "-1")
 
 
 class FakeOwner:

@@ -51,13 +51,13 @@ def test_a_provider_that_cannot_be_is_refused_in_one_sentence(operator: Operator
 
     assert refused("resource provider create host1") == "There is already a resource provider host1."
     assert refused("resource provider create a --uuid", host) == f"There is already a resource provider {host}."
-    assert refused("resource provider create a --uuid", "x").endswith("argument --uuid: 'x' is no uuid")
+    assert refused("resource provider create a --uuid", "x").endswith("argument --uuid: 'x' is not a uuid")
     assert refused("resource provider create a --parent-provider b") == "There is no resource provider b."
     assert refused("resource provider show", nobody) == f"There is no resource provider {nobody}."
     assert refused("resource provider show host2") == "There is no resource provider host2."
     assert refused("resource provider tree", nobody) == f"There is no resource provider {nobody}."
     assert refused("resource provider delete host2") == "There is no resource provider host2."
-    assert "nothing was said" in refused("resource provider set host1")
+    assert "give at least one change" in refused("resource provider set host1")
     assert "below" in refused("resource provider set host1 --parent-provider numa")
     assert "not allowed with" in refused("resource provider set numa --no-parent-provider --parent-provider host1")
     assert refused("resource provider set numa --name host1") == "There is already a resource provider host1."
@@ -145,7 +145,7 @@ def test_the_inventories_of_an_aggregate_are_set_at_once(operator: Operator) -> 
     }
     assert reserved == {"host1": 1, "host2": 1, "host3": 0}
     assert "There is no aggregate" in operator.is_refused(f"resource provider inventory set {POOL} --aggregate")
-    assert "no uuid of an aggregate" in operator.is_refused("resource provider inventory set rack --aggregate")
+    assert "not the uuid of an aggregate" in operator.is_refused("resource provider inventory set rack --aggregate")
 
 
 def test_an_inventory_that_cannot_be_is_refused_in_one_sentence(operator: Operator) -> None:
@@ -153,7 +153,7 @@ def test_an_inventory_that_cannot_be_is_refused_in_one_sentence(operator: Operat
     uuid = operator.types("resource provider create host1")["uuid"]
     inventory = "resource provider inventory"
     assert "'VCPU=' is not CLASS=TOTAL or CLASS:FIELD=VALUE" in refused(f"{inventory} set host1 --resource VCPU=")
-    assert "how much VCPU there is was not said" in refused(f"{inventory} set host1 --resource VCPU:reserved=1")
+    assert "the total of VCPU is missing" in refused(f"{inventory} set host1 --resource VCPU:reserved=1")
     assert refused(f"{inventory} set host1 --resource CUSTOMX=1") == "There is no resource class CUSTOMX."
     assert refused(f"{inventory} set host2 --resource VCPU=1") == "There is no resource provider host2."
     for more in ("", "--dry-run"):
@@ -210,7 +210,7 @@ def test_aggregates_are_joined_and_left(operator: Operator) -> None:
     assert "not at 0" in operator.is_refused(f"{aggregate} set host1 --generation 0")
     assert operator.types(f"{aggregate} list host1") == [{"uuid": POOL}]
     assert operator.types(f"{aggregate} set host1") == []
-    assert "'rack' is no uuid" in operator.is_refused(f"{aggregate} set host1 rack")
+    assert "'rack' is not a uuid" in operator.is_refused(f"{aggregate} set host1 rack")
 
 
 def test_resource_classes_are_created_and_deleted(operator: Operator) -> None:
@@ -310,6 +310,6 @@ def test_what_was_not_answered_is_asked_once_more_and_done_once(
     host = operator.types("resource provider create host1")
     assert operator.types("resource provider list") == [host]
     Forgetful.losses = 2
-    assert "Nobody has answered update_resource_provider" in operator.is_refused(
+    assert "There was no answer to update_resource_provider" in operator.is_refused(
         "resource provider set host1 --name host2"
     )

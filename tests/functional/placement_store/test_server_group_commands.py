@@ -38,4 +38,4 @@ def test_a_group_that_cannot_be_is_refused_in_one_sentence(operator: Operator) -
     assert refused("server-group create db --policy affinity --project p --max 0").endswith(
         "'0' is not a number from 1 to 1000"
     )
-    assert refused("server-group show x").endswith("'x' is no uuid")
+    assert refused("server-group show x").endswith("'x' is not a uuid")

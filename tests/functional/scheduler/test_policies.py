@@ -207,8 +207,8 @@ def test_whoever_asks_why_is_told_that_a_plugin_is_broken_and_who_must_act(
     status, shown, said = operator.runs("explain", "--vcpus", "1", "--memory-mb", "1")
 
     assert (status, shown) == (3, None)
-    assert "The weigher metrics cannot go by what it was given: its score of host" in said
-    assert "mend it there" in said
+    assert "The weigher metrics cannot use a value that it was given: its score of host" in said
+    assert "correct it there" in said
 
 
 def test_the_status_is_wrong_while_a_plugin_breaks_every_request_and_only_so_long(

@@ -45,9 +45,9 @@ def test_without_its_hint_a_filter_is_not_concerned(plugin: Filter) -> None:
 @pytest.mark.parametrize(
     ("hint", "reason"),
     [
-        ("host7", "'host7' is no uuid"),
+        ("host7", "'host7' is not a uuid"),
         (f"{ONE};{OTHER}", f"'{ONE};{OTHER[:60]}"[:40]),
-        ('["x"]', "'x' is no uuid"),
+        ('["x"]', "'x' is not a uuid"),
         ("[1]", "it is no JSON list of texts"),
         (f'["{ONE}"', "it is no JSON list of texts"),
         ("[" * 4000, "it is no JSON list of texts"),

@@ -84,7 +84,7 @@ def test_all_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -
         assert [title for title in titles if title[0].isupper()] == [
             "Services", "Servers", "Hosts", "Placement", "Diagnosis", "Tools",
         ]  # fmt: skip
-        assert re.search(r"^  instance list +List instances in the order they were asked for$", printed, re.MULTILINE)
+        assert re.search(r"^  instance list +List instances in the order of their requests$", printed, re.MULTILINE)
 
 
 def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_was_meant(
@@ -100,7 +100,7 @@ def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_wa
     )
     assert "`moorage instance list`" in said["instnce list --project p"]
     assert "`moorage aggregate list`" in said["agregate list"]
-    assert said["server-group"] == "moorage: what of server-group? There is create, delete, list, show\n"
+    assert said["server-group"] == "moorage: 'server-group' needs a further word: create, delete, list, show\n"
     assert said["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
 
 
@@ -127,7 +127,7 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
 def test_an_argument_that_is_no_text_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     # A byte that is not UTF-8 stands in an argument as half of a character.
     assert main(["resource", "provider", "show", "h\udcfc1"]) == 2
-    assert capsys.readouterr().err == "moorage: the argument 'h\\udcfc1' is no text in UTF-8\n"
+    assert capsys.readouterr().err == "moorage: the argument 'h\\udcfc1' is not text in UTF-8\n"
 
 
 class Listed(ListCommand):
@@ -184,7 +184,7 @@ def test_a_list_is_sorted_and_what_has_no_value_comes_last(capsys: pytest.Captur
     assert names("--sort", "age") == ["one", "two", "three"]
     assert names("--sort", "name:desc", "--limit", "1") == ["two"]
     for wrong in ("size", "name:down"):
-        with pytest.raises(InvalidRequest, match=f"{wrong} is none of name, number, age"):
+        with pytest.raises(InvalidRequest, match=f"{wrong} is not one of name, number, age"):
             names("--sort", wrong)
 
 

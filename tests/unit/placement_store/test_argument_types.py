@@ -55,8 +55,8 @@ def test_an_allocation_names_a_provider_and_amounts() -> None:
         ("rp=,VCPU=2", "is not rp=PROVIDER,CLASS=AMOUNT"),
         ("rp=host1,VCPU=", "'VCPU=' is not CLASS=AMOUNT, with an amount of 1 or more"),
         ("rp=host1,VCPU=0", "'VCPU=0' is not CLASS=AMOUNT, with an amount of 1 or more"),
-        ("rp=host1,VCPU=1,VCPU=2", "says VCPU twice"),
-        ("rp=host1,rp=host2,VCPU=1", "says rp twice"),
+        ("rp=host1,VCPU=1,VCPU=2", "has VCPU twice"),
+        ("rp=host1,rp=host2,VCPU=1", "has rp twice"),
         ("rp=host1,", "'' is not CLASS=AMOUNT"),
     ],
 )
@@ -79,5 +79,5 @@ def test_amending_changes_the_fields_that_are_named_and_no_others() -> None:
 
 
 def test_a_new_class_without_a_total_is_refused() -> None:
-    with pytest.raises(errors.InvalidRequest, match="how much VCPU there is was not said"):
+    with pytest.raises(errors.InvalidRequest, match="the total of VCPU is missing"):
         amended({}, [Setting("VCPU", "max_unit", 4)])

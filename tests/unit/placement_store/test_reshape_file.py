@@ -147,7 +147,7 @@ def test_every_entry_that_is_malformed_is_told_of(file: Path) -> None:
 def test_what_is_of_one_tree_stands_in_one_entry(file: Path) -> None:
     move = "  - instructions: [{from_resource_provider: %s, moved_resources: {VGPU: 1}, to_resource_provider: %s}]\n"
     [fault] = faults(file, "reshape:\n" + move % ("a", "b") + move % ("c", "d") + move % ("b", "e"))
-    assert fault == "4 the entry of line 2 is about b too: write what is of one tree into one entry"
+    assert fault == "4 the entry of line 2 is about b, too: use one entry per tree"
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_a_file_that_cannot_be_read_is_told_of(file: Path, tmp_path: Path) -> No
     with pytest.raises(MalformedFile, match="Is a directory"):
         reshape_file.read(tmp_path)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(MalformedFile, match="no text in UTF-8"):
+    with pytest.raises(MalformedFile, match="not text in UTF-8"):
         reshape_file.read(file)

@@ -353,6 +353,6 @@ def test_a_value_that_a_plugin_cannot_go_by_is_told_to_the_operator() -> None:
     snapshot = host_cache([host_row(1, attributes={"speed": "fast"}), host_row(2)]).snapshot()
     broken = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": answer}), 1.0)])
     with pytest.raises(
-        errors.BadPluginValue, match=r"operators_own cannot go by .*: speed is 'fast', which is no number"
+        errors.BadPluginValue, match=r"operators_own cannot use a value .*: speed is 'fast', which is no number"
     ):
         broken.rank(snapshot, spec(), everyone(snapshot), seed=0)

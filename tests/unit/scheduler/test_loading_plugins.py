@@ -66,12 +66,12 @@ def test_a_plugin_whose_module_cannot_be_imported_is_refused_by_name(install: In
 def test_two_packages_that_bring_a_plugin_of_one_name_are_refused(install: Install) -> None:
     for name in ("moorage_first", "moorage_second"):
         install(name, _MODULE, filters={"rack": f"{name}:Sound"})
-    with pytest.raises(errors.ConfigurationError, match=r"two packages bring a filter rack: .*first.*second"):
+    with pytest.raises(errors.ConfigurationError, match=r"two packages provide a filter rack: .*first.*second"):
         load_filters(options.new(), ["rack"])
 
 
 def test_a_multiplier_is_a_finite_number(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplier = nan\n")
-    with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier is no finite number"):
+    with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier is not a finite number"):
         load_weighers(options.new(files=[file]), ["ram"])

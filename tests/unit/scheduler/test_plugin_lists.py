@@ -44,7 +44,7 @@ def test_signed_names_change_the_default(tmp_path: Path) -> None:
         ("+io_ops, cpu", r"mixes names with and without a sign \(cpu\)"),
         ("+", "has a sign without a name"),
         ("+io_ops,, -ram", "has two commas without a name between them"),
-        ("-packing", "takes away packing, which is not enabled by default: ram, cpu"),
+        ("-packing", "removes packing, which is not enabled by default: ram, cpu"),
         ("+ram", "adds ram, which is enabled by default"),
         ("+io_ops, +io_ops", "names one twice"),
         ("-ram, -ram", "names one twice"),
@@ -73,7 +73,7 @@ def test_a_policy_shows_what_came_of_the_list(tmp_path: Path) -> None:
 def test_an_option_of_plugins_that_none_has_is_refused_by_the_scheduler(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplyer = 2\n")
-    with pytest.raises(errors.ConfigurationError, match="is ram_weight_multiplier meant"):
+    with pytest.raises(errors.ConfigurationError, match="perhaps you mean ram_weight_multiplier"):
         SchedulingPolicy.load(options.new(files=[file]), FailureCounts())
 
 

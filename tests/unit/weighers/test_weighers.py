@@ -161,7 +161,7 @@ def test_a_required_metric_that_a_host_does_not_report_is_no_weight_at_all(tmp_p
     assert np.isnan(weights(plugin, METRICS)).tolist() == [False, False, True, True]
     # Hosts that a filter has left out are not asked for it.
     assert rank(plugin, METRICS, [True, True, False, False]).weights.tolist() == [0.0, 1.0]
-    with pytest.raises(errors.BadPluginValue, match=r"weigher metrics cannot go by .*: its score of host host2 is nan"):
+    with pytest.raises(errors.BadPluginValue, match=r"weigher metrics cannot use .*: its score of host host2 is nan"):
         rank(plugin, METRICS, [True, True, True, False])
 
 
