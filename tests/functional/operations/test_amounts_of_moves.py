@@ -218,10 +218,10 @@ def test_what_others_have_put_on_the_host_that_is_left_refuses_every_move(stage:
             room.force_down("source")
         ordered = give(room, order, server)
         assert isinstance(ordered, Ordered)
-        assert "others have put" in fails(stage, ordered.migration_uuid)
+        assert "foreign allocations" in fails(stage, ordered.migration_uuid)
         assert stage.held(server) == before
     room.force_down("source", down=False)
-    assert "others have put" in fails(stage, resize(stage, server, 20, "destination"))
+    assert "foreign allocations" in fails(stage, resize(stage, server, 20, "destination"))
     assert stage.held(server) == before
 
 

@@ -143,7 +143,7 @@ def test_what_others_put_on_a_host_that_is_left_stops_a_move_or_goes_with_it_and
     more = ProviderAmounts(resources={**own.resources, "VCPU": 3})
     put(cloud, uuid, {source: more})
 
-    assert "others have put" in ends(cloud, migrate(cloud, uuid), "failed")
+    assert "foreign allocations" in ends(cloud, migrate(cloud, uuid), "failed")
     assert holds(cloud, uuid) == {source: more}
     migration_uuid = migrate(cloud, uuid, drop_extras=True)
     ends(cloud, migration_uuid, "moved")

@@ -246,7 +246,7 @@ def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_cl
 
     [uuid] = world.build()
 
-    assert "answered" in str(world.becomes(uuid, "error").reason)
+    assert "There was no answer" in str(world.becomes(uuid, "error").reason)
     wait_until(lambda: uuid in world.placement.deleted)
     assert world.placement.held == {}
     assert len({asked.request_id for asked in world.scheduler.asked}) == 1
