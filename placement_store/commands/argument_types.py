@@ -49,7 +49,7 @@ def database_url(text: str) -> str:
         hosts.parse(text).get_dialect().import_dbapi()
     except (ArgumentError, ImportError, ValueError):
         # Without the text itself: it may contain a password.
-        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
+        raise argparse.ArgumentTypeError("not the URL of a database that can be opened here") from None
     return text
 
 

@@ -62,7 +62,7 @@ LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
 
 
 def endpoints(rig: Rig) -> list[object]:
-    return [rig.registry, rig.placement.handlers(), Aggregates(rig).endpoint]
+    return [rig.registry, rig.placement.handlers(), Aggregates(rig).handlers]
 
 
 class Asked:

@@ -37,11 +37,11 @@ class Aggregates:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self._handlers = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC).handlers()
+        self.handlers = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC).handlers()
 
     def call(self, message: Message[R]) -> R:
         """Have a message served."""
-        answer: R = self._handlers[type(message)](message)
+        answer: R = self.handlers[type(message)](message)
         return answer
 
     def create(self, name: str, *hosts: str, uuid: str | None = None, **metadata: str) -> HostAggregate:

@@ -170,7 +170,7 @@ def test_an_instance_whose_cell_has_reserved_it_and_cannot_answer_is_free_again(
     if state == "shelved":
         world.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
     else:
-        assert "1000000 fit" in str(world.comes_to(world.migrate(uuid), "failed").reason)
+        assert "at most 1000000" in str(world.comes_to(world.migrate(uuid), "failed").reason)
 
     wait_until(lambda: world.pending("conductor") == 0)
     assert cell.instances[uuid].state == state
