@@ -13,7 +13,7 @@ _SCOPE = "aggregate_instance_extra_specs:"
 
 
 class AggregateExtraSpecsFilter(ConditionsFilter):
-    """Passes hosts whose aggregates have, for each key of the flavor, a value that meets its requirement.
+    """Passes hosts whose aggregate metadata meet the flavor's requirement for each key.
 
     Unlike Nova's, it ignores extra specs without the scope: they may be meant for the host's attributes.
     """
@@ -29,7 +29,7 @@ class AggregateExtraSpecsFilter(ConditionsFilter):
         list(_required(request))
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield for each key whether it has a value that meets its requirement."""
+        """Yield for each key whether one of its values meets the requirement."""
         for key, required in _required(request):
             yield asked.where_metadata(key, partial(_some_meets, required))
 

@@ -9,9 +9,10 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class AggregateImagePropertiesFilter(ConditionsFilter):
-    """Passes hosts whose aggregates' metadata, for each property of the image, has the image's value or no such key.
+    """Passes hosts whose aggregate metadata do not contradict the properties of the image.
 
-    A property or key that only one of the two has is ignored.
+    A metadata key with the name of an image property must have the value of that property. A property or key that only
+    one of the two has is ignored.
     """
 
     reason = "is in an aggregate for images with other properties"

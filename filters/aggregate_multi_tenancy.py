@@ -7,14 +7,15 @@ from filters.metadata_values import admits
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
-#: One value has room for few projects, so there may be any number of such keys.
+#: One value is too short for many projects, so any number of keys may begin with this text.
 _KEYS = "filter_tenant_id"
 
 
 class AggregateMultiTenancyFilter(ConditionsFilter):
     """Passes hosts of aggregates that name the request's project, and hosts whose aggregates name none.
 
-    It keeps other projects off, and does not restrict the project to these hosts: a request filter does that.
+    It keeps other projects off these hosts. It does not restrict the project to them: the request filter
+    tenant_aggregate does that.
     """
 
     reason = "is in an aggregate for other projects"

@@ -13,7 +13,7 @@ class AggregatesFilter(ReasonedFilter):
     """Passes hosts with providers in the aggregates and the tree that each group requires.
 
     Aggregates required of the root apply to the host's own root, not to pools that share with it. Reasons name
-    aggregates by uuid, as for `moorage aggregate show`.
+    aggregates by uuid: `moorage aggregate show` accepts it.
     """
 
     reason = "is outside of the aggregates, or the tree, that may serve the request"
@@ -28,7 +28,7 @@ class AggregatesFilter(ReasonedFilter):
             for aggregates in group.member_of:
                 yield any_of(map(asked.in_aggregate, aggregates)), _outside(aggregates)
             for aggregate in group.not_member_of:
-                # Of several providers, those in a forbidden aggregate need not be used.
+                # If a host has several providers, the candidate search passes over those in a forbidden aggregate.
                 yield np.logical_not(np.logical_and(asked.flat, asked.in_aggregate(aggregate))), _inside(aggregate)
             if group.in_tree is not None:
                 yield asked.has_provider(group.in_tree), f"has no provider {group.in_tree}"

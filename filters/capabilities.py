@@ -10,14 +10,15 @@ from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 _SCOPE = "capabilities"
-#: The bits of physical addresses that a guest requires, and the driver's attribute of the processor's.
+#: The extra spec with the number of physical address bits that a guest needs, and the attribute with the number that
+#: the host's processor has.
 _ADDRESS_BITS, _HOST_ADDRESS_BITS = "hw:maxphysaddr_bits", "cpu_info.maxphysaddr.bits"
 
 
 class CapabilitiesFilter(ConditionsFilter):
     """Passes hosts whose attributes meet the flavor's extra specs.
 
-    Further colons lead into nested attributes: ``capabilities:cpu_info:features``. An extra spec without a colon
+    Further colons select nested attributes: ``capabilities:cpu_info:features``. An extra spec without a colon
     applies only to hosts with an attribute of its name, as it may be meant for another plug-in.
     """
 

@@ -40,7 +40,7 @@ class CidrAffinityFilter(ConditionsFilter):
         """Yield whether the host has an address in the network."""
         network = _network(request)
         if isinstance(network, ipaddress.IPv4Network):
-            # Addresses as numbers are compared for all hosts at once, and cached.
+            # Compare the addresses as numbers: this is done for all hosts at once, and the numbers are cached.
             address = asked.number_from(_HOST_IP, _number_of_version_4)
             yield np.greater_equal(address, int(network.network_address))
             yield np.less_equal(address, int(network.broadcast_address))

@@ -23,6 +23,6 @@ class DifferentHostFilter(ConditionsFilter):
         instances_named(request, DIFFERENT_HOST)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether none of them is on the host."""
+        """Yield whether none of the named servers is on the host."""
         if uuids := instances_named(request, DIFFERENT_HOST):
             yield np.logical_not(asked.has_neighbour(uuids))

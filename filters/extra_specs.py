@@ -1,7 +1,7 @@
-"""Requirements of extra specs on values, with Nova's operators: parsed once, applied to any number of values.
+"""Parse the requirements of extra specs, with Nova's operators, into predicates on values.
 
-Without an operator the value must be the same text. A value is text or a number, or, of a host, a list. No absent value
-meets any requirement.
+Without an operator, the value must be the same text. A value is text or a number; the value of a host may also be a
+list. An absent value meets no requirement.
 """
 
 import math
@@ -33,7 +33,7 @@ _OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     "s>=": operator.ge,
 }
 _OR = "<or>"
-#: The form of an operator: an unknown operator is refused, and not taken as a text that no host has.
+#: The form of an operator. An unknown operator is refused: taken as text, it would match no host.
 _LIKE_AN_OPERATOR = re.compile(r"s?[<>=!~]+|<[^<>]*>")
 
 
@@ -81,7 +81,7 @@ def _some(operands: Sequence[str], name: str, path: str) -> Sequence[str]:
 
 
 def _alternatives(operands: Sequence[str], path: str) -> Sequence[str]:
-    """Return the operands of ``<or> A <or> B``, whose first operator was removed."""
+    """Return the operands of ``<or> A <or> B``; the first operator is already removed."""
     if len(operands) % 2 == 0 or set(operands[1::2]) - {_OR} or _OR in operands[::2]:
         raise errors.InvalidRequest(path=path, reason=f"{_OR} stands before each value, as in: {_OR} A {_OR} B")
     return operands[::2]
@@ -113,7 +113,7 @@ def _text_requirement(holds: Callable[[str, str], bool], wanted: str) -> Require
 
 
 def _contains(wanted: Sequence[str]) -> Requirement:
-    """Return the requirement of a list with all of these, or of a text that contains each."""
+    """Return the requirement that a list has all of these items, or that a text contains each of them."""
 
     def required(value: Any) -> bool:
         if isinstance(value, list | tuple):
@@ -127,7 +127,7 @@ def _contains(wanted: Sequence[str]) -> Requirement:
 def _one_of(wanted: Sequence[str]) -> Requirement:
     def required(value: Any) -> bool:
         found = _text(value)
-        # Drivers report booleans, operators write them in any case.
+        # Drivers report booleans; operators write them as text, in upper or lower case.
         return found in wanted if not isinstance(value, bool) else found in [each.lower() for each in wanted]
 
     return required

@@ -18,7 +18,7 @@ _HYPERVISOR = ("img_hv_type", "hypervisor_type")
 _VM_MODE = ("hw_vm_mode", "vm_mode")
 _VERSION = ("img_hv_requested_version", "hypervisor_version_requires")
 _ADDRESS_BITS = ("hw_maxphysaddr_bits",)
-#: The hosts' attributes: lists of architecture, hypervisor type and virtual machine mode; and the versions.
+#: The hosts' attributes: combinations of architecture, hypervisor type and virtual machine mode; version; address bits.
 _SUPPORTED, _HOST_VERSION, _HOST_ADDRESS_BITS = "supported_instances", "hypervisor_version", "cpu_info.maxphysaddr.bits"
 _DEFAULT_ARCHITECTURE = "image_properties_default_architecture"
 
@@ -49,12 +49,12 @@ class ImagePropertiesFilter(ConditionsFilter):
         return bool(self.settings.get(_DEFAULT_ARCHITECTURE)) or not asked_by.isdisjoint(request.image.properties)
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse an invalid requirement of versions or number of bits."""
+        """Refuse an invalid requirement on versions or on the number of address bits."""
         _versions(request.image)
         _address_bits(request.image)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether a supported combination of the host meets the requirements, and its versions."""
+        """Yield whether the host has the combination, the version and the address bits that the image requires."""
         for path, will_do in self._needs(request):
             yield asked.where_attribute(path, will_do)
 
@@ -91,7 +91,7 @@ def _canonical(name: Any, others: Mapping[str, str]) -> str | None:
 
 
 def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
-    """Return whether one of a host's combinations has all required parts, each in its place."""
+    """Return whether one of a host's combinations has the required architecture, hypervisor type and mode."""
     others = (ARCHITECTURES, _HYPERVISORS, _VM_MODES)
     return isinstance(supported, list) and any(
         isinstance(combination, list)
@@ -138,5 +138,5 @@ def _address_bits(image: Image) -> float | None:
 
 
 def _has_bits(bits: float, value: Any) -> bool:
-    # NaN is not at least anything.
+    # An absent or invalid number is NaN, which is never greater than or equal to a number.
     return measured(value) >= bits

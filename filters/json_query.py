@@ -40,9 +40,9 @@ _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
     "num_instances": lambda asked: asked.instances,
     "num_io_ops": lambda asked: asked.io_ops,
 }
-#: The greatest depth of a query, more than any written by hand.
+#: The maximum nesting depth of a query: more than a query written by hand has.
 _DEEPEST = 32
-#: The most names in a query. Each that no query has had before is looked up on every host.
+#: The maximum number of names in a query. A name that no query has used before is looked up on every host.
 _MOST_NAMES = 32
 
 
@@ -139,7 +139,7 @@ def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
     for place, value in enumerate(values, 2 if named == [0] else 1):
         if _kind(value) is not float:
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers")
-        # JSON has longer ones, which cannot be compared with the numbers of all hosts at once.
+        # JSON allows longer numbers, but they do not fit into a float.
         if math.isnan(measured(value)):
             raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers of at most 308 digits")
     amount = _AMOUNTS[known]

@@ -1,4 +1,4 @@
-"""Parsing of aggregate metadata values: one text may list several, with commas."""
+"""Parse aggregate metadata values: one text may list several values, separated by commas."""
 
 from collections.abc import Iterable
 
@@ -9,5 +9,5 @@ def listed(values: Iterable[str]) -> set[str]:
 
 
 def admits(value: str, values: frozenset[str]) -> bool:
-    """Return whether metadata of these values is for ``value``: they list it, or there are none."""
+    """Return whether metadata values admit ``value``: they list it, or there are none."""
     return not values or value in listed(values)

@@ -1,4 +1,4 @@
-"""The base class of filters whose every condition has its own reason."""
+"""The base class of filters that have a reason for each condition."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

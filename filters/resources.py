@@ -1,7 +1,8 @@
 """The filter for hosts with enough free resources for a request's resource groups.
 
 It is an upper bound: it never refuses a host that could serve the request, and is exact for one provider and one group.
-The providers that serve each group are searched later, for the best hosts; a host without a solution is then skipped.
+The candidate search later finds the providers for each group, but only on the best hosts. It skips a host without a
+solution.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +31,7 @@ class ResourcesFilter(ConditionsFilter):
         return f"{self.reason}: {'; '.join(reasons)}" if reasons else self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield for each amount whether it fits a provider, and for each class whether its sum fits all providers."""
+        """Yield whether each amount fits one provider, and whether the sum of each class fits all of them together."""
         suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
         for name, amounts in _by_class([request.resources, *suffixed]).items():
             for amount in set(amounts):
@@ -44,7 +45,7 @@ class ResourcesFilter(ConditionsFilter):
 
 
 def _isolated(asked: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:
-    """Yield for each amount whether there are enough providers where every group must have its own."""
+    """Yield whether enough providers fit each amount, for groups that must each have a provider of their own."""
     if sum(map(bool, groups)) > 1:
         yield np.logical_not(asked.flat)
     for name, amounts in _by_class(groups).items():

@@ -21,6 +21,6 @@ class SameHostFilter(ConditionsFilter):
         instances_named(request, SAME_HOST)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether one of them is on the host; nothing for an empty hint."""
+        """Yield whether one of the named servers is on the host; nothing for an empty hint."""
         if uuids := instances_named(request, SAME_HOST):
             yield asked.has_neighbour(uuids)

@@ -14,7 +14,7 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 class ServerGroupAffinityFilter(ConditionsFilter):
     """Passes the host of all other members of an affinity group; all hosts if there are none.
 
-    A moving member is on two hosts, so that none passes. Members on a host that is forced down do not count.
+    A moving member is on two hosts; then no host passes. Members on a host that is forced down do not count.
     """
 
     reason = "is not where the other members of the server group are, or one of them is moving"

@@ -1,6 +1,6 @@
 """The filter for required and forbidden traits.
 
-As for resources, it checks the host as a whole; the providers that serve each group are searched later.
+Like the filter resources, it checks the host as a whole. The candidate search later finds the providers for each group.
 """
 
 from collections.abc import Iterator
@@ -29,6 +29,6 @@ class TraitsFilter(ReasonedFilter):
             for traits in group.any_of:
                 yield any_of(asked.has_trait(trait) for trait in traits), f"has none of {', '.join(traits)}"
             for trait in group.forbidden:
-                # Of several providers, those with a forbidden trait need not be used.
+                # If a host has several providers, the candidate search passes over those with a forbidden trait.
                 has = np.logical_and(asked.flat, asked.has_trait(trait))
                 yield np.logical_not(has), f"has {trait}, which it must not"

@@ -1,7 +1,7 @@
-"""Parsing of the CPU and NUMA settings of a flavor and an image.
+"""Parse the CPU and NUMA settings of a flavor and an image.
 
 The names are Nova's: ``hw:cpu_policy`` and the like in extra specs, ``hw_cpu_policy`` and the like in image properties.
-The flavor's setting has precedence, and an image that requires more than the flavor has is refused.
+The flavor's setting takes precedence. An image that requires more than the flavor has is refused.
 """
 
 import re
@@ -24,7 +24,7 @@ _BY_NODE = rf"({_CPUS}|{_MEMORY})\..*"
 _OF_FLAVOR = re.compile(rf"hw:({_POLICY}|{_THREADS}|{_MASK}|{_EMULATOR}|{_NODES}|{_BY_NODE})", re.DOTALL)
 _OF_IMAGE = re.compile(rf"hw_({_POLICY}|{_THREADS}|{_NODES}|{_BY_NODE})", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,10}")
-#: The most CPUs of a request with settings: more than any host has, and few enough to be parsed at once.
+#: The maximum number of CPUs of a request with settings: more than any host has, and few enough to parse quickly.
 _MOST_CPUS = 4096
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
@@ -37,7 +37,7 @@ class CpuSettings:
     path: str
     #: The numbers of the server's dedicated CPUs; the others are shared.
     dedicated: frozenset[int]
-    #: Whether the emulator threads have a further dedicated CPU.
+    #: Whether the emulator threads have an additional dedicated CPU.
     isolated_emulator: bool
     #: Whether the host's CPUs must have siblings (``require``), or must have none (``isolate``).
     threads: str | None
@@ -107,7 +107,7 @@ class _Settings:
         return setting
 
     def by_node(self, name: str, count: int) -> list[_Setting] | None:
-        """Return the setting of each NUMA node; None if there is none for any."""
+        """Return the setting of each NUMA node; None if no node has one."""
         for settings in (self.of_flavor, self.of_image):
             found = {
                 key.removeprefix(f"{name}."): setting for key, setting in settings.items() if key.startswith(f"{name}.")
@@ -159,7 +159,7 @@ def _threads(settings: _Settings) -> _Setting | None:
 
 
 def _cpu_set(setting: _Setting, vcpus: int) -> frozenset[int]:
-    """Parse CPU numbers, ``0-2,5`` or ``^3``, which is all but that one (Nova: ``hw:cpu_dedicated_mask``)."""
+    """Parse CPU numbers: ``0-2,5``, or ``^3`` for all but 3 (Nova: ``hw:cpu_dedicated_mask``)."""
     taken: set[int] = set()
     left_out: set[int] = set()
     for part in setting.value.replace(" ", "").split(","):

@@ -1,6 +1,6 @@
-"""The request filter for dedicated CPUs, ``PCPU`` instead of ``VCPU``, and for NUMA nodes, with a group for each.
+"""The request filter for dedicated CPUs (``PCPU`` instead of ``VCPU``) and for NUMA nodes (a resource group for each).
 
-So the candidate search finds the NUMA nodes of a host that serve the server, and the claim keeps them.
+The candidate search then chooses the host's NUMA nodes for the server, and the claim stores this choice.
 """
 
 import re
@@ -25,7 +25,7 @@ class DedicatedCpusRequestFilter(RequestFilter):
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
-        """Return the request with its CPUs, and the memory of its NUMA nodes, as they are to be claimed.
+        """Return the request with the CPUs to claim, and with the memory to claim of each NUMA node.
 
         :raises InvalidRequest: a setting is invalid, or contradicts another one.
         """
@@ -52,7 +52,7 @@ _HYPERTHREADING: str = os_traits.HW_CPU_HYPERTHREADING
 
 
 def _on_nodes(request: RequestSpec, settings: CpuSettings) -> RequestSpec:
-    """Return the request with a group for each NUMA node, and without their amounts in the unsuffixed group."""
+    """Return the request with a group for each NUMA node; the unsuffixed group loses the amounts of these groups."""
     groups = {}
     for number, (cpus, memory_mb) in enumerate(settings.nodes):
         amounts = {name: amount for name, amount in _cpus(settings, cpus, first=number == 0).items() if amount}
@@ -65,7 +65,10 @@ def _on_nodes(request: RequestSpec, settings: CpuSettings) -> RequestSpec:
 
 
 def _cpus(settings: CpuSettings, cpus: frozenset[int], *, first: bool) -> dict[str, int]:
-    """Return the amounts of some of a server's CPUs by resource class; the emulator's CPU is with the first ones."""
+    """Return the amounts for some of a server's CPUs by resource class.
+
+    :param first: whether to add the dedicated CPU of the emulator threads, if there is one.
+    """
     dedicated = len(cpus & settings.dedicated)
     emulator = 1 if first and settings.isolated_emulator else 0
     return {VCPU: len(cpus) - dedicated, **({PCPU: dedicated + emulator} if dedicated + emulator else {})}

@@ -1,8 +1,8 @@
-"""Parsing of the resource groups in a flavor's extra specs.
+"""Parse the resource groups in a flavor's extra specs.
 
-The syntax is Nova's: ``resources[S]:CLASS=amount`` and ``trait[S]:TRAIT=required|forbidden``, where S is a number, or a
-name that begins with an underscore, for a suffixed group, and empty for the unsuffixed one. ``member_of[S]`` is
-Placement's ``member_of`` likewise. Other extra specs belong to other plug-ins.
+The syntax is Nova's: ``resources[S]:CLASS=amount`` and ``trait[S]:TRAIT=required|forbidden``. S is the suffix of the
+group: a number, or a name that begins with an underscore. It is empty for the unsuffixed group. ``member_of[S]`` has
+the syntax of Placement's ``member_of``. Other extra specs belong to other plug-ins.
 """
 
 import re
@@ -27,7 +27,7 @@ _MOST = 2**31 - 1
 
 
 class GroupSpecs(NamedTuple):
-    """The resource group of the extra specs of one suffix, with the path of the first."""
+    """The resource group of the extra specs with one suffix, and the path of the first of them."""
 
     path: str
     group: ResourceGroup
@@ -36,7 +36,7 @@ class GroupSpecs(NamedTuple):
 def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
     """Return the parsed groups by suffix.
 
-    :raises InvalidRequest: an extra spec is malformed; with its path.
+    :raises InvalidRequest: an extra spec is malformed; the error has its path.
     """
     found: dict[str, GroupSpecs] = {}
     # Sorted, so that the order is the same in every process.
@@ -55,7 +55,7 @@ def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
 
 
 def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
-    """Yield the lists of ``same_subtree``: suffixes with commas between them, lists with semicolons.
+    """Yield the lists of ``same_subtree``: commas separate suffixes, semicolons separate lists.
 
     :raises InvalidRequest: a suffix is not valid.
     """
@@ -93,7 +93,7 @@ def _amount(value: str, path: str, least: int) -> int:
 
 
 def _in_aggregates(group: ResourceGroup, value: str, path: str) -> ResourceGroup:
-    """Return a group with ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
+    """Return a group with the aggregates of a value: ``uuid`` or ``in:uuid,uuid``; ``!`` before it forbids them."""
     listed = value.removeprefix("!")
     uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
     aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)

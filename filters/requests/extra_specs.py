@@ -24,7 +24,7 @@ _SUBTREES = "same_subtree"
 class ExtraSpecsRequestFilter(RequestFilter):
     """Translates ``resources``, ``trait``, ``member_of``, ``group_policy`` and ``same_subtree`` into resource groups.
 
-    A class in any of them replaces the flavor's own amount of it (Nova: ``ResourceRequest``).
+    A resource class in any of these groups replaces the flavor's own amount of that class (Nova: ``ResourceRequest``).
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
@@ -73,7 +73,7 @@ def _with_suffixed(request: RequestSpec, specs: Mapping[str, GroupSpecs]) -> Req
 
 
 def _policy(request: RequestSpec, value: str) -> Literal["none", "isolate"]:
-    """Return the stricter one of the flavor's and the request's group policy."""
+    """Return the stricter of the flavor's and the request's group policies."""
     policy = value.strip()
     if policy not in ("none", "isolate"):
         raise errors.InvalidRequest(path=extra_spec(_POLICY), reason=f"{policy!r:.60} is neither none nor isolate")

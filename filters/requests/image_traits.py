@@ -15,7 +15,7 @@ from moorage.plugin import Cloud, RequestFilter
 
 _SCOPE = "trait:"
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
-#: The traits of a root that supports a property's value (Nova: ``transform_image_metadata``).
+#: For each image property, the prefix of the trait that the root must have (Nova: ``transform_image_metadata``).
 _TRAITS_BY_PROPERTY = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
@@ -32,7 +32,7 @@ _OF_ARCHITECTURES = ("hw_architecture", "hw_emulation_architecture")
 class ImageTraitsRequestFilter(RequestFilter):
     """Translates ``trait:...`` among the image's properties into required and forbidden traits.
 
-    With the option it also translates its buses, its video, network and IOMMU models and its architecture.
+    With the option, it also translates the image's buses, its video, network and IOMMU models, and its architecture.
     """
 
     options = (
@@ -48,7 +48,7 @@ class ImageTraitsRequestFilter(RequestFilter):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
         """Return the request with the image's traits.
 
-        :raises InvalidRequest: a property is neither required nor forbidden, or its value has no trait.
+        :raises InvalidRequest: a ``trait:`` property is malformed, or another property has a value without a trait.
         """
         if not request.image.properties:
             return request
@@ -82,7 +82,7 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
     for name, prefix in _TRAITS_BY_PROPERTY.items():
         if name in properties:
             value = properties[name].strip()
-            # An image may say its architecture by another name: amd64 for x86_64.
+            # An image may use another name for its architecture: amd64 for x86_64.
             value = ARCHITECTURES.get(value.lower(), value) if name in _OF_ARCHITECTURES else value
             trait = prefix + value.replace("-", "_").upper()
             if trait not in standard_traits():
@@ -94,5 +94,5 @@ def _of_devices(request: RequestSpec) -> Iterator[str]:
 
 @cache
 def standard_traits() -> frozenset[str]:
-    """Return all standard traits, which are read from the library once."""
+    """Return all standard traits; the library is read once."""
     return frozenset(os_traits.get_traits())

@@ -12,7 +12,7 @@ _SCOPE = "trait:"
 class IsolatedAggregatesRequestFilter(RequestFilter):
     """Excludes the hosts of aggregates with ``trait:X=required`` unless the request requires all such X.
 
-    So it has to run after the request filters that add required traits.
+    It must run after the request filters that add required traits.
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:

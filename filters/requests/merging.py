@@ -1,6 +1,6 @@
-"""Narrowing of requests: functions that add conditions, and refuse those that contradict the request.
+"""Add conditions to requests, and refuse conditions that contradict the request.
 
-Present conditions are not added again, so that a request filter is idempotent.
+A condition that the request already has is not added again, so that a request filter is idempotent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 
 T = TypeVar("T")
 
-#: The most groups of a request (:class:`~moorage.model.RequestSpec`).
+#: The maximum number of groups of a request (:class:`~moorage.model.RequestSpec`).
 MAX_GROUPS = 64
 _NOTHING = ResourceGroup()
 
@@ -29,7 +29,7 @@ def image_property(name: str) -> str:
 
 
 def with_more(values: tuple[T, ...], more: Iterable[T]) -> tuple[T, ...]:
-    """Append the missing ones of ``more`` to values."""
+    """Return ``values``, followed by those of ``more`` that are not among them."""
     return tuple(dict.fromkeys((*values, *more)))
 
 
@@ -73,11 +73,12 @@ def with_groups(
 ) -> RequestSpec:
     """Return a request with further groups.
 
-    If it then has several groups and no group policy, the groups may share providers, unless it had several groups of
-    its own, which need a policy (Nova has the same default where the flavor has one at most).
+    If it then has several suffixed groups and no group policy, the policy becomes ``none``: the groups may share
+    providers. There is no such default if the request had several suffixed groups before: these need an explicit policy
+    (Nova has the same default where the flavor has at most one group).
 
     :param paths: by suffix, the path of each group's origin, for errors.
-    :param policy_is_said: several of these groups need a policy as well.
+    :param policy_is_said: several further groups need an explicit policy as well.
     :raises InvalidRequest: the request has another group of the same suffix, or too many groups.
     """
     for suffix, group in groups.items():

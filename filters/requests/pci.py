@@ -1,4 +1,4 @@
-"""The request filter for PCI devices by alias: each device is a group of its own."""
+"""The request filter for PCI devices by alias: each device becomes a resource group."""
 
 import re
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ class PciRequestFilter(RequestFilter):
                 raise errors.InvalidRequest(
                     path=extra_spec(_KEY), reason=f"there is no alias {found[1]!r:.60}; the known ones are: {known}"
                 )
-            # Before they are made: one text has room for tens of thousands.
+            # Check before the groups are created: one extra spec can ask for tens of thousands.
             if len(groups) + count > MAX_GROUPS:
                 raise errors.InvalidRequest(
                     path=extra_spec(_KEY), reason=f"that makes more than {MAX_GROUPS} resource groups"

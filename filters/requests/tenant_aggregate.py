@@ -7,14 +7,14 @@ from filters.requests.merging import changed, with_more
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, Cloud, RequestFilter, RequestRefused
 
-#: One value has room for few projects, so there may be any number of such keys.
+#: One value is too short for many projects, so any number of keys may begin with this text.
 _KEYS = "filter_tenant_id"
 
 
 class TenantAggregateRequestFilter(RequestFilter):
     """Restricts a request to the aggregates whose metadata name its project.
 
-    It keeps no other project from them: the filter aggregate_multi_tenancy does that.
+    It does not keep other projects off these aggregates: the filter aggregate_multi_tenancy does that.
     """
 
     options = (
@@ -27,9 +27,9 @@ class TenantAggregateRequestFilter(RequestFilter):
     )
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request with the project's aggregates, of which a host must be in one.
+        """Return the request with the condition that a host is in one of the project's aggregates.
 
-        :raises RequestRefused: there are none, and one is required.
+        :raises RequestRefused: no aggregate names the project, and the configuration requires one.
         """
         project = request.project_id
         of_project = tuple(known.uuid for known in cloud.aggregates() if project in _projects(known))

@@ -14,7 +14,7 @@ class ZoneAggregateRequestFilter(RequestFilter):
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request with the zone's aggregates, of which a host must be in one."""
+        """Return the request with the condition that a host is in one of the zone's aggregates."""
         zone = request.availability_zone
         if zone is None:
             return request
