@@ -1,4 +1,4 @@
-"""The base class of weighers by a formula that is written once, for one host and for all hosts."""
+"""The base class of weighers that use the same formula for one host and for all hosts."""
 
 from abc import abstractmethod
 

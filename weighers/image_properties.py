@@ -1,4 +1,4 @@
-"""The weigher for hosts with servers of similar images, or without them; by default it does not count."""
+"""The weigher for hosts with, or without, servers of similar images; by default it has no effect."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class ImagePropertiesWeigher(FormulaWeigher):
         return any(True for _ in self._counted(request))
 
     def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:
-        """Return the weighted number of common image properties of the servers there."""
+        """Return the weighted number of image properties that the servers on a host have in common with the request."""
         counted: Amount = 0.0
         for name, value, ratio in self._counted(request):
             counted = np.add(counted, np.multiply(ratio, asked.servers_with(name, value)))

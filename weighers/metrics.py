@@ -19,8 +19,8 @@ _OF_UNAVAILABLE = "metrics_weight_of_unavailable"
 class MetricsWeigher(FormulaWeigher):
     """Weighs a host by the sum of its metrics times their ratios, from the driver's attribute ``metrics``.
 
-    A host that does not report all of them has no score. That is a fault of the weigher, and no refusal, unless the
-    filter ``metrics`` has removed such hosts or the configuration gives them a weight.
+    A host that does not report all of them has no score. Such a host is not refused: the request fails with an error of
+    the weigher. To avoid this, enable the filter ``metrics``, or give such hosts a weight in the configuration.
     """
 
     options = (

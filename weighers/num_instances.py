@@ -1,4 +1,4 @@
-"""The weigher for the number of servers on a host; by default it does not count."""
+"""The weigher for the number of servers on a host; by default it has no effect."""
 
 from moorage.model import RequestSpec
 from moorage.plugin import Amount, Host, HostView

@@ -1,4 +1,4 @@
-"""The weigher that keeps hosts with PCI devices for requests for them, and fills those one after the other."""
+"""The weigher that keeps hosts with PCI devices for requests that need one, and fills these hosts one after another."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -11,7 +11,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import Amount, Host, HostView
 from weighers.formula import FormulaWeigher
 
-#: The number of free devices from which on more make no difference (Nova's ``PCIWeigher``).
+#: The score without a free device. Each free device reduces it by one, but not below 1 (Nova's ``PCIWeigher``).
 _MOST = 100
 _CLASSES = "pci_resource_classes"
 
@@ -19,8 +19,8 @@ _CLASSES = "pci_resource_classes"
 class PciWeigher(FormulaWeigher):
     """Weighs a host by the number of its free PCI devices: the fewer the better, and none is best.
 
-    A request for a device is filtered to the hosts that have one; among them, too, the one with the fewest comes first,
-    so that large sets stay together.
+    For a request for a device, the filters leave only hosts that have one. Among these, the host with the fewest comes
+    first, so that large sets stay together.
     """
 
     options = (
@@ -32,9 +32,9 @@ class PciWeigher(FormulaWeigher):
     )
 
     def score(self, asked: Host | HostView, request: RequestSpec) -> Amount:  # noqa: ARG002
-        """Return 100 without any free device, 1 with 99 and more."""
+        """Return 100 for a host without a free device, 1 for a host with 99 or more."""
         free: Amount = 0.0
-        # Sorted, since sums of fractions depend on the order.
+        # Sort, because a sum of floats depends on the order.
         for name in sorted(self._counted(asked.resource_classes)):
             free = np.add(free, asked.room(name))
         return np.subtract(_MOST, np.minimum(free, _MOST - 1))
@@ -45,5 +45,5 @@ class PciWeigher(FormulaWeigher):
 
 @lru_cache(maxsize=1024)
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name matches a pattern; hosts have the same few classes."""
+    """Return whether a name matches a pattern; cached, because all hosts have the same few classes."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Parsing of settings with a ratio for each name, as in ``cpu.percent=-1.0, io_pressure=0.5``."""
+"""Parse settings with a ratio for each name, as in ``cpu.percent=-1.0, io_pressure=0.5``."""
 
 import math
 from collections.abc import Mapping, Sequence
