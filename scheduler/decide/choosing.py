@@ -11,7 +11,7 @@ from scheduler.decide.host_candidates import HostCandidates
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
-#: The factor by which more hosts are looked at when too few of the best ones have a candidate.
+#: The factor by which the search is widened when too few of the best hosts have a candidate.
 _WIDEN = 4
 
 
@@ -27,11 +27,11 @@ class HostChoice:
 def best_of(
     view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, count: int, among: BoolArray | None = None
 ) -> list[HostChoice]:
-    """Return the ``count`` best hosts that have an allocation candidate; of those in ``among``, where given.
+    """Return the ``count`` best hosts that have an allocation candidate; only hosts in ``among``, if given.
 
-    Once the search is given up, what was found until then is enough.
+    If the search is given up, return the hosts that were found until then.
 
-    :raises SearchBoundReached: the search was given up before any was found.
+    :raises SearchBoundReached: the search was given up before any host was found.
     """
     found: list[HostChoice] = []
     looked_at, wanted = 0, count
@@ -64,14 +64,14 @@ def alternates_of(
     """Return for each chosen host the ``count`` best other hosts of its cell, of those in ``offered``.
 
     The host chosen for one instance may be an alternate of another: it is feasible with all of them planned on it.
-    There are fewer where the search is given up: the chosen hosts can be claimed all the same.
+    If the search is given up, there are fewer alternates: the chosen hosts can still be claimed.
     """
     # Instances that go to the same cell share its alternates, so each cell is searched once.
     best_of_cell: dict[int, list[HostChoice]] = {}
     for choice in chosen:
         cell = int(view.cell_codes[choice.row])
         if cell not in best_of_cell:
-            # One more than is wanted: a chosen host may itself be among the best.
+            # Search for one more than is wanted: a chosen host may itself be among the best.
             among = offered & (view.cell_codes == cell)
             best_of_cell[cell] = []
             with suppress(errors.SearchBoundReached):

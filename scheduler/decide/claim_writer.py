@@ -51,20 +51,20 @@ class PlannedRequest:
 
     @property
     def only_claims(self) -> bool:
-        """True if its write consists of nothing but claims, and so may stand in one with those of other requests."""
+        """True if its write consists only of claims: then one transaction may write it together with other requests."""
         return self.message.move is None and not self.message.keep_held
 
     @property
     def only_adds(self) -> bool:
-        """True if its write changes nothing but what its claims add: that of an existing instance may release more."""
+        """True if its write only adds what it claims; a write for an existing instance may also release allocations."""
         return self.only_claims and not self.message.consumer_generations
 
     @cached_property
     def keys(self) -> Mapping[str, ProviderKey] | None:
-        """The keys of the providers by uuid, as the view has them; null if the claim is to read them.
+        """The keys of the providers by uuid, from the view; null if the claim must read them.
 
-        The claim locks the providers that it takes something from, and notices keys that are out of date. A root
-        provider that it takes nothing from has to be read.
+        The claim locks the providers that it allocates from, and so detects outdated keys. A root provider that it does
+        not allocate from must be read.
         """
         keys: dict[str, ProviderKey] = {}
         for choice in self.plan.chosen:
@@ -82,9 +82,9 @@ class PlannedRequest:
 
 
 class ClaimRefused(Exception):
-    """Report that the store has refused to claim what was planned.
+    """Report that the store has refused the claim of a plan.
 
-    :param provider_uuids: the providers that refused; none, where the claim met a concurrent change.
+    :param provider_uuids: the providers that refused; empty if the claim failed because of a concurrent change.
     """
 
     def __init__(self, provider_uuids: Collection[str] = ()) -> None:
@@ -98,19 +98,19 @@ class WrittenClaims(NamedTuple):
     answer: Selections
     #: Whether the request had been answered before, and this is the stored answer.
     replayed: bool
-    #: Stands for the transaction, which several requests may share; null if it may have written more than new claims.
+    #: Identifies the transaction, which several requests may share; null if it may have written more than new claims.
     transaction: object
 
 
 class ClaimWriter:
-    """Write the claims of planned requests, each with its answer, all or nothing for each."""
+    """Write the claims of planned requests, each with its answer; each request is written as a whole or not at all."""
 
     def __init__(self, requests: StoredRequests, names: ResourceClassNames) -> None:
         self.requests = requests
         self._names = names
 
     def write(self, planned: PlannedRequest) -> WrittenClaims:
-        """Claim what a request has planned.
+        """Claim the plan of a request.
 
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         :raises MoorageError: as :func:`placement_store.claims.claim.claim` and, for a move,
@@ -128,11 +128,10 @@ class ClaimWriter:
         return WrittenClaims(stored.result, stored.replayed, object() if planned.only_adds else None)
 
     def write_together(self, planned: Sequence[PlannedRequest]) -> object:
-        """Claim what several requests have planned, all or nothing, in one transaction; return what stands for it.
+        """Claim the plans of several requests, all or nothing, in one transaction; return an object that identifies it.
 
-        That is null if the transaction may have written more than new claims.
-
-        Each consists of nothing but claims, and no two of them name the same instance.
+        The object is null if the transaction may have written more than new claims. Each request must consist only of
+        claims, and no two of them may name the same instance.
 
         :raises ClaimRefused: as :meth:`write` does.
         :raises DuplicateRequest: one of them has been answered already.
@@ -148,11 +147,11 @@ class ClaimWriter:
                 lambda script: claims.claim(script, made, self._names, known=keys),
             )
         metrics.CLAIMS.inc(len(made))
-        # Whatever one of them has released may be of a provider that another one has claimed of.
+        # One request may have released allocations of a provider from which another one has claimed.
         return object() if all(one.only_adds for one in planned) else None
 
     def _claim_alone(self, planned: PlannedRequest) -> Selections:
-        """Claim the hosts of a plan that consists of nothing but claims; the whole transaction."""
+        """Claim the hosts of a plan that consists only of claims, in a transaction of its own."""
         self.requests.once_together(
             [(planned.message, planned.answer)],
             lambda script: claims.claim(script, planned.claims, self._names, known=planned.keys),
@@ -160,7 +159,7 @@ class ClaimWriter:
         return planned.answer
 
     def _claim(self, planned: PlannedRequest, connection: Connection) -> Selections:
-        """Claim the hosts of another plan; part of the transaction that stores the answer."""
+        """Claim the hosts of any other plan, within the transaction that stores the answer."""
         message = planned.message
         if message.move is None:
             claims.claim(connection, planned.claims, self._names, keep_held=message.keep_held, known=planned.keys)
@@ -172,7 +171,7 @@ class ClaimWriter:
 
 @contextmanager
 def _noticing_refusals() -> Iterator[None]:
-    """Log and raise the errors by which the store refuses what the view has proposed as one kind of error.
+    """Log each error with which the store refuses a plan, and raise :class:`ClaimRefused` instead.
 
     :raises ClaimRefused: the store has refused it.
     """

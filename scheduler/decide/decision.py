@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class TimedStage:
-    """A stage of a decision, or of a batch of decisions: how long it takes is counted, and a span of the trace."""
+    """A stage of a decision, or of a batch of decisions; its duration is a metric, and a span of the trace."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class TimedStage:
     def timed(self, batch: Iterable[BatchItem[Any, Any]] | None = None) -> Iterator[None]:
         """Time one run of the stage.
 
-        :param batch: the requests that it is run for at once; null for the request of this thread.
+        :param batch: the requests for which the stage runs at once; null for the request of this thread.
         """
         span = (
             tracing.span(self._name)
@@ -51,7 +51,7 @@ class TimedStage:
 FOLLOW, CONTEXT, PLAN, CATCH_UP, CLAIM = map(TimedStage, ("follow", "context", "plan", "catch_up", "claim"))
 
 #: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
-#: believes. A repeated request may meet any of them and still have a stored answer.
+#: assumes. A repeated request may still have a stored answer when one of them is raised.
 NOT_PLANNED = (
     errors.BrokenPlugin,
     errors.ClaimReleased,
@@ -80,7 +80,7 @@ class Decision(ABC, Generic[T]):
         self.message = message
         self.named = named
         self.received_at = environment.follower.now()
-        # The policy in force now decides this request to its end, whatever is reloaded meanwhile.
+        # The policy that is in force now decides this request to its end, even if another one is loaded meanwhile.
         self.policy = environment.policy
         self.planner, self._request_filters = self.policy.for_request(environment.aggregates, environment.check_groups)
         self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
@@ -140,18 +140,18 @@ class Decision(ABC, Generic[T]):
     ) -> DestinationPlan | NoHost:
         """Plan the request on a view: filter, weigh and choose a host for each instance.
 
-        :param aggregates_as_of: by the follower's clock; request filters get host aggregates that are no older.
-        :param resolved: the request as it is resolved on this view, where that is known.
+        :param aggregates_as_of: request filters get host aggregates as of this time of the follower's clock, or later.
+        :param resolved: the request as it is resolved on this view, if that is known.
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """
         request = resolved or self.resolve(view, aggregates_as_of)
         if isinstance(request, Refusal):
             return NoHost.by_request_filter(view, self.message.request_spec, *request)
-        # Each instance with the claims planned before it in place.
+        # Each instance is planned with the claims before it taken into account.
         return self.planner.plan(view, request, self.refused_claims, context, self.named)
 
     def resolve(self, view: Snapshot, aggregates_as_of: float) -> SelectDestinations | Refusal:
-        """Return the request as the request filters resolve it for a plan: aggregates and traits of the cloud change.
+        """Resolve the request with the request filters, for each plan again: aggregates and traits of the cloud change.
 
         :raises MoorageError: one of :data:`NOT_PLANNED`.
         """

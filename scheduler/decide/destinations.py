@@ -24,7 +24,7 @@ from scheduler.view.host_cache import Versions
 
 LOG = logging.getLogger(__name__)
 
-#: A log line names no more hosts than this.
+#: The maximum number of hosts that a log line names.
 _NAMED = 5
 
 
@@ -45,9 +45,9 @@ def select(
 ) -> Selections:
     """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
-    :param refused_claims: what the store has refused to this request before.
+    :param refused_claims: the claims of this request that the store has refused before.
     :raises NoValidHost: there is no host for one of them.
-    :raises ClaimContention: the store has refused too many plans: others were faster.
+    :raises ClaimContention: the store has refused too many plans, because other decisions were faster.
     :raises InvalidRequest: an instance is named twice, more selections are wanted than one answer may have, the
         resource groups contradict each other, a filter cannot parse a hint or extra spec, the server group exists with
         another rule, or several instances are to move, or one without its generation.
@@ -57,20 +57,20 @@ def select(
     :raises CellNotFound: the requested cell does not exist.
     :raises ConsumerGenerationConflict: an instance holds something already, or is not at the generation named.
     :raises ConsumerDeleted: an instance has been deleted for good.
-    :raises ClaimReleased: the request is a repeated one, and none of its claims stands any more; or another claim has
+    :raises ClaimReleased: the request was repeated, and none of its claims is current any more; or another claim has
         placed the instance that is to move.
     :raises InvalidState: no host has accepted the claim of the instance that is to move.
-    :raises CannotCarryOver: it holds foreign allocations of providers that it would leave.
+    :raises CannotCarryOver: the instance that is to move holds foreign allocations of providers that it would leave.
     :raises BrokenPlugin: a filter, weigher or request filter is broken.
     """
     check(message)
-    # A decision that runs again without a slow plug-in begins anew.
+    # A decision that runs again without a slow plug-in starts from the beginning.
     run_watched = environment.policy.plugin_failures.run_watched
     return run_watched(lambda: ClaimingDecision(environment, writer, message, refused_claims).run())
 
 
 class UnnotedClaims(NamedTuple):
-    """The claims of a plan, in the form in which the host cache is to note them, once they are written."""
+    """The claims of a plan, in the form in which they are added to the host cache once they are written."""
 
     amounts: Sequence[tuple[str, Resources]]
     placed: Mapping[str, int]
@@ -92,7 +92,7 @@ class ClaimingDecision(Decision[Selections]):
         self.refused_claims = refused_claims or self.refused_claims
 
     def claim(self, plan: DestinationPlan, context: RequestContext) -> Selections:
-        """Claim all hosts of a plan in one transaction, and note the claims in the host cache.
+        """Claim all hosts of a plan in one transaction, and add the claims to the host cache.
 
         :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
@@ -104,20 +104,20 @@ class ClaimingDecision(Decision[Selections]):
         return self.claimed(unnoted, written)
 
     def unnoted(self, plan: DestinationPlan, context: RequestContext) -> UnnotedClaims:
-        """Return what the host cache is to note of a plan once it is claimed; called before the transaction."""
+        """Return what to add to the host cache once a plan is claimed; called before the transaction."""
         amounts = [
             (uuid, context.growth(uuid, part.resources))
             for choice in plan.chosen
             for uuid, part in choice.allocation_request.allocations.items()
         ]
-        # One that stays on its host is counted there already.
+        # An instance that stays on its host is already counted there.
         placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != context.source)
-        # Before the transaction: a provider that is read again meanwhile may show the claim already.
+        # Take the versions before the transaction: a provider that is read again meanwhile may already have the claim.
         versions = self.environment.host_cache.versions({uuid for uuid, _ in amounts} | placed.keys())
         return UnnotedClaims(amounts, placed, versions)
 
     def claimed(self, unnoted: UnnotedClaims, written: WrittenClaims) -> Selections:
-        """Note written claims in the host cache, and return the answer."""
+        """Add written claims to the host cache, and return the answer."""
         amounts, placed, versions = unnoted
         self.environment.host_cache.apply_claims(amounts, versions, placed, written.transaction)
         hosts = sorted({selection.service_host for selection, *_ in written.answer})
@@ -142,19 +142,19 @@ class ClaimingDecision(Decision[Selections]):
         def fail(connection: Connection) -> Selections:
             if isinstance(fault, errors.NoValidHost):
                 if (group := self.message.request_spec.server_group) is not None:
-                    # Decided by another rule than the group's own, the refusal would be wrong.
+                    # If the group exists with another rule, this fails: the decision used the wrong rule.
                     groups.bind(connection, {group.uuid: group})
                 LOG.info("No valid host for %s instance(s): %s", fault.instances, fault.summary)
             raise fault
 
-        # Raised where the answer would be stored: this waits there for a duplicate with the same id, which may have
-        # taken the last room just now, and then its answer is the answer to this one.
+        # Raise the error in the transaction that would store the answer: there, this request waits for a duplicate with
+        # the same id. If the duplicate has just taken the last room, its answer is the answer to this request, too.
         return self._replayed(self._writer.requests.once(self.message, fail).result)
 
     def _replayed(self, stored: Selections) -> Selections:
-        """Return a stored answer, with each instance whose claim no longer stands marked as released.
+        """Return a stored answer, with each instance whose claim is no longer current marked as released.
 
-        :raises ClaimReleased: none of the claims stands any more.
+        :raises ClaimReleased: none of the claims is current any more.
         """
         uuids = self.message.instance_uuids
         standing: Mapping[str, tuple[str | None, int]] = self.environment.database.read(

@@ -25,7 +25,7 @@ from scheduler.view.host_cache import HostCache
 class DecisionPolicy:
     """Hold the plug-ins that decide requests, and the handling of those that break.
 
-    :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
+    :param subset_size: the number of best hosts among which one is picked at random, by the request's seed.
     """
 
     filters: Sequence[Named[Filter]]
@@ -33,7 +33,7 @@ class DecisionPolicy:
     request_filters: Sequence[Named[RequestFilter]] = ()
     subset_size: int = 1
     plugin_failures: PluginFailures = field(default_factory=PluginFailures)
-    #: What these plug-ins have made of former requests.
+    #: The evaluations of earlier requests by these plug-ins.
     evaluations: EvaluationPool = field(default_factory=EvaluationPool)
 
     def for_request(
@@ -41,7 +41,7 @@ class DecisionPolicy:
     ) -> tuple[Planner, RequestFilterChain]:
         """Return the planner and the request filters of one request.
 
-        They share its plug-in failures: where broken plug-ins are skipped, each is left out of that request alone.
+        Both share the plug-in failures of the request: broken plug-ins are skipped, if at all, in one request.
         """
         failures = self.plugin_failures.for_request()
         planner = Planner(Funnel(self.filters, self.weighers, failures), self.subset_size, self.evaluations)
@@ -53,9 +53,9 @@ class DecisionEnvironment:
     """Hold what all decisions of one scheduler share.
 
     :param policy: the policy of the decisions that begin from now on; it may be replaced at any time.
-    :param aggregates: reads the host aggregates for request filters, which nothing else needs.
-    :param max_age: seconds; a decision follows the store first where the view is older.
-    :param max_tries: plans that the store may refuse before a request fails with contention.
+    :param aggregates: reads the host aggregates; only request filters need them.
+    :param max_age: seconds; if the view is older, a decision first makes it follow the store.
+    :param max_tries: the number of refused plans after which a request fails with contention.
     """
 
     database: Database
@@ -84,7 +84,7 @@ class DecisionEnvironment:
             self.database.read(lambda connection: TraitNames.require(connection, traits))
 
     def check_cell(self, request: RequestSpec) -> None:
-        """Refuse a cell that does not exist: no filter can distinguish it from one without room.
+        """Refuse a cell that does not exist: a filter could not distinguish it from a cell without room.
 
         :raises CellNotFound: the requested cell does not exist.
         """
@@ -96,7 +96,7 @@ class DecisionEnvironment:
 
 
 class InFlight:
-    """Count the decisions in flight, and wait for those that are to end. Safe to use from several threads."""
+    """Count the decisions in flight, and wait until they have ended. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class InFlight:
 
     @contextmanager
     def counted(self, decisions: int = 1) -> Iterator[None]:
-        """Count so many decisions as in flight while the context lasts."""
+        """Count this number of decisions as in flight while the context lasts."""
         with self._changed:
             numbers = set(itertools.islice(self._numbers, decisions))
             self._present |= numbers
@@ -122,7 +122,7 @@ class InFlight:
             return len(self._present)
 
     def wait(self, seconds: float) -> int:
-        """Wait until all decisions now in flight have ended; return how many have not after so many seconds."""
+        """Wait until all decisions that are in flight now have ended, at most ``seconds``; return how many have not."""
         with self._changed:
             waited_for = frozenset(self._present)
             self._changed.wait_for(lambda: waited_for.isdisjoint(self._present), seconds)

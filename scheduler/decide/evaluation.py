@@ -3,7 +3,7 @@
 A filter or weigher answers for each host from that host alone, so that a planned claim can only change the answers for
 the hosts that its providers serve. The result is the same as if all hosts were filtered and weighed again.
 
-Where many claims of equal amounts are going to be planned, all hosts are evaluated with one more of them at once: the
+If many claims of equal amounts are expected, each host is also evaluated with one more of them, all hosts at once: the
 columns of ten thousand hosts take no longer than a few hosts one by one.
 """
 
@@ -22,24 +22,24 @@ from scheduler.plugins.loading import multiplier_key
 from scheduler.view.planned import filled_up
 from scheduler.view.snapshot import ChangedHosts, Snapshot
 
-#: Evaluations that are kept for later requests with an equal request spec. Arbitrary.
+#: The number of evaluations that are kept for later requests with an equal request spec. Arbitrary.
 _KEPT = 8
-#: Weighers are run where there are so many hosts to compare.
+#: The minimum number of hosts for which weighers run: a single host needs no weights.
 _WEIGHED = 2
-#: The cost of evaluating all hosts at once, as a number of hosts evaluated one by one: a constant, and one more for
-#: each so many hosts.
+#: The cost of evaluating all hosts at once, as a number of hosts evaluated one by one: ``_FEW``, plus one for each
+#: ``_HOSTS_AS_ONE`` hosts.
 _FEW, _HOSTS_AS_ONE = 3, 3_000
-#: To work out the answers with one more claim on each host costs one evaluation of all hosts, and halves the cost of
-#: each claim that follows. It pays for so many times as many claims as that evaluation costs in single hosts: with
-#: 10,000 hosts a batch of twenty claims gains nothing, and a request for fifty instances a quarter.
+#: Computing the answers with one more claim on each host costs one evaluation of all hosts, and halves the cost of each
+#: claim that follows. It pays off if the number of claims is more than this factor times the cost of that evaluation in
+#: single hosts: with 10,000 hosts, a batch of twenty claims gains nothing, a request for fifty instances a quarter.
 _WORTHWHILE = 4
 
-#: The score of a host by each weigher that contributes to the weights; null, where a filter refuses the host.
+#: The score of a host by each weigher that contributes to the weights; null if a filter refuses the host.
 Answer = Sequence[float] | None
 
 
 class _OneMore:
-    """Hold the answers of the filters and weighers for each host with one more claim of a request on it.
+    """Hold the answers of the filters and weighers for each host as if it had one more claim of a request.
 
     They are valid for hosts with a single provider.
 
@@ -61,7 +61,7 @@ class _OneMore:
         self._passing = funnel.all_passing(more, request, filtered.stages)
         self._rows = np.flatnonzero(self._passing)
         self._scores = [funnel.scores(more, request, self._rows, each) for each in contributions]
-        #: The hosts that have changed since.
+        #: The rows of the hosts that have changed since this was computed.
         self._changed: set[int] = set()
 
     def answers(self, changes: Sequence[ChangedHosts]) -> dict[int, Answer]:
@@ -103,10 +103,10 @@ class Evaluation:
         self.funnel, self._request = funnel, request
         self._rows, self._weights = ranking.rows, ranking.weights
         self._contributions = list(ranking.contributions)
-        #: What each contributes to the weights, null for one that contributes nothing to any.
+        #: The weights by each weigher; null for a weigher that contributes nothing to any host.
         self._parts = [each.weights() for each in self._contributions]
         keys = view.host_attributes.metadata_keys
-        #: Whether all hosts have the same multipliers; others are not worked out for single hosts.
+        #: Whether all hosts have the same multipliers; different ones are not computed for single hosts.
         self._is_uniform = not any(multiplier_key(weigher.name) in keys for weigher in funnel.weighers)
         self._ranking: Ranking | None = None
         self._entering, self._left_out = entering, frozenset(left_out)
@@ -115,7 +115,7 @@ class Evaluation:
         filters = [stage.plugin for stage in self.filtered.stages if stage.plugin is not None]
         asked: list[Filter | Weigher] = [*filters, *(each.plugin for each in self._contributions)]
         self._is_one_by_one = any(map(is_for_single_hosts, asked))
-        #: The first candidates that were found, by row: those of hosts that have not changed since.
+        #: The first candidate that was found on each host, by row, unless the host has changed since.
         self.candidates: dict[int, AllocationRequest] = {}
         self._planned: Sequence[ChangedHosts] = ()
         self._note(view)
@@ -123,7 +123,7 @@ class Evaluation:
     def ranking(self, ties: SeededTies, look_ahead: int = 1) -> Ranking:
         """Return the hosts as they are ranked now; valid until the next change."""
         ranking = self._ranking
-        # Two requests never have the same object: this is the next instance of the same one.
+        # Two requests never have the same `ties`: if it is the same object, this is the next instance of one request.
         if ranking is None or ranking.ties is not ties or ranking.look_ahead != look_ahead:
             ranking = self._ranking = Ranking(self._rows, self._weights, ties, self._contributions, look_ahead)
         return ranking
@@ -139,14 +139,14 @@ class Evaluation:
         )
 
     def follow(self, view: Snapshot, left_out: Collection[int]) -> bool:
-        """Evaluate the hosts again that have changed since the last view; return whether this could be done.
+        """Evaluate again the hosts that have changed since the last view; return whether this was possible.
 
         If not, the evaluation must not be used again.
 
-        :raises Exception: what a plug-in raises for one of them; the same holds.
+        :raises Exception: what a plug-in raises for one of them; then, too, the evaluation must not be used again.
         """
         out = frozenset(left_out)
-        # More than these cost more than evaluating all hosts.
+        # If more hosts than this have changed, it is cheaper to evaluate all hosts.
         few = len(view) if self._is_one_by_one else _FEW + len(view) // _HOSTS_AS_ONE
         changed, planned = self._changed(view, few)
         if changed is None:
@@ -177,9 +177,10 @@ class Evaluation:
         self._planned, self._seen = view.planned_changes, len(view.planned_changes)
 
     def _changed(self, view: Snapshot, few: int) -> tuple[set[int] | None, Sequence[ChangedHosts]]:
-        """Return the rows that have changed since the last view, and the claims planned since then if it is that view.
+        """Return the rows that have changed since the last view, and the claims that were planned in it since.
 
-        The rows are null where they are not known, or where one claim has changed more than a few.
+        There are no such claims if this is another view. The rows are null if they are not known, or if one claim has
+        changed more than a few.
         """
         if view.changes is not self._changes:
             return None, ()
@@ -193,19 +194,19 @@ class Evaluation:
         return between | before | now, ()
 
     def _are_own(self, planned: Sequence[ChangedHosts]) -> bool:
-        """Return whether there were new claims, and all of them equal to those of this request: more may follow."""
+        """Return whether there are new claims, all of them like those of this request: then more may follow."""
         amounts = self._request.resource_request.totals()
         return bool(planned) and all(change.resources == amounts for change in planned)
 
     def _answer(self, view: Snapshot, row: int) -> Answer:
-        """Ask the filters and weighers about one host."""
+        """Run the filters and weighers on one host."""
         host = view.host(row)
         if not self.funnel.passes(host, self._request, self.filtered.stages):
             return None
         return [self.funnel.score(host, self._request, each) for each in self._contributions]
 
     def _update(self, row: int, answer: Answer) -> bool:
-        """Follow the new answer for a host; return False if that could not be done."""
+        """Apply the new answer for a host; return False if this is not possible."""
         place = self._place(row)
         if answer is None:
             if place is not None:
@@ -215,7 +216,7 @@ class Evaluation:
         elif self._is_uniform and len(self._rows) >= _WEIGHED:
             self._insert(row, answer)
         else:
-            # Not all filters and weighers were run.
+            # Not all filters and weighers were run, so that the host cannot be compared with the others.
             return False
         return True
 
@@ -258,9 +259,9 @@ class Evaluation:
             self._follow_ranking(row, None)
 
     def _sum(self, place: int | None = None) -> None:
-        """Sum the weights of all hosts, or of that at one place."""
+        """Sum the weights of all hosts, or of the host at one place."""
         if place is not None:
-            # In the order in which all weights are summed, so that equal hosts have equal weights.
+            # Sum in the same order as for all hosts, so that equal hosts have equal weights.
             weight = sum((part.item(place) for part in self._parts if part is not None), start=0.0)
             self._weights[place] = weight
             self._follow_ranking(int(self._rows[place]), weight)
@@ -280,12 +281,12 @@ class Evaluation:
 class Evaluations:
     """The evaluations of one request, one for each of its instances. For one thread.
 
-    :param former: one of an equal request, which is brought up to date.
+    :param former: an evaluation of an equal request, to be brought up to date.
     :param anew: whether to evaluate all hosts for each instance.
     """
 
     def __init__(self, former: Evaluation | None = None, *, anew: bool = False) -> None:
-        #: The last evaluation; null while there is none, or none that can be used again.
+        #: The last evaluation; null if there is none that can be used again.
         self.last = former
         self._anew = anew
 
@@ -314,7 +315,7 @@ class Evaluations:
 class EvaluationPool:
     """Evaluations that are kept for later requests with an equal request spec. Safe to use from several threads.
 
-    :param size: how many are kept.
+    :param size: the maximum number of evaluations that are kept.
     """
 
     def __init__(self, size: int = _KEPT) -> None:
@@ -323,7 +324,7 @@ class EvaluationPool:
         self._kept: list[Evaluation] = []
 
     def take(self, funnel: Funnel, request: RequestSpec) -> Evaluation | None:
-        """Take out the evaluation of a request, so that nobody else changes it; null, where there is none."""
+        """Remove and return the evaluation of an equal request, so that no other thread changes it; null if none."""
         with self._lock:
             for number, kept in enumerate(self._kept):
                 if kept.is_for(funnel, request):
@@ -331,26 +332,26 @@ class EvaluationPool:
         return None
 
     def keep(self, evaluation: Evaluation) -> None:
-        """Keep an evaluation, and forget the one that was not used for the longest time if there are too many."""
+        """Keep an evaluation; if there are too many, drop the least recently used one."""
         with self._lock:
             self._kept = [evaluation, *self._kept][: self._size]
 
 
 def _rows(changes: Collection[ChangedHosts], few: int) -> set[int] | None:
-    """Return the rows of all changes; null where one has more than a few: thousands share a provider."""
+    """Return the rows of all changes; null if one has more than a few: thousands of hosts may share a provider."""
     if any(len(change.rows) > few for change in changes):
         return None
     return {row for change in changes for row in change.rows}
 
 
 def _follows(evaluation: Evaluation, funnel: Funnel, view: Snapshot, left_out: Collection[int]) -> bool:
-    """Bring an evaluation up to date; return False where all hosts are to be evaluated again."""
-    # Failures of plug-ins are those of the present request.
+    """Bring an evaluation up to date; return False if all hosts must be evaluated again."""
+    # Attribute failures of plug-ins to the present request.
     evaluation.funnel = funnel
     try:
         return evaluation.follow(view, left_out)
     except PLUGIN_EXCEPTIONS:
-        return False  # the fault is handled there
+        return False  # the evaluation of all hosts handles the exception
 
 
 def without(rows: BoolArray, left_out: Collection[int]) -> BoolArray:

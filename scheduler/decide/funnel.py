@@ -30,7 +30,7 @@ class Stage:
     name: str
     reason: str
     left: BoolArray
-    #: The filter; None, where the stage is not a filter's.
+    #: The filter; None if the stage is not a filter.
     plugin: Filter | None = None
 
 
@@ -77,7 +77,7 @@ class Funnel:
         self.plugin_failures = plugin_failures or PluginFailures()
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a request that a filter finds malformed, whatever hosts there are.
+        """Refuse a request that a filter finds malformed, regardless of the hosts.
 
         :raises InvalidRequest: a filter cannot parse a hint or extra spec of the request.
         :raises BrokenPlugin: a filter has raised anything else.
@@ -96,7 +96,7 @@ class Funnel:
     def filter(self, view: HostView, request: RequestSpec, entering: BoolArray) -> FilterResult:
         """Run the filters on the hosts that are ``entering``, and stop when none is left.
 
-        :raises BrokenPlugin: a filter has raised, or has returned something else than a mask.
+        :raises BrokenPlugin: a filter has raised, or has returned something other than a mask.
         """
         stages: list[Stage] = []
         left = entering
@@ -119,7 +119,7 @@ class Funnel:
         return FilterResult(entering, stages)
 
     def candidate_filters(self, request: RequestSpec) -> Sequence[Named[Filter]]:
-        """Return the filters that may leave out allocation candidates of a host for a request; mostly none.
+        """Return the filters that may leave out allocation candidates of a host for a request; usually none.
 
         :raises BrokenPlugin: a filter has raised.
         """
@@ -156,9 +156,9 @@ class Funnel:
         return not passes
 
     def reasons_against(self, host: Host, request: RequestSpec) -> list[str]:
-        """Return the reason of each filter that refuses one host: its reason for this host, where it has one.
+        """Return the reason of each filter that refuses one host, specific to this host if the filter gives one.
 
-        This is for explanations, which must not fail because a plug-in does: a filter that raises is named instead.
+        Explanations must not fail because a plug-in fails: a filter that raises is named instead.
         """
         reasons = []
         for name, plugin in self.filters:
@@ -175,17 +175,17 @@ class Funnel:
         return reasons
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
-        """Return the feasible hosts with their weights, the sums of what the weighers contribute.
+        """Return the feasible hosts with their weights: the sums of what the weighers contribute.
 
-        Each weigher's scores are normalised to 0..1 over the feasible hosts (0 where all are equal) and multiplied.
+        Each weigher's scores are normalised to 0..1 over the feasible hosts (0 if all are equal) and multiplied.
 
         :param seed: orders hosts of equal weight.
-        :raises BrokenPlugin: a weigher has raised, or has returned something else than a number for each host.
+        :raises BrokenPlugin: a weigher has raised, or has returned something other than a number for each host.
         :raises BadPluginValue: an aggregate of one of the hosts gives a weigher a multiplier that is no number.
         """
         rows = np.flatnonzero(feasible)
         weights = np.zeros(len(rows))
-        # Kept for an explanation: the decision computes them anyway.
+        # Keep them for an explanation: the decision computes them anyway.
         contributions: list[Contribution] = []
         # A single host needs no weights.
         if len(rows) > 1:
@@ -252,7 +252,7 @@ class Funnel:
 
     def _mask(self, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
         if is_for_single_hosts(plugin):
-            # Call it only for those that are left.
+            # Call it only for the hosts that are left.
             mask = np.zeros(len(view), dtype=np.bool_)
             for row in np.flatnonzero(left).tolist():
                 mask[row] = plugin.passes(view.host(row), request)
@@ -265,22 +265,22 @@ class Funnel:
     def _contribution(
         self, view: Snapshot, weigher: Weighted, request: RequestSpec, rows: RowArray
     ) -> Contribution | None:
-        """Return a weigher's contribution over the feasible hosts; None, where it has none to this request."""
+        """Return a weigher's contribution over the feasible hosts; None if it contributes nothing to this request."""
         name, plugin, _ = weigher
         multiplier = self._multiplier(view, weigher, rows)
         if multiplier is None or not _concerns(Weigher, plugin, request):
             return None
         scores = self._scores(plugin, view, request, rows)
-        # Numbers of Python's, which are computed with in a fraction of the time of numpy's.
+        # Python floats: computing with single numpy floats takes several times as long.
         low, high = scores.min().item(), scores.max().item()
         if not math.isfinite(high - low):
             raise BadValue(f"its scores, from {low} to {high}, are too far apart to be compared")
         return Contribution(name, plugin, scores, low, high, multiplier)
 
     def _multiplier(self, view: Snapshot, weigher: Weighted, rows: RowArray) -> float | FloatArray | None:
-        """Return a weigher's multiplier: one number, or one for each host where aggregates of any hosts override it.
+        """Return a weigher's multiplier: one number, or one for each host if the aggregates of any host override it.
 
-        None, where it is 0 for all of these hosts: then the weigher need not be run.
+        None if it is 0 for all of these hosts: then the weigher need not run.
         """
         key = multiplier_key(weigher.name)
         if key not in view.host_attributes.metadata_keys:
@@ -321,7 +321,7 @@ def reason_of(plugin: Filter) -> str:
 
 
 def is_for_single_hosts(plugin: Filter | Weigher) -> bool:
-    """Return whether a plug-in is written for single hosts, and asked about one after the other."""
+    """Return whether a plug-in is written for single hosts, and is called for one host after another."""
     if isinstance(plugin, Filter):
         return type(plugin).mask is Filter.mask
     return type(plugin).scores is Weigher.scores

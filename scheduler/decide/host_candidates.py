@@ -26,15 +26,15 @@ from scheduler.decide.funnel import Funnel, reason_of
 from scheduler.view.provider_trees import CachedTree
 from scheduler.view.snapshot import Snapshot
 
-#: Candidates of one host that may be refused before the next host is tried, so that the tries last for other hosts.
+#: The number of refused candidates of one host after which the next host is tried, so that tries are left for it.
 MAX_REFUSALS_OF_A_HOST = 4
 
-#: Positions that the search visits on one host: a few tenths of a second. Arbitrary.
+#: The maximum number of positions that the search visits on one host: a few tenths of a second. Arbitrary.
 MAX_STEPS_ON_A_HOST = 10_000
-#: Hosts on which the search may end unfinished before the request fails: thousands of them would take too long.
+#: The number of hosts with an unfinished search at which the request fails: thousands of them would take too long.
 MAX_UNDECIDED_HOSTS = 5
 
-#: Hosts whose candidate is remembered for later requests with an equal request spec. Arbitrary.
+#: The maximum number of candidates remembered for later requests with an equal request spec. Arbitrary.
 _REMEMBERED = 1_000
 
 #: Why a host that passed every filter is left out: it has no candidate, or the search for one was not finished.
@@ -44,7 +44,7 @@ UNDECIDED = "has too many combinations of providers to try them all in time"
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
 
-#: The amounts of a claim by provider and class, whichever groups they are for.
+#: The amounts of a claim by provider and class, regardless of the groups that they are for.
 Amounts = frozenset[tuple[str, str, int]]
 
 
@@ -62,7 +62,7 @@ def budget_for(instances: int) -> SearchBudget:
 
 @dataclass(slots=True)
 class RefusedClaims:
-    """Hold the refusals of the store to one request so far, and the rest of the budget for its searches."""
+    """Hold the claims of one request that the store has refused so far, and the rest of its search budget."""
 
     budget: SearchBudget = field(default_factory=SearchBudget)
 
@@ -83,7 +83,7 @@ class RefusedClaims:
 
 
 class CandidateFilters:
-    """Ask the filters that leave out candidates of a host, for one request.
+    """Run the filters that leave out candidates of a host, for one request.
 
     :raises BrokenPlugin: a filter has raised.
     """
@@ -102,7 +102,7 @@ class CandidateFilters:
         """Yield each candidate of a host, with the name of the filter that leaves it out, if one does.
 
         :raises BrokenPlugin: a filter has raised, or has returned no boolean.
-        :raises SearchBoundReached: the filters were asked so long that the budget is used up.
+        :raises SearchBoundReached: the calls of the filters have used up the budget.
         """
         host = view.host(row)
         for candidate in found:
@@ -126,7 +126,7 @@ class HostCandidates:
 
     :param tried: candidates to pass over, by compute node.
     :param budget: shared by all searches for the request; by default a new one.
-    :param steps: positions that the search visits on one host.
+    :param steps: the maximum number of positions that the search visits on one host.
     :param filters: leave out candidates; null for none.
     """
 
@@ -147,15 +147,15 @@ class HostCandidates:
         self._found: dict[int, AllocationRequest] | None = None
         #: The rows of hosts without a candidate.
         self.infeasible: set[int] = set()
-        #: The rows among them on which the search was not finished, so that there may be one, with its error.
+        #: The rows on which the search was not finished, with its error: these hosts may have a candidate.
         self.undecided: dict[int, errors.SearchBoundReached] = {}
         #: Whether the search for this request was given up.
         self.is_given_up = False
-        #: The rows among the infeasible ones whose last candidate a filter has left out, with the filter's name.
+        #: The infeasible rows whose last candidate was left out by a filter, with the filter's name.
         self.refused: dict[int, str] = {}
 
     def remember_in(self, found: dict[int, AllocationRequest]) -> None:
-        """Use candidates that were found before, by row, and add to them; their owner drops those of changed hosts."""
+        """Use candidates that were found before, by row, and add new ones; the owner drops those of changed hosts."""
         self._found = found
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
@@ -167,7 +167,7 @@ class HostCandidates:
             return None
         node = view.hosts[row].compute_node_uuid
         tried = self._tried.get(node, ())
-        # Refusals concern this request alone, and each request runs the filters again: then nothing is remembered.
+        # Refusals concern this request only, and each request runs the filters again: then remember nothing.
         found = None if tried or self.filters is not None else self._found
         if found is not None and row in found:
             return found[row]
@@ -190,7 +190,7 @@ class HostCandidates:
         return None
 
     def first_in_time(self, view: Snapshot, row: int) -> AllocationRequest | None:
-        """Return the same as :meth:`first`, and None for a host that becomes :attr:`undecided`."""
+        """Return the same as :meth:`first`, but None instead of an error if the search is not finished."""
         with suppress(errors.SearchBoundReached):
             return self.first(view, row)
         return None
@@ -232,7 +232,7 @@ def only_resources(request: ResourceRequest) -> Resources | None:
 
 
 def _candidates_of_flat_host(view: Snapshot, tree: CachedTree, resources: Resources) -> Iterable[AllocationRequest]:
-    """Return the candidate of a host with a single provider, if it has one: most hosts and requests need no search."""
+    """Return the candidate of a host with a single provider, if it has one; this usual case needs no search."""
     node = tree.own[0]
     for name, amount in resources.items():
         if name not in node.slots or not view.classes[name].slots.fits_at(node.slots[name], amount):

@@ -1,6 +1,6 @@
 """Plan a request on one snapshot: filter, weigh and choose a host for each instance, and its alternates.
 
-Nothing is claimed here. A plan may be refused by the store, and is then made again on a newer snapshot.
+Nothing is claimed here. If the store refuses a plan, the request is planned again on a newer snapshot.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -24,18 +24,18 @@ from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView, filled_up
 from scheduler.view.snapshot import Snapshot
 
-#: The stage after the filters: of the hosts that passed them all, those without an allocation candidate.
+#: The stage after the filters: it removes the hosts without an allocation candidate.
 CANDIDATES = "candidates"
-#: Stages before the filters: the host that a moving server leaves, and the hosts too small for all new members of an
-#: affinity group.
+#: Stages before the filters: they remove the host that a moving server leaves, and the hosts that are too small for all
+#: new members of an affinity group.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
 
-#: What is searched for them, and the advice where that takes too long.
+#: The object of the search for these members, and the advice if the search takes too long.
 _HOME = "a host for all members of the server group together"
 _FEWER = "ask for fewer of them at once, or for one of them first"
 
-#: The best hosts that are sorted at a time for the instances of one request. Arbitrary.
+#: The maximum number of best hosts that are sorted at once for the instances of one request. Arbitrary.
 _SORTED = 64
 
 
@@ -46,7 +46,7 @@ class DestinationPlan:
     view: Snapshot
     chosen: list[HostChoice]
     alternates: list[list[HostChoice]]
-    #: For each instance why this host was chosen, where the request wants explanations.
+    #: For each instance, why this host was chosen, if the request wants explanations.
     explanations: list[Explanation] = field(default_factory=list)
     #: Whether no two suffixed groups of the request may share a provider.
     is_isolated: bool = False
@@ -76,7 +76,7 @@ class NoHost:
     host_candidates: HostCandidates
     #: The row of the host that was chosen for the first instance, if one was.
     first_chosen: int | None
-    #: The request that was planned: as the request filters resolved it, or as sent, where one of them refused it.
+    #: The request that was planned: as the request filters resolved it, or as sent, if one of them refused it.
     request: RequestSpec
 
     @classmethod
@@ -90,8 +90,8 @@ class NoHost:
 class Planner:
     """Plan requests with the configured filters and weighers.
 
-    :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
-    :param evaluations: those of the requests that were planned before, with the same plug-ins.
+    :param subset_size: the number of best hosts among which one is picked at random, by the request's seed.
+    :param evaluations: the evaluations of earlier requests by the same plug-ins.
     """
 
     def __init__(self, funnel: Funnel, subset_size: int, evaluations: EvaluationPool | None = None) -> None:
@@ -100,7 +100,7 @@ class Planner:
         self._evaluations = evaluations or EvaluationPool()
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a request that a filter finds malformed, whatever hosts there are.
+        """Refuse a request that a filter finds malformed, regardless of the hosts.
 
         :raises InvalidRequest: a filter cannot parse a hint or extra spec of the request.
         :raises BrokenPlugin: a filter has raised anything else.
@@ -115,7 +115,7 @@ class Planner:
         context: RequestContext = NO_CONTEXT,
         named: Collection[str] = (),
     ) -> DestinationPlan | NoHost:
-        """Return a host for each instance of a request, each chosen with the claims planned before it in place.
+        """Choose a host for each instance of a request, with the claims planned before it taken into account.
 
         :param named: hosts that an explanation describes by name.
         :raises BrokenPlugin: a filter or weigher is broken.
@@ -126,22 +126,22 @@ class Planner:
         before = _leaving(snapshot, context)
         if not _chooses_affinity_host(message, context):
             return self._plan(task, before)
-        # The first members of an affinity group all go where the first of them goes. The best host for one may have no
-        # room for all, and then another host may have it: each host that fails is left out, and all is planned again.
+        # All new members of an affinity group must go to one host. The best host for the first one may have no room for
+        # all, while another host has. So each host that fails is left out, and all members are planned again.
         entering = _entering(snapshot, before) & _has_room_for_all(snapshot, message)
         outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
         if isinstance(outcome, DestinationPlan) or outcome.first_chosen is None:
             return outcome
-        # The first failure explains most: it is the one with all hosts in.
+        # The first failure explains most: no host was left out yet.
         first = outcome
-        # Of many other hosts the filters say at once that they cannot take all either.
+        # Remove at once the hosts on which the filters do not allow all members.
         entering = entering & self._may_take_all(task)
         tries = 1
         try:
-            # The time of these plans counts, and not only that of their searches for candidates.
+            # The budget includes the whole time of these plans, and not only that of their candidate searches.
             with refused_claims.budget.running():
                 while isinstance(outcome, NoHost):
-                    # Where a search was not finished, nobody knows that there is no host.
+                    # If a search was not finished, it is not known that there is no host.
                     first.host_candidates.undecided.update(outcome.host_candidates.undecided)
                     if outcome.first_chosen is None:
                         return first
@@ -154,7 +154,7 @@ class Planner:
         return outcome
 
     def _may_take_all(self, task: "_PlanInput") -> BoolArray:
-        """Return which hosts pass the filters with all instances of a request but one on them."""
+        """Return which hosts pass the filters, each as if it had all instances of a request but one."""
         request, others = task.message.request_spec, len(task.message.instance_uuids) - 1
         view, _ = task.views(())
         filled = filled_up(view, request.resource_request.totals(), np.full(len(view), others))
@@ -164,11 +164,11 @@ class Planner:
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
         """Plan on the hosts that are left by the stages before the filters."""
         message, context = task.message, task.context
-        # An explanation shows each stage of the filters, and each planned member of a group concerns all hosts.
+        # An explanation shows each stage of the filters, and each planned member of a group affects all hosts.
         anew = message.explain or context.members is not None
         if anew or before or context != NO_CONTEXT:
             return self._choose(task, before, Evaluations(anew=anew))
-        # It depends on the hosts and the request alone, so a former one will do, and this one for the next request.
+        # The evaluation depends only on the hosts and the request: reuse that of an equal request, and keep this one.
         evaluations = Evaluations(self._evaluations.take(self._funnel, message.request_spec))
         try:
             return self._choose(task, before, evaluations)
@@ -196,7 +196,7 @@ class Planner:
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
         for number in range(len(message.instance_uuids)):
-            # A host without a candidate has none for the next instance either: only less is free there now.
+            # A host without a candidate has none for the next instance, either: its free amounts only decrease.
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter and weigh: all hosts for the first instance, then those that the claims before it have changed.
             evaluation = evaluations.of(self._funnel, view, request, entering, known_infeasible)
@@ -216,7 +216,7 @@ class Planner:
                 # The next instance sees this claim: the amounts, the instance and the member of the server group.
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
         is_isolated = request.group_policy == "isolate"
-        # There is no use in alternates of forced hosts.
+        # A request that forces hosts has no use for alternates.
         if not message.num_alternates or request.force_hosts or request.force_nodes:
             without_any: list[list[HostChoice]] = [[] for _ in chosen]
             return DestinationPlan(
@@ -276,7 +276,7 @@ class Planner:
     def _all_removed(
         self, view: Snapshot, request: RequestSpec, host_candidates: HostCandidates, before: Sequence[Stage]
     ) -> FilterResult:
-        """Return the stages that removed all hosts, with the hosts known to be infeasible back in from the start."""
+        """Return the stages that removed all hosts; hosts that were left out as infeasible enter the filters again."""
         filtered = self._funnel.filter(view, request, _entering(view, before))
         stages = [*before, *filtered.stages]
         if filtered.left.any():
@@ -295,9 +295,10 @@ class _PlanInput:
     named: Collection[str] = ()
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
-        """Return the view of this request, and the same again if the plan must note its claims in it.
+        """Return the view of this request, and the same view again if the plan must add its claims to it; else None.
 
-        Only several instances see each other's claims; for a single one the snapshot is not copied.
+        A plan for several instances adds its claims, so that each instance sees the claims before it. For a single
+        instance, the snapshot is not copied for this purpose.
         """
         context = self.context
         view = self.snapshot if context.members is None else self.snapshot.with_members(context.members)
@@ -307,7 +308,7 @@ class _PlanInput:
             planned = PlannedView.of(view, resource_classes, instances)
             return planned, planned
         if context.pooled or context.source is not None:
-            # What an instance holds of pools is free for its own new claim, and it is not counted on its own host.
+            # What an instance holds of pools is free for its own claim. The instance does not count on its own host.
             credited = PlannedView.of(view, resource_classes)
             for uuid, resources in context.pooled.items():
                 credited.credit(uuid, resources)
@@ -372,7 +373,7 @@ def _stages(
 
 
 def _candidate_stages(left: BoolArray, host_candidates: HostCandidates, infeasible: Collection[int]) -> Iterator[Stage]:
-    """Yield the stages that removed infeasible hosts: for the candidates that filters left out, one a reason."""
+    """Yield the stages that removed infeasible hosts, one for each reason."""
     by_reason: dict[str, set[int]] = {NO_CANDIDATE: set()}
     for row in infeasible:
         by_reason.setdefault(host_candidates.reason(row), set()).add(row)

@@ -1,4 +1,4 @@
-"""Handle plug-ins that break: fail the request, or decide it without them, as configured; the service lives on."""
+"""Handle plug-ins that break: fail the request, or decide it without them, as configured; the service keeps running."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
-#: Everything a plug-in can raise. The exceptions that end a process are in it, too: those meant for the scheduler are
+#: All exceptions that a plug-in can raise, also those that end a process: if they are meant for the scheduler, they are
 #: raised in the main thread, which makes no decisions.
 PLUGIN_EXCEPTIONS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 #: Seconds between two log lines about one broken plug-in, with ``broken_plugin = skip``.
@@ -57,7 +57,7 @@ class FailureCounts:
             return tuple(sorted(self._since_decided))
 
     def count_to_log(self, plugin: str) -> int:
-        """Return the failures of a plug-in since its last log line, if another line is due; else 0."""
+        """Return the failures of a plug-in since its last log line, if it is time for another line; else 0."""
         with self._lock:
             now, count = self._clock(), self._counts[plugin]
             logged_at, logged = self._logged.get(plugin, (-_LOG_INTERVAL, 0))
@@ -92,9 +92,9 @@ class PluginFailures:
         return self._watch is not None
 
     def run_watched(self, decide: Callable[[], T]) -> T:
-        """Return the result of a decision; where plug-ins are timed, it runs in a thread that can be abandoned.
+        """Return the result of a decision; if plug-ins are timed, it runs in a thread that can be abandoned.
 
-        :raises SlowPlugin: a plug-in has not returned in time, and the request is to fail.
+        :raises SlowPlugin: a plug-in has not returned in time, and the request must fail.
         """
         return decide() if self._watch is None else self._watch.run(decide, skip=self.skip)
 
@@ -119,7 +119,7 @@ class PluginFailures:
         """Count a failure, and skip the plug-in for the rest of the request or fail the request.
 
         :param kind: ``filter``, ``weigher`` or ``request filter``.
-        :raises BrokenPlugin: the request is to fail.
+        :raises BrokenPlugin: the request must fail.
         """
         plugin = f"{kind} {name}"
         self._failure_counts.count(plugin)

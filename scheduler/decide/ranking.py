@@ -24,14 +24,14 @@ class Contribution:
     scores: FloatArray
     low: float
     high: float
-    #: One for all hosts, or one for each.
+    #: One multiplier for all hosts, or one for each host.
     multiplier: float | FloatArray
     #: The places of hosts that had the lowest and the highest score when these were last looked for.
     _lowest: int = 0
     _highest: int = 0
 
     def weights(self) -> FloatArray | None:
-        """Return the weight of each feasible host, normalised to 0..1 and multiplied; null, where all are equal."""
+        """Return the weight of each feasible host, normalised to 0..1 and multiplied; null if all are equal."""
         if not self.high > self.low:
             return None
         return self.multiplier * ((self.scores - self.low) / (self.high - self.low))
@@ -52,19 +52,19 @@ class Contribution:
         )
 
     def put(self, place: int, score: float) -> bool:
-        """Replace the score of one host; return whether the range has changed with it."""
+        """Replace the score of one host; return whether this has changed the range."""
         before, self.scores[place] = self.scores.item(place), score
         return before != score and self._fit_range(before, score)
 
     def insert(self, place: int, score: float) -> bool:
-        """Add one host, with the multiplier of all; return whether the range has changed with it."""
+        """Add one host, with the common multiplier; return whether this has changed the range."""
         self.scores = np.insert(self.scores, place, score)
         low, high = self.low, self.high
         self.low, self.high = min(low, score), max(high, score)
         return self.low != low or self.high != high
 
     def remove(self, place: int) -> bool:
-        """Remove one host; return whether the range has changed with it."""
+        """Remove one host; return whether this has changed the range."""
         before = self.scores.item(place)
         self.scores = np.delete(self.scores, place)
         if isinstance(self.multiplier, np.ndarray):
@@ -74,8 +74,8 @@ class Contribution:
     def _fit_range(self, before: float, now: float) -> bool:
         """Fit the range to the scores after one of them has changed; return whether it has changed.
 
-        All scores are looked at only if the host that was known to have the lowest or the highest has it no more:
-        mostly many have the same, and each claim would look at all of them for one that has lost it.
+        All scores are scanned only if the host that is known to have the lowest or the highest score has lost it.
+        Usually many hosts share that score: without the known host, each claim on one of them would scan all scores.
         """
         low, high = self.low, self.high
         if now < low:
@@ -100,10 +100,10 @@ class Contribution:
 class Ranking:
     """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed.
 
-    The best ones are kept in order while :meth:`put` changes single weights, as the claims of a plan do one by one.
+    The best hosts stay sorted while :meth:`put` changes single weights, as each claim of a plan does.
 
     :param ties: the order of equal hosts.
-    :param look_ahead: how many hosts are sorted when the first is asked for.
+    :param look_ahead: the number of best hosts that are sorted at once, even if fewer are wanted.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Ranking:
         return int(np.count_nonzero(self.weights > weight) + np.count_nonzero(ahead)) + 1
 
     def best(self, count: int, among: BoolArray | None = None) -> list[tuple[int, float]]:
-        """Return the ``count`` best rows with their weights, best first; of the hosts in ``among``, where given.
+        """Return the ``count`` best rows with their weights, best first; only hosts in ``among``, if given.
 
-        Only those are sorted: among 10,000 hosts they are nearly always less than a hundredth.
+        Only these are sorted: of 10,000 hosts, they are nearly always less than one percent.
         """
         if count <= self.look_ahead:
-            # One look at all hosts is enough for the best one and, nearly always, for its alternates.
+            # One pass over all hosts is enough for the best one and, nearly always, for its alternates.
             if len(self._head) < min(count, len(self.rows)):
                 self._head = self._sorted(best_places(self.weights, self._ties_at, self.look_ahead))
             wanted = self._head if among is None else [each for each in self._head if among[each[2]]]
@@ -148,7 +148,7 @@ class Ranking:
         return _with_weights(self._sorted(best))
 
     def put(self, row: int, weight: float | None) -> None:
-        """Follow the new weight of one host, which is in :attr:`weights` already; null for a host that has left."""
+        """Apply the new weight of one host, which :attr:`weights` already has; null for a host that was removed."""
         head = self._head
         tie: int | None = None
         for number, each in enumerate(head):
@@ -157,7 +157,7 @@ class Ranking:
                 break
         if weight is not None and head:
             changed = (-weight, self.ties.at(np.array([row])).item() if tie is None else tie, row)
-            # Behind the last of these there may be others, which are not known in order.
+            # Do not add it after the last one: other hosts, which are not sorted, may be better.
             if changed < head[-1]:
                 insort(head, changed)
 
@@ -177,7 +177,7 @@ def _with_weights(best: Sequence[tuple[float, int, int]]) -> list[tuple[int, flo
 
 
 def best_places(weights: FloatArray, ties_at: Callable[[RowArray], TieArray], count: int) -> RowArray:
-    """Return the places of the ``count`` best, in no order.
+    """Return the places of the ``count`` best, in any order.
 
     :param ties_at: returns the numbers that order equal weights at some places.
     """
@@ -195,12 +195,12 @@ def best_places(weights: FloatArray, ties_at: Callable[[RowArray], TieArray], co
 
 
 def lowest(ties: TieArray, count: int) -> RowArray:
-    """Return the places of the ``count`` lowest ties, in no order."""
+    """Return the places of the ``count`` lowest ties, in any order."""
     if count >= len(ties):
         return np.arange(len(ties))
     if count == 1:
         return np.array([ties.argmin()])
-    # Hashes are spread evenly, so that nearly always a few more than the lowest are below this.
+    # Hashes are spread evenly: nearly always, a few more than the wanted ones are below this bound.
     few = np.flatnonzero(ties < np.uint64(min(_WORD - 1, 4 * (count + 4) * _WORD // len(ties))))
     if len(few) < count:
         few = np.arange(len(ties))
@@ -226,7 +226,7 @@ def pick(seed: int, number: int, count: int) -> int:
 
 
 class SeededTies:
-    """The order of equal hosts for one request, worked out where it is needed.
+    """The order of equal hosts for one request, computed on demand.
 
     :param ties: the tie number of every host of the view.
     """
@@ -237,11 +237,11 @@ class SeededTies:
         self._every: TieArray | None = None
 
     def at(self, rows: RowArray) -> TieArray:
-        """Return the numbers whose order is that of some rows."""
+        """Return the numbers that order some rows."""
         if self._every is None and 4 * len(rows) < len(self._ties):
             return seeded_ties(self._ties[rows], self._seed)
         if self._every is None:
-            # So many are equal: the next instance of the request needs most of them again.
+            # Many hosts are equal: compute the numbers of all, since the next instance needs most of them again.
             self._every = seeded_ties(self._ties, self._seed)
         return self._every[rows]
 
@@ -249,6 +249,6 @@ class SeededTies:
 def seeded_ties(ties: TieArray, seed: int) -> TieArray:
     """Return a hash of each host's tie number with the seed: the order of the hashes is the order of equal hosts.
 
-    A product with a random odd number spreads evenly numbers that are hashes themselves, in one operation for all.
+    The numbers are hashes already, so their products with a random odd number are spread evenly; one operation for all.
     """
     return ties * np.uint64(seed % _WORD | 1)

@@ -25,11 +25,11 @@ from placement_store.server_groups.rows import OccupiedRoot
 class RequestContext:
     """Hold the data beside the hosts on which the decision of one request depends."""
 
-    #: The other members of the request's server group, by root provider; None, where it names no group.
+    #: The other members of the request's server group, by root provider; None if it names no group.
     members: Mapping[str, OccupiedRoot] | None = None
-    #: The compute node of the host that a moving instance must leave; None, where it may stay.
+    #: The compute node of the host that a moving instance must leave; None if it may stay.
     leaving: str | None = None
-    #: Amounts that a moving instance holds of pools, by provider: it may keep them, so for its claim they are free.
+    #: Amounts that a moving instance holds of pools, by provider: it may keep them, so they are free for its claim.
     pooled: Mapping[str, Resources] = field(default_factory=dict)
     #: The compute node that a moving instance is placed on, whether or not it must leave it.
     source: str | None = None
@@ -62,7 +62,7 @@ Members = Mapping[str, Mapping[str, OccupiedRoot]]
 
 
 def members_of_groups(connection: Connection, messages: Collection[SelectDestinations]) -> Members:
-    """Return the other members of the server groups that requests name, no two of them the same, in one statement."""
+    """Return in one statement the other members of the requests' server groups; no two requests may name the same."""
     named = {
         group.uuid: message.instance_uuids
         for message in messages
@@ -76,7 +76,7 @@ def read(
 ) -> RequestContext:
     """Return the context of a request as it is in the store now.
 
-    :param read_members: those of its server group, where they were read for several requests.
+    :param read_members: the members of server groups, if they were read for several requests together.
     :raises MoorageError: the instance cannot be moved as it is; see
         :func:`placement_store.claims.begin_move.require_movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.

@@ -1,7 +1,7 @@
 """Resolve requests with the configured request filters: translate each into what it means on this cloud.
 
-The result is not stored: a request is kept as it was sent, and resolved again for each plan, by the flavors, images and
-host aggregates of that moment.
+The result is not stored: a request is kept as it was sent, and resolved again for each plan, with the host aggregates
+and traits of that moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class RequestFilterChain:
 
     :param aggregates: reads the host aggregates; it is called only when a request filter needs them.
     :param plugin_failures: handles request filters that break; without it, the request fails.
-    :param check: refuses a malformed request, whatever hosts there are.
+    :param check: refuses a malformed request, regardless of the hosts.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RequestFilterChain:
         return structs.replace(message, request_spec=narrowed)
 
     def narrow(self, request: RequestSpec, view: HostView, begun_after: float) -> RequestSpec | Refusal:
-        """Return a request as the filters resolve it; the same object, where none of them changes it.
+        """Return a request as the filters resolve it; the same object if none of them changes it.
 
         :param begun_after: host aggregates are read at that time or later, by the follower's clock.
         :raises InvalidRequest: a request filter finds the request malformed.
@@ -102,13 +102,13 @@ class RequestFilterChain:
         return _moved_to_root(request)
 
     def _read_aggregates(self, begun_after: float) -> Sequence[Aggregate]:
-        # The time limit is for the request filter, and not for a slow database.
+        # The time limit applies to the request filter, and not to a slow database.
         with self._plugin_failures.pausing():
             return self._aggregates(begun_after)
 
 
 class _CloudOfAView(Cloud):
-    """Show request filters the cloud; host aggregates are read when the first filter needs them, and once."""
+    """Show the cloud to request filters; host aggregates are read once, when the first filter needs them."""
 
     def __init__(self, view: HostView, aggregates: Callable[[], Sequence[Aggregate]]) -> None:
         self._view = view
@@ -127,8 +127,8 @@ class _CloudOfAView(Cloud):
 def _moved_to_root(request: RequestSpec) -> RequestSpec:
     """Return the request with the traits and aggregates of an unsuffixed group without amounts moved to the root.
 
-    Where request filters have moved all amounts to other groups, no provider serves the unsuffixed one: its traits and
-    aggregates could not be required of any.
+    If request filters have moved all amounts to other groups, no provider serves the unsuffixed group. So there is no
+    provider that could be required to have its traits and aggregates.
     """
     group = request.groups.get(UNSUFFIXED)
     if group is None or request.resources:

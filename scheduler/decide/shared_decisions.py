@@ -1,8 +1,8 @@
-"""Decide requests together: those that arrive while others are being decided are decided with the next ones.
+"""Decide requests together: the requests that arrive while a batch is being decided form the next batch.
 
 The requests of a batch are planned on one snapshot, each with the claims of those before it in place, and claimed in
-one transaction. A request that cannot be decided so, for whatever reason, is taken out and decided alone, in its own
-thread and with an answer or an error of its own; the others of its batch go on.
+one transaction. A request that cannot be decided in this way, for any reason, is taken out of the batch and decided
+alone, in its own thread and with an answer or an error of its own; the other requests of the batch continue.
 """
 
 import time
@@ -33,19 +33,19 @@ from scheduler.decide.selections import Selections
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
-#: The most requests of a batch: all of them wait for the slowest statement, and hold the rows of all their providers.
-#: Arbitrary, as is all that follows.
+#: The maximum number of requests in a batch: all of them wait for the slowest statement, and lock the rows of all their
+#: providers. Arbitrary, like the limits that follow.
 _TOGETHER = 32
-#: The most instances of a request that is decided together with others.
+#: The maximum number of instances of a request that is decided together with others.
 _MOST_INSTANCES = 64
-#: Seconds of processor time for the searches of one request: the others of its batch wait for them.
+#: Seconds of processor time for the searches of one request: the other requests of its batch wait for it.
 _SEARCH_SECONDS = 0.05
-#: How often a batch is written, without the requests that were refused before.
+#: How often a batch is tried to be written, each time without the requests that were refused before.
 _TRIES = 3
 
 
 class _Request(NamedTuple):
-    """A request, and what the store has refused to it so far."""
+    """A request, and its claims that the store has refused so far."""
 
     message: SelectDestinations
     refused_claims: RefusedClaims
@@ -58,7 +58,7 @@ class _Request(NamedTuple):
 
 #: Decides a request alone, in the thread and the context of its caller.
 Alone = Callable[[], Selections]
-#: A request and its answer; null where it is to be decided alone.
+#: A request and its answer; null if it must be decided alone.
 Item = BatchItem[_Request, Selections | None]
 
 
@@ -92,7 +92,7 @@ class _Resolved:
         decision.planner.check(asked)
         decision.check_on_view()
         resolved = decision.resolve(self._view, self._aggregates_as_of)
-        # Where broken plug-ins are skipped, each request finds out by itself which.
+        # If broken plug-ins are skipped, each request must find out itself which ones are broken.
         if not isinstance(resolved, Refusal) and not decision.policy.plugin_failures.skip:
             self._known.append((decision.policy, asked, resolved.request_spec))
         return resolved
@@ -122,7 +122,7 @@ class SharedDecisions:
         return self._alone(request) if answer is None else answer
 
     def select_many(self, calls: Sequence[BatchItem[SelectDestinations, Selections]]) -> list[Alone | None]:
-        """Give each of several requests its answer or its error; return for each how it is to be decided alone, if so.
+        """Set the answer or the error of each request; return for each a function that decides it alone, or None.
 
         See :func:`scheduler.decide.destinations.select` for the errors.
         """
@@ -161,28 +161,28 @@ class SharedDecisions:
             and not message.keep_held
             and not message.explain
             and len(message.instance_uuids) <= _MOST_INSTANCES
-            # A plug-in that hangs is to stop its own request alone.
+            # A plug-in that hangs must stop only its own request.
             and not self._environment.policy.plugin_failures.is_watched
-            # At the failpoints of a drill each request stands for itself.
+            # A test that observes failpoints follows each request by itself.
             and not failpoints.are_observed()
         )
 
     def _decide(self, batch: Sequence[Item]) -> None:
-        """Give each request of a batch its answer; null, where it is to be decided alone."""
+        """Set the answer of each request of a batch; null if it must be decided alone."""
         deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
-        # A late request is to write nothing: the batch has the earliest deadline of all.
+        # A request must write nothing after its deadline, so the batch gets the earliest deadline of all.
         deadline = min(deadlines, default=None)
         of_batch = context.Context(service=context.current().service, deadline=deadline)
         try:
             with context.adopted(of_batch if len(batch) > 1 else batch[0].context):
                 self._claim(self._plan(batch))
         except (errors.StoreUnavailable, errors.Overloaded):
-            # To each of them: alone they would wait for the database one after another. But where the time of one is
-            # over, that has cut the wait of all short, and the others may have time left.
+            # All requests get this error: alone, they would wait for the database one after another. But if the
+            # earliest deadline is over, it has ended the wait of all, and the other requests may have time left.
             if deadline is None or time.monotonic() < deadline:
                 raise
         except errors.MoorageError:
-            pass  # each that has no answer is decided alone, and gets its own error
+            pass  # each request without an answer is decided alone, and gets its own error
         for item in batch:
             if not item.is_done:
                 item.succeed(None)
@@ -255,7 +255,7 @@ class SharedDecisions:
                 planned = [one for one in planned if one not in fault.refused]
                 continue
             for one, claims in zip(planned, written, strict=True):
-                # A stored answer is given only where its claims still stand: alone.
+                # A stored answer must not be given without a check of its claims, as in a decision alone.
                 if not claims.replayed:
                     with context.adopted(one.item.context):
                         one.item.succeed(one.decision.claimed(one.unnoted, claims))
@@ -295,8 +295,8 @@ class SharedDecisions:
 def _without_conflicts(batch: Sequence[Item]) -> list[Item]:
     """Return the requests of a batch without those that name a request id, instance or server group of one before them.
 
-    The same request may have been sent twice. Members of a group are planned on the members that the store has, which
-    are not those that the batch has planned.
+    The same request may have been sent twice. A member of a server group is planned with the members that the store
+    has, which do not include those that the batch has planned.
     """
     named: set[str] = set()
     apart = []
@@ -317,7 +317,7 @@ def _has_context(message: SelectDestinations) -> bool:
     try:
         return request_context.is_needed(message)
     except errors.InvalidRequest:
-        return True  # its reading fails, and it is decided alone
+        return True  # reading the context fails, and the request is decided alone
 
 
 def _planned(
@@ -328,14 +328,14 @@ def _planned(
     oldest: float,
     specs: _Resolved,
 ) -> _Planned | None:
-    """Return the plan of a request; null, where it has none or its error is set."""
+    """Return the plan of a request; null if it has none, or if its error is set."""
     try:
         resolved = specs.message(decision)
         if isinstance(resolved, Refusal):
             return None
         plan = decision.plan(view, read, oldest, resolved)
     except errors.BrokenPlugin as fault:
-        # Decided alone it would break once more, and be counted twice.
+        # Decided alone, the plug-in would break again, and the failure would be counted twice.
         broken = fault
         item.do(lambda _request: decision.refuse(broken))
         return None
@@ -344,7 +344,7 @@ def _planned(
     except Exception as fault:  # noqa: BLE001 - it is raised in the thread of this request
         item.fail(fault)
         return None
-    # Alone it has more time to search.
+    # Decided alone, the request has more time to search.
     if isinstance(plan, NoHost) or plan.is_given_up:
         return None
     return _Planned(item, decision, PlannedRequest(item.value.message, plan), decision.unnoted(plan, read))

@@ -1,7 +1,7 @@
 """Explain why a host was chosen, or why there was none: counts per filter, nearest misses, and the parts of weights.
 
-An explanation is built for each refusal, and else on request, from the trace of the decision: no filter and no weigher
-is run on all hosts again.
+An explanation is built for each refusal, and otherwise on request. It is built from the trace of the decision: no
+filter and no weigher runs on all hosts again.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
-#: Named hosts that are described: a request may name thousands, and nobody reads more than this.
+#: The maximum number of named hosts that are described: a request may name thousands.
 _NAMED_HOSTS = 20
-#: The best hosts, by weight, whose scores are listed.
+#: The number of best hosts, by weight, whose scores are listed.
 _TOP_HOSTS = 5
 
 
@@ -33,7 +33,7 @@ class DecisionTrace:
     view: Snapshot
     filtered: FilterResult
     host_candidates: HostCandidates
-    #: None, where no host was left to be weighed.
+    #: None if no host was left to be weighed.
     ranking: Ranking | None = None
     #: The row of the host that was chosen.
     chosen: int | None = None
@@ -42,7 +42,7 @@ class DecisionTrace:
 class Explainer:
     """Explain the decision about one request.
 
-    :param named: hosts to describe by name, beside those that the request forces or wants.
+    :param named: hosts to describe by name, in addition to those that the request forces or requests.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Explainer:
         return self._hosts[row]
 
     def _nearest_hosts(self, nearest: NearestMisses, misses: Collection[Miss]) -> dict[str, str]:
-        """Return the reason against each host that passed most filters, without those listed as misses."""
+        """Return the reason against each of the hosts that passed most filters, without those listed as misses."""
         listed = {miss.host for miss in misses}
         found = {}
         view, filtered = self._view, self._trace.filtered
@@ -150,8 +150,8 @@ class Explainer:
         if left:
             return host_candidates.reason(left[0])
         row = rows[0]
-        # The first filter that refuses the host is the one that has counted it; list the others as well, since they
-        # would refuse it once the first one's reason is gone.
+        # The counts include the host under the first filter that refuses it. List the others as well: they would refuse
+        # the host once the first reason is gone.
         reasons = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
         reasons += self._funnel.reasons_against(self._host(row), self._request)
         return "; ".join(dict.fromkeys(reasons)) or "was not looked at"

@@ -1,9 +1,9 @@
 """Count how many more instances of a request would fit, in all and by cell, if nothing else were placed.
 
-Hosts with a single provider are counted by their columns, all at once. Filters are run again with so many more servers
-on each host, in a binary search: a filter that refuses a host does not accept it again when more servers are there.
-Hosts with several providers are counted by their columns, too, where each amount may come from any of them, and else by
-placing one instance after another.
+Hosts with a single provider are counted by their columns, all at once. A binary search then runs the filters with more
+servers on each host: a filter that refuses a host does not accept it again with even more servers. Hosts with several
+providers are counted by their columns, too, if each amount may come from any of the providers; otherwise, one instance
+after another is placed.
 """
 
 import time
@@ -22,7 +22,7 @@ from scheduler.view.inventory_columns import InventoryArrays
 from scheduler.view.planned import PlannedView, filled_up
 from scheduler.view.snapshot import Snapshot
 
-#: The count for a request without amounts: it stands for no limit.
+#: The count for a request without amounts: it means that there is no limit.
 _NO_LIMIT = 1_000_000
 
 
@@ -106,18 +106,18 @@ class InstanceCounter:
         return group is not None and group.policy == "affinity" and not self._view.group_members_elsewhere.any()
 
     def _is_timed_out(self) -> bool:
-        # Once late, always late: the result must be reported as a minimum.
+        # Once the time is over, this stays true: the result must be reported as a minimum.
         self._timed_out = self._timed_out or self._clock() > self._deadline
         return self._timed_out
 
     # --- At most, by the columns and the filters ----------------------------------------------------------------------
 
     def _upper_bounds(self) -> IntArray:
-        """Return an upper bound for each host, as if its pools were its own; for flat hosts it is exact."""
+        """Return an upper bound for each host, as if no other host used its pools; it is exact for flat hosts."""
         most = np.where(self._feasible, _NO_LIMIT, 0)
         for name, amount in self._totals.items():
             if sum(name in group.resources for group in self._wanted.groups.values()) > 1:
-                # Whichever providers serve the groups, their sum is bounded by the room of the host.
+                # The sum of the groups is bounded by the room of the host, whichever of its providers serve them.
                 units = np.floor(self._view.room(name) / amount).astype(np.int64)
             else:
                 units = self._units_of_hosts(name)
@@ -134,8 +134,8 @@ class InstanceCounter:
         return units
 
     def _allowed(self, most: IntArray) -> IntArray:
-        """Return how many of ``most`` the filters allow on each host: a binary search over hosts that fill up."""
-        # At least one passes: the hosts are feasible as they are. Most hosts pass with all of them, so try that first.
+        """Return how many of ``most`` instances the filters allow on each host, by a binary search."""
+        # At least one passes, because the hosts are feasible. Most hosts pass with the maximum, so try it first.
         low = np.minimum(most, 1)
         high = np.where(self._passes(np.maximum(most - 1, 0)), most, np.maximum(most - 1, low))
         low = np.where(high == most, most, low)
@@ -146,14 +146,14 @@ class InstanceCounter:
         return low
 
     def _passes(self, there: IntArray) -> BoolArray:
-        """Return which hosts pass the filters with so many more servers of this request on each, and none elsewhere."""
+        """Return which hosts pass the filters, each as if it alone had this many more servers of the request."""
         filled = filled_up(self._view, self._totals, there)
         return self._funnel.filter(filled, self._request, self._feasible).left
 
     # --- Host by host -------------------------------------------------------------------------------------------------
 
     def _count_on_best(self, rows: IntArray, most: IntArray) -> _Count:
-        """Return how many would fit on the host of these that takes most."""
+        """Return how many would fit on the one of these hosts that takes most."""
         best = _Count()
         for row in rows[np.argsort(-most[rows], kind="stable")].tolist():
             if best.more >= most[row] or self._timed_out:
@@ -182,7 +182,7 @@ class InstanceCounter:
         left = {
             name: {slot: int(self._units[name][slot]) for slot in slots} for name, slots in self._pools_of(rows).items()
         }
-        # The total of each class, however it is distributed: a count that reaches it is exact.
+        # An upper bound by class, for any distribution: a count that reaches one of them is exact.
         bounds = {name: sum(units.values()) for name, units in left.items()}
         more = 0
         for row in rows.tolist():
@@ -230,7 +230,7 @@ class InstanceCounter:
                 planned.claim(row, candidate)
                 here += 1
             tree = self._view.trees[row]
-            # A host that takes none is known to take none, unless others have just used up a pool that it shares.
+            # A count of zero is exact if the search was finished and no other host can have used up a pool there.
             takes_none = here == 0 and row not in host_candidates.undecided and not (tree and tree.sharing)
             exact = exact and (here == most[row] or takes_none)
             more += here
@@ -238,7 +238,7 @@ class InstanceCounter:
 
 
 def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:
-    """Take so many units from some pools, from the one with most left first."""
+    """Take this number of units from some pools, beginning with the pool that has most left."""
     for slot in sorted(slots, key=lambda each: -left[each]):
         taken = max(0, min(units, left[slot]))
         left[slot] -= taken
@@ -248,7 +248,7 @@ def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:
 def _units(slots: InventoryArrays, amount: int) -> IntArray:
     """Return how often an amount can be allocated from each inventory, each time to another consumer."""
     units = np.maximum(np.floor((slots.capacity - slots.used) / amount), 0.0)
-    # The division may be off by one where an allocation ratio is not whole: correct it by the claim's own rule.
+    # The division may be off by one where an allocation ratio is not whole: correct it by the rule of the claim.
     units += slots.used + (units + 1) * amount <= slots.capacity
     units -= (units > 0) & (slots.used + units * amount > slots.capacity)
     allowed = (slots.min_unit <= amount) & (amount <= slots.max_unit)

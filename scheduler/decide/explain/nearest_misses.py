@@ -24,7 +24,7 @@ _NEAREST_HOSTS = 5
 
 
 class RemovedHosts:
-    """Compute what the hosts that one filter has removed lack of the requested amounts, by resource class.
+    """Compute by resource class which of the requested amounts are lacking on the hosts that one filter has removed.
 
     All arrays have one value for each of these hosts, which are usually few.
     """
@@ -62,7 +62,7 @@ class RemovedHosts:
         return count
 
     def shortages(self) -> Iterator[Shortage]:
-        """Yield the shortages, each host counted under one class: of several, the one that most hosts lack."""
+        """Yield the shortages; a host that lacks several classes is counted under the one that most hosts lack."""
         left = dict(self.lacking)
         while left:
             name = max(left, key=lambda each: int(np.count_nonzero(left[each])))
@@ -104,7 +104,7 @@ class RemovedHosts:
         return nearest
 
     def _share_lacking(self, places: RowArray) -> FloatArray:
-        """Return the sum of the shares of the requested amounts that some hosts lack."""
+        """Return for some hosts which shares of the requested amounts they lack, added up over all classes."""
         share = np.zeros(len(places))
         for name, lacking in self.lacking.items():
             if lacking.any():
@@ -154,7 +154,7 @@ class RequestedAmounts:
         self.together = {name: total for name, total in request.totals().items() if times[name] > 1}
 
     def most(self, name: str) -> int:
-        """Return the least amount of a class that a host must have free."""
+        """Return the minimum amount of a class that a host must have free."""
         return max(*self.of_one[name], self.together.get(name, 0))
 
 
@@ -176,7 +176,7 @@ class NearestMisses:
             entered = stages[number - 1].left if number else self._filtered.entered
             rows = np.flatnonzero(entered & ~stages[number].left)
             candidates = self._host_candidates
-            # Hosts whose candidates a filter has left out lack nothing, and of the undecided ones nothing is known.
+            # Hosts whose candidates a filter has left out lack nothing. What undecided hosts lack is not known.
             infeasible = candidates.infeasible - candidates.refused.keys() - candidates.undecided.keys()
             self._removed[number] = RemovedHosts(self._view, rows, self._requested, infeasible)
         return self._removed[number]
@@ -184,7 +184,7 @@ class NearestMisses:
     def nearest_rows(self, *, lacking: bool) -> Iterator[tuple[int, int]]:
         """Yield the rows of the nearest hosts, nearest first, each with the number of the filter that removed it.
 
-        A host is nearer that passed more filters; then, that lacks fewer classes; then, a smaller share of them.
+        A host is nearer if it passed more filters; then, if it lacks fewer classes; then, if it lacks a smaller share.
 
         :param lacking: yield only hosts that lack something.
         """
@@ -217,7 +217,7 @@ class NearestMisses:
 def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, budget: SearchBudget) -> Iterator[Miss]:
     """Yield the misses of a host that has room for each amount: the groups that no provider can serve.
 
-    Where each group can be served alone, but not all together, the misses are the amounts of all groups.
+    If each group can be served alone, but not all of them together, the misses are the amounts of all groups.
     """
     alone = {
         suffix: group
