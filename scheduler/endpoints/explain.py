@@ -32,7 +32,7 @@ class ExplainEndpoint:
         """Answer :class:`~moorage.messages.ExplainRequest`.
 
         :raises HostNotFound: a host to be described by name does not exist.
-        :raises InvalidRequest: several instances are wanted where one is named that exists; or for the reasons of
+        :raises InvalidRequest: several instances are wanted, but an existing one is named; or for the reasons of
             :func:`scheduler.decide.destinations.select`.
         :raises ConsumerNotFound: the instance that is to move holds nothing.
         :raises SearchBoundReached: the search for a host's candidates was too long to finish.
@@ -68,7 +68,7 @@ class ExplainedDecision(Decision[Explanation]):
                 raise errors.HostNotFound(name=name)
 
     def read_context(self) -> RequestContext:
-        """Read the context of the request; for an instance that exists, with what it holds.
+        """Read the context of the request; for an instance that exists, with the amounts that it holds.
 
         :raises ConsumerNotFound: the instance that is to move holds nothing.
         """
@@ -92,9 +92,9 @@ class ExplainedDecision(Decision[Explanation]):
         return self._with_what_if(plan.explanations[0], context)
 
     def no_host(self, no_host: NoHost, context: RequestContext) -> Explanation:
-        """Return why no host would do.
+        """Return why there is no host.
 
-        :raises SearchBoundReached: that is not known: a search was not finished.
+        :raises SearchBoundReached: a search was not finished, so it is not known whether there is a host.
         """
         for fault in no_host.host_candidates.undecided.values():
             raise fault
@@ -119,7 +119,7 @@ class ExplainedDecision(Decision[Explanation]):
 
 
 def _as_selection(message: ExplainRequest) -> SelectDestinations:
-    """Return the request to decide. It gets a new id, and so another seed, each time, as every new request does."""
+    """Return the request to decide; like every new request, it gets a new id, and so another seed."""
     uuid = message.instance_uuid
     return SelectDestinations(
         request_id=ids.fresh(),

@@ -1,8 +1,7 @@
 """The endpoints of the host view: compare it with the store, and bring it up to date with the store.
 
-Between two decisions the view is left as it is; a decision first makes it follow the change feed, and so does the
-comparison. A difference that remains is a change that the feed has missed, which the next comparison of all ``seq``
-repairs.
+The view may be behind the store: a decision first makes it follow the change feed, and so does `compare_view`. A
+difference that remains is a change that the feed has missed. The next comparison of every ``seq`` repairs it.
 """
 
 import sys
@@ -50,7 +49,7 @@ class ViewEndpoint:
 
     @serves(CompareView)
     def compare_view(self, _message: CompareView) -> ViewDrift:
-        """Return the names of the hosts of which the view has missed a change; a provider without a host by its uuid.
+        """Return the names of the hosts with changes that the view has missed; the uuid of a provider without a host.
 
         Nothing is repaired: the view stays as the next decision would see it.
 
@@ -60,7 +59,7 @@ class ViewEndpoint:
         # write is not reported as drift.
         before = self._database.read(_seqs_in_store)
         self._follower.follow(self._follower.now())
-        # A provider with a claim from here that is not read again yet is ahead of any `seq` of the store.
+        # A provider with a claim of this scheduler since its last read counts as newer than any `seq` in the store.
         ahead = dict.fromkeys(self._host_cache.provisional_ids(), sys.maxsize)
         in_view = {
             resource_providers: self._host_cache.provider_seqs() | ahead,
