@@ -124,7 +124,7 @@ def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
 def check_names(conf: cfg.ConfigOpts) -> None:
     """Check that the options in the plug-ins' groups of the configuration files belong to an installed plug-in.
 
-    :raises ConfigurationError: one does not; the error names the file and the option that was probably meant.
+    :raises ConfigurationError: an option does not; the error names the file and the option that was probably meant.
     """
     files = [Path(file) for file in conf.config_file or ()]
     try:
@@ -174,7 +174,7 @@ def _entry_points(kind: _PluginKind) -> dict[str, set[str]]:
 def _classes(kind: _PluginKind, names: Collection[str], seconds: float) -> dict[str, Any]:
     """Import the plug-in classes of these names, in their order."""
     known = _entry_points(kind)
-    # Before any import: a wrong name must not wait for one.
+    # Check before any import: the error for a wrong name must not wait for one.
     for name in names:
         if name not in known:
             raise errors.UnknownPlugin(kind=kind.word, name=name, known=", ".join(known) or "none")
@@ -222,12 +222,12 @@ def _within(seconds: float, plugin: str, source: str, work: Callable[[], T]) -> 
     """Run the import or the constructor of a plug-in within a time limit, and return its result.
 
     :param seconds: time limit for a plug-in that is not built-in; 0 for none.
-    :param source: the module of the plug-in; a suffix after the package does not matter.
+    :param source: the module of the plug-in, which begins with the name of its package.
     :raises ConfigurationError: it has not returned in time.
     """
     if source.split(".")[0] in OURS:
         return work()
-    # A watchdog of its own, not that of decisions: this plug-in is not in force yet, so no failure is counted.
+    # Not the watchdog of decisions: this plug-in is not in force yet, so no failure is counted.
     watch = PluginWatchdog(seconds)
 
     def timed_work() -> T:

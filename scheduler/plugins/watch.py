@@ -1,9 +1,10 @@
 """A watchdog for plug-ins that do not return: the decision is abandoned with its thread, and the plug-in is named.
 
-Python cannot kill a thread. So a decision that calls foreign plug-ins runs in a worker thread, and the thread that must
-answer waits for it, no longer than the time limit of one call of one plug-in. An abandoned thread can change nothing
-any more. An exception is raised in it, which ends a loop in Python but not a call into C. If its plug-in ever returns,
-the thread ends at once. While too many threads hang in one plug-in, the plug-in is not called at all.
+Python cannot kill a thread. So a decision that calls foreign plug-ins runs in a worker thread. The thread that must
+answer waits for it, but not longer than the time limit of one call of one plug-in. Then the worker thread is abandoned
+and can no longer change anything. An exception is raised in it, which ends a loop in Python but not a call into C. If
+its plug-in ever returns, the thread ends at once. While too many threads hang in one plug-in, the plug-in is not called
+at all.
 """
 
 import ctypes
@@ -26,10 +27,10 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Threads that may hang in one plug-in before it is not called any more; each keeps its memory. Arbitrary.
+#: The number of threads hanging in one plug-in at which it is no longer called; each keeps its memory. Arbitrary.
 _MAX_HANGING = 4
 _STOP_SECONDS = 2.0
-#: A longer call is recorded as slow, in seconds. Arbitrary: a whole decision takes a hundredth of that.
+#: A call that takes at least this long is recorded as slow. Arbitrary: a whole decision takes a hundredth of that.
 SLOW_SECONDS = 0.5
 
 
@@ -40,8 +41,8 @@ def current_frames() -> dict[int, FrameType]:
     """Return the innermost frame of each thread, by thread id.
 
     The interpreter allocates memory for them while it holds the lock on its list of threads. If that starts a garbage
-    collection, and a finalizer in it lets another thread run that begins or ends, all threads of the process wait for
-    ever (CPython issue 106883). So there is no collection meanwhile.
+    collection, and a finalizer lets another thread run that starts or ends, all threads of the process deadlock
+    (CPython issue 106883). So garbage collection is disabled meanwhile.
     """
     with _FRAMES_LOCK:
         collects = gc.isenabled()
@@ -126,7 +127,7 @@ class PluginWatchdog:
         self._on_timeout = on_timeout
         self._clock = clock
         self._lock = threading.Lock()
-        #: The threads whose decisions were abandoned, by plug-in; one that has ended hangs no more.
+        #: The threads whose decisions were abandoned, by plug-in; some of them may have ended since.
         self._hanging: dict[str, list[threading.Thread]] = {}
         self._longest: dict[str, float] = {}
         self._idle: list[SimpleQueue[_Job[Any] | None]] = []
@@ -249,7 +250,7 @@ class PluginWatchdog:
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         LOG.error("The %s has not answered within %s s, and is at\n%s", plugin, self._seconds, stack.rstrip())
         self._on_timeout(plugin)
-        # The plug-in may have returned meanwhile, and another thread may have the number of the one that has ended.
+        # The plug-in may have returned meanwhile, and a new thread may have the id of the thread that has ended.
         if job.thread.is_alive():
             # The only way to interrupt another thread: the exception is raised at its next bytecode.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Abandoned))
@@ -267,11 +268,11 @@ class PluginWatchdog:
         try:
             while (job := inbox.get()) is not None:
                 job.run()
-                # Not back among the idle threads: the exception of `_abandon` may still be to come.
+                # Do not reuse this thread: the exception from `_abandon` may still be pending.
                 if isinstance(job.fault, _Abandoned):
                     return
                 with self._lock:
                     self._idle.append(inbox)
         except _Abandoned:
-            # The exception came only after the plug-in had returned.
+            # The exception was raised only after the plug-in had returned.
             return
