@@ -29,7 +29,7 @@ from scheduler.registry.aggregates import rows as host_aggregates
 
 LOG = logging.getLogger(__name__)
 
-#: A refusal names no more consumers than this.
+#: The maximum number of consumers that a refusal names.
 _NAMED = 5
 
 
@@ -62,7 +62,7 @@ def plan(connection: Connection, message: DeleteHost) -> HostDeletion:
     ids = bulk.select_in(
         connection, select(host_table.c.id, host_table.c.compute_node_uuid), host_table.c.compute_node_uuid, nodes
     )
-    # A compute node that is not a root serves no host: it stays, as a part of the tree that it is in.
+    # A compute node that is not a root serves no host: it is not deleted, because it belongs to another tree.
     roots = [key.id for key in providers.keys_found(connection, nodes).values() if key.id == key.root_id]
     tree = providers.tree_ids(connection, roots)
     return HostDeletion(
@@ -80,7 +80,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     """
     gone = plan(connection, message)
     providers.lock(connection, gone.providers)
-    # From here on no claim can succeed there; one that came before the lock shows now.
+    # From here on, no claim can succeed there. A claim that was made before the lock is visible now.
     if plan(connection, message) != gone:
         raise StaleRead
     held = consumers.holdings(connection, gone.residues)
@@ -91,7 +91,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     if changes:
         allocations.write(connection, changes, names, bumps_generations=False)
     trees.remove(connection, gone.providers)
-    # The same condition again in the write: a host that has come up concurrently is not deleted.
+    # Repeat the condition in the write: a host that has come up concurrently is not deleted.
     #
     # DELETE FROM hosts WHERE id IN (...) AND (NOT up OR forced_down)
     silent = or_(~host_table.c.up, host_table.c.forced_down)

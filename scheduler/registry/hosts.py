@@ -41,7 +41,7 @@ _ALL = ListHosts()
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A host as the host view needs it; ``seq`` is bumped by every change but a heartbeat."""
+    """A host as the host view needs it; every change except a heartbeat bumps ``seq``."""
 
     id: int
     seq: int
@@ -70,7 +70,7 @@ _VIEW_COLUMNS = [hosts.c[name] for name in _VIEW_NAMES]
 
 def rows(connection: Connection, ids: Collection[int]) -> list[HostRow]:
     """Return the hosts of these ids; ids without a row are left out."""
-    # The hosts first: the metadata may then be newer than `seq`, and is read again with the next `seq`.
+    # Read the hosts first: the metadata can then only be newer than `seq`, and is read again with the next `seq`.
     found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
     metadata = _metadata_of(connection, ids) if found else {}
     return [_host_row(row, metadata.get(row.id, {})) for row in found]
@@ -141,7 +141,7 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
 
 
 def _read_again_locked(connection: Connection, found: Sequence[HostState]) -> list[HostState]:
-    """Lock the nodes of a host, and return them as they are then: another operator may have changed them meanwhile.
+    """Lock the nodes of a host, and return their locked state: another operator may have changed them meanwhile.
 
     :raises HostNotFound: the host was deleted concurrently.
     :raises StaleRead: a node of it was created or deleted concurrently.
@@ -172,7 +172,7 @@ def _wanted(message: SetHost, host: HostState) -> HostState:
 def mark_down(connection: Connection, down_after: float) -> list[str]:
     """Mark all hosts as down that have sent no heartbeat for ``down_after`` seconds; return their names.
 
-    Where the clock was set back, the time of those that have sent none since begins anew.
+    If the clock was set back, the time of hosts that have sent no heartbeat since then starts again.
     """
     ahead, silent = is_ahead(hosts.c.heartbeat_at), hosts.c.heartbeat_at < now() - down_after
     query = select(hosts.c.id, hosts.c.service_host, ahead.label("is_ahead")).where(hosts.c.up, or_(silent, ahead))
@@ -180,7 +180,7 @@ def mark_down(connection: Connection, down_after: float) -> list[str]:
     for chunk in bulk.chunks(sorted(row.id for row in rows if row.is_ahead)):
         connection.execute(hosts.update().where(hosts.c.id.in_(chunk), ahead).values(heartbeat_at=now()))
     found = [row for row in rows if not row.is_ahead]
-    # The same condition again in the write: a host whose heartbeat has come in between stays up and keeps its `seq`.
+    # Repeat the condition in the write: a host whose heartbeat has arrived in between stays up and keeps its `seq`.
     #
     #     UPDATE hosts SET up = false, seq = seq + 1, updated_at = :now
     #      WHERE id IN (...) AND up AND heartbeat_at < :now - :down_after

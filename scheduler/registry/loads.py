@@ -32,7 +32,7 @@ _COLUMNS = [hosts.c[name] for name in ("id", "service_host", "load_at", *_LOADED
 
 
 def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad], at: float) -> None:
-    """Write the loads that differ from the registered ones, unless the registered ones are of a later time.
+    """Write the loads that differ from the registered ones, unless the registered ones are newer.
 
     A host that is not registered is left out: its cell reports the load again after the host's description.
 
@@ -46,7 +46,7 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
             load = loads[row.service_host]
             properties = msgspec.json.encode(load.image_properties, order="sorted") if load.image_properties else None
             new = {"io_ops": load.io_ops, "failed_builds": load.failed_builds, "image_properties": properties}
-            # A registered load of a much later time does not win: the cell's clock was set back.
+            # If the registered load is of a much later time, the cell's clock was set back: then write the new one.
             is_late = at < row.load_at <= at + CLOCK_SET_BACK
             if not is_late and new != {name: getattr(row, name) for name in _LOADED}:
                 changed.append({"row_id": row.id, "seen_at": at, **{f"new_{name}": new[name] for name in _LOADED}})

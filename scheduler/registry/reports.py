@@ -2,7 +2,8 @@
 
 The first host that reports a compute node keeps it. A second host that reports the same one, and a host that returns
 with another compute node, are left out with an error in the log, while the rest of the report is written: one
-misconfigured host must not silence its whole cell, and guests must not change hosts because a configuration did.
+misconfigured host must not block the reports of its whole cell, and a wrong configuration must not assign guests to
+another host.
 """
 
 import logging
@@ -27,7 +28,7 @@ from scheduler.registry.hosts import update
 
 LOG = logging.getLogger(__name__)
 
-#: The condition again in the write: a later description may have been written since the numbers were read.
+#: Repeat the condition in the write: a later description may have been written since the numbers were read.
 _IS_NO_LATER = and_(hosts.c.id == bindparam("row_id"), hosts.c.description_number <= bindparam("new_number"))
 _WRITE_DESCRIPTION = (
     hosts.update()
@@ -46,18 +47,18 @@ _RENUMBER = hosts.update().where(_IS_NO_LATER).values(description_number=bindpar
 
 
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
-    """Write a cell's report. One without changes writes nothing but heartbeats.
+    """Write a cell's report. A report without changes writes only heartbeats.
 
     :return: the unknown hosts, which the cell must describe, and the numbers of registered descriptions that are newer
         than those of the report.
     :raises CellNotFound: the cell does not exist.
-    :raises InvalidRequest: the description numbers are not as many as the descriptions.
+    :raises InvalidRequest: there is not exactly one description number for each description.
     :raises StaleRead: the provider of a new host was deleted concurrently; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
     if message.numbers and len(message.numbers) != len(message.hosts):
         raise errors.InvalidRequest(path="$.numbers", reason="not one number for each host")
-    # Descriptions before heartbeats: a host that this report adds is not unknown any more.
+    # Write the descriptions before the heartbeats: then a host that this report adds is not reported as unknown.
     alive = frozenset(message.alive)
     newer: list[NumberedDescription] = []
     unknown: list[str] = []
@@ -144,7 +145,7 @@ def _registered(connection: Connection, message: ReportHosts) -> list[_Registere
     for chunk in bulk.chunks(message.hosts):
         named = hosts.c.service_host.in_({report.service_host for report in chunk})
         same_node = hosts.c.compute_node_uuid.in_([report.compute_node_uuid for report in chunk])
-        # Two statements, each with an index of its own: one with OR would read the whole table.
+        # Two statements, each with its own index: one statement with OR would read the whole table.
         for condition in (and_(hosts.c.cell_uuid == message.cell_uuid, named), same_node):
             found |= {row.id: _RegisteredHost(*row) for row in connection.execute(select(*columns).where(condition))}
     return list(found.values())
@@ -195,7 +196,7 @@ def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostRep
 def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collection[str]) -> None:
     if not new:
         return
-    # In the order of a unique key: two concurrent reports of the same hosts wait for each other and do not deadlock.
+    # Insert in the order of a unique key: concurrent reports of the same hosts then wait instead of deadlocking.
     new.sort(key=lambda host: host.compute_node_uuid)
     for chunk in bulk.chunks(new):
         # A description alone does not make a host up; a heartbeat does.
@@ -222,7 +223,7 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
     # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host NOT IN (...)
     for these in rows_named(hosts.c.service_host, alive, known):
         connection.execute(hosts.update().where(here, these).values(heartbeat_at=now()))
-    # Only after the heartbeats: a sweep cannot mark these hosts as down any more, so that none is missed here.
+    # Read after the heartbeats: now a sweep can no longer mark these hosts as down, so that none is missed here.
     down = connection.execute(select(hosts.c.id, hosts.c.service_host).where(here, ~hosts.c.up))
     recovered = [row.id for row in down if row.service_host in alive]
     update(connection, recovered, {"up": True})

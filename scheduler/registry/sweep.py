@@ -21,9 +21,9 @@ _ROUNDS_PER_TIMEOUT = 6
 class Sweep:
     """Marks hosts as down that have missed heartbeats for too long, if these heartbeats could have arrived.
 
-    While the database or the broker is away no heartbeat arrives, and afterwards all hosts look dead for a moment; so
-    they do after a step of the database's clock, and after this process or its machine was suspended. So each host has
-    the whole time-out from the time on at which both were reachable, and the clocks went on alike.
+    While the database or the broker is unreachable, no heartbeat arrives, and afterwards all hosts look dead for a
+    moment. The same happens after a step of the database's clock, and after this process or its machine was suspended.
+    So the time-out of all hosts starts again when both are reachable again, and after the clocks have diverged.
 
     :param down_after: seconds without a heartbeat after which a host is down.
     :param probe: raises :class:`~moorage.errors.Unavailable` if there is no broker.
@@ -41,7 +41,7 @@ class Sweep:
         self._probe = probe
         self._clock = clock
         self._reachable_since: float | None = None
-        #: The last round by both clocks.
+        #: The time of the last round by both clocks.
         self._last_round: _Round | None = None
 
     @property
@@ -71,9 +71,10 @@ class Sweep:
         self._reachable_since = since
 
     def _since_clocks_agree(self, since: float, this: "_Round") -> float:
-        """Return from when on each host has its time: from this round on, where the clocks have not gone on alike.
+        """Return when the time-out of the hosts starts: as before, or with this round if the clocks have diverged.
 
-        The database's has gone on by half of the time-out since the last round: it was set, or nobody has swept.
+        They have diverged if the database's clock has advanced by half of the time-out or more since the last round: it
+        was set, or no round was run.
         """
         last, self._last_round = self._last_round, this
         if last is None or this.there - last.there < self._down_after / 2:

@@ -32,9 +32,9 @@ from scheduler.registry.aggregates import nodes as aggregate_nodes
 from scheduler.registry.aggregates import rows as host_aggregates
 from scheduler.registry.aggregates.nodes import Node
 
-#: The limit of one message.
+#: The maximum number of metadata keys of an aggregate: as many as one message may contain.
 MAX_KEYS = 256
-#: The length of the column of zones that agents report.
+#: The maximum length of a zone: that of the column for the zones that agents report.
 _MAX_ZONE = 255
 
 
@@ -43,7 +43,7 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
 
     :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
     :raises InvalidRequest: the zone is not a valid name.
-    :raises StaleRead: the same aggregate is created concurrently; a new transaction finds out.
+    :raises StaleRead: the same aggregate was created concurrently; a new transaction finds it.
     """
     _check_zone(message.metadata)
     # Derived from the request id: a repeated request gets the same uuid.
@@ -86,7 +86,7 @@ def change(connection: Connection, message: SetHostAggregate) -> None:
 
 
 def add_host(connection: Connection, message: AddAggregateHost) -> None:
-    """Add a host with all its nodes to a host aggregate; if it is in it already, nothing changes.
+    """Add a host with all its nodes to a host aggregate; if it is already a member, nothing changes.
 
     :raises HostNotFound: no host has the name, or none in that cell.
     :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
@@ -166,7 +166,7 @@ def _apply(connection: Connection, number: int, before: HostAggregate, after: Ho
 def _write_members(
     connection: Connection, number: int, joining: Collection[AggregateHost], leaving: Collection[AggregateHost]
 ) -> None:
-    # After the host rows are locked: the deletion of a host locks its row first, then removes its memberships.
+    # Write after the host rows are locked: the deletion of a host locks its row first, then removes its memberships.
     new = [{"aggregate_id": number, "cell_uuid": host.cell_uuid, "service_host": host.service_host} for host in joining]
     bulk.insert(connection, host_aggregate_hosts, new)
     member = host_aggregate_hosts.c

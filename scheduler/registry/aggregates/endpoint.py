@@ -61,7 +61,7 @@ class AggregateEndpoint:
         return lambda message: self._database.read(lambda connection: work(connection, message))
 
     def _writing(self, work: Callable[[Connection, Any], Any]) -> Handler:
-        """Return a handler that makes a change in the transaction that stores the answer: `Done`, without another."""
+        """Return a handler that makes a change in the transaction that stores the answer; by default this is `Done`."""
 
         def handler(message: Any) -> Any:
             self._check_numbers(getattr(message, "metadata", {}))
@@ -72,7 +72,7 @@ class AggregateEndpoint:
     def _check_numbers(self, metadata: Mapping[str, str | None]) -> None:
         """Refuse values that a plug-in cannot read as a number.
 
-        :raises InvalidRequest: there is one.
+        :raises InvalidRequest: a value is not a number.
         """
         for key in sorted(self._numeric.intersection(metadata)):
             try:
@@ -85,7 +85,7 @@ class AggregateEndpoint:
             deleted = run_once(self._requests, message, lambda connection: changes.delete(connection, message))
             LOG.warning("Host aggregate %s is deleted; it had %s host(s)", deleted.name, len(deleted.hosts))
             return deleted
-        # A dry run is refused for the same reasons: it makes the change, and rolls it back.
+        # A dry run must be refused for the same reasons, so it makes the change and rolls it back.
         answers: list[HostAggregate] = []
 
         def transaction(connection: Connection) -> None:

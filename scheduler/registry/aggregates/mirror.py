@@ -1,7 +1,8 @@
 """Find the nodes whose provider is missing in an aggregate of their host, and add them.
 
-The changes of this package never leave one out. A service of an older version during an upgrade may, or an operator who
-edits the tables. A new node of a registered host joins the aggregates of its host the same way.
+The changes in this package never leave a node out. A service of an older version may do so during an upgrade, and an
+operator who edits the tables may do so, too. A new node of a registered host joins the aggregates of its host in the
+same way.
 """
 
 from collections.abc import Collection
@@ -96,7 +97,7 @@ def add_new_nodes(connection: Connection, cell_uuid: str, service_hosts: Collect
     """
     if not service_hosts:
         return
-    # Serialise with changes of an aggregate of such a host: these lock the rows of the nodes that it has had.
+    # Serialise with changes of the aggregates of these hosts: such a change locks the rows of the nodes that it finds.
     #
     # SELECT id FROM hosts WHERE cell_uuid = ... AND service_host IN (...) ORDER BY id FOR UPDATE
     locked = select(hosts.c.id).where(hosts.c.cell_uuid == cell_uuid).order_by(hosts.c.id).with_for_update()

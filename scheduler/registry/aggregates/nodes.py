@@ -14,7 +14,7 @@ from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers, host_aggregate_hosts, host_aggregates, hosts, resource_providers
 
-#: A refusal names no more consumers than this.
+#: The maximum number of consumers that a refusal names.
 _NAMED = 5
 
 
@@ -45,8 +45,8 @@ def lock(connection: Connection, affected: Collection[AggregateHost], *, with_pr
     # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
     list(bulk.select_in(connection, query, hosts.c.id, [node.id for node in found]))
-    # A transaction that registers a node of such a host, or creates its provider, waits for the host's row, or has had
-    # it until now: then its node shows in this second read.
+    # A transaction that registers a node of such a host, or creates its provider, also locks the host's row. Either it
+    # waits for this transaction, or it was first: then this second read finds its node.
     if _nodes(connection, affected) != found:
         raise StaleRead
     return found
@@ -72,7 +72,7 @@ def refuse_zone_change_with_servers(
     before: HostAggregate,
     after: HostAggregate,
 ) -> None:
-    """Check that no node with servers changes its zone: the servers have asked for the zone that they are in.
+    """Check that no node with servers changes its zone: the servers have requested the zone that they are in.
 
     The nodes and their providers must be locked.
 

@@ -23,8 +23,8 @@ def _not_read(seconds: float) -> errors.StoreUnavailable:
 class AggregateReader:
     """Reads all host aggregates at once, and shares a read among concurrent requests. Safe to use from several threads.
 
-    There are a few hundred aggregates at most, and most requests need none of them: so they are read whole and on
-    demand, not followed by the change feed.
+    There are a few hundred aggregates at most, and most requests need none of them. So all of them are read on demand,
+    instead of being kept up to date by the change feed.
 
     :param clock: the clock of ``begun_after``.
     :param patience: seconds that a thread waits for the read of another thread.
