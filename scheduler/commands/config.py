@@ -69,7 +69,7 @@ class SchedulerConfigShow(Configured, Lister):
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
-        """Show a table with a column for each scheduler: no terminal is wide enough for a row each."""
+        """Show a table with a column for each scheduler: no terminal is wide enough for a row for each."""
         rows: list[Sequence[Any]] = list(data)
         if rows and parsed_args.formatter == "table" and not (parsed_args.columns or parsed_args.sort_columns):
             column_names, rows = _side_by_side(column_names, rows)
@@ -100,7 +100,7 @@ def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[
     turned: list[Sequence[Any]] = []
     for name, *values in list(zip(names, *rows, strict=True))[1:]:
         first: dict[str, str] = {}
-        # A long value that an earlier column has is replaced by a reference to that column.
+        # Replace a long value that an earlier column already has by a reference to that column.
         if name in _LONG:
             for column, value in zip(columns, values, strict=True):
                 first.setdefault(value.human_readable(), column)

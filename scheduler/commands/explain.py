@@ -28,7 +28,7 @@ from scheduler.commands.explain_format import fields
 
 #: Exit statuses.
 A_HOST, NO_HOST, BAD_INPUT, NOT_KNOWN = 0, 1, 2, 3
-#: The options of a size, which replaces the instance's own.
+#: The options of a size, which replaces the size of the instance.
 _SIZE = frozenset({"vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "extra_spec"})
 _COUNT = frozenset({"count"})
 #: Stands in errors for all options of resource groups.
@@ -162,7 +162,7 @@ class Explain(Configured, ShowOne):
             what_if=given.what_if,
             patience=given.patience,
         )
-        # The scheduler may search for as long as that before it answers.
+        # The scheduler may search for `patience` seconds before it answers.
         return self.client("scheduler").call(message)
 
     # --- Stored explanations ------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Explain(Configured, ShowOne):
         conductor, request_id = self.client("conductor"), given.request_id
         instances = lists.instances(conductor, ListInstances(request_id=request_id, deleted=True))
         if instances:
-            # One decision places, or refuses, all instances of a request: any of them stands for all.
+            # One decision places or refuses all instances of a request: all of them have the same explanation.
             refused = [instance for instance in instances if instance.explanation is not None]
             about["instances"] = len(instances)
             return self._of_instance(given, (refused or instances)[0].uuid, about)
@@ -202,7 +202,7 @@ class Explain(Configured, ShowOne):
         )
 
     def _cells(self) -> Mapping[str, str]:
-        """Return the names of the cells by uuid, or nothing if they cannot be read: the uuids are shown then."""
+        """Return the names of the cells by uuid, or nothing if they cannot be read: then show the uuids."""
         try:
             return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
         except errors.Unavailable:
@@ -215,7 +215,7 @@ def _is_asked_anew(given: argparse.Namespace) -> bool:
 
 
 def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
-    """Return the request of an instance: with the size of the options, and within its cell if it stays there."""
+    """Return the request of an instance: with the size from the options, and in its own cell if it stays there."""
     if _has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
     if given.moving is None:

@@ -21,7 +21,7 @@ _COLUMNS = (
     *("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age"),
     *("instances", "io_ops", "failed_builds"),
 )
-#: What is shown of each host's tree of providers, with the resource classes whose amounts are added.
+#: The columns of the usage of each host's provider tree, each with the resource classes that it adds up.
 _USE = {"vcpus": ("VCPU", "PCPU"), "memory_mb": ("MEMORY_MB",), "disk_gb": ("DISK_GB",)}
 
 
@@ -29,11 +29,11 @@ class WithCells(Configured):
     """A command that takes and shows cells by name."""
 
     def cell_names(self) -> dict[str, str]:
-        """Return the name of each cell by uuid; nothing while the placement role is away: the uuids are shown then."""
+        """Return the name of each cell by uuid; nothing if the placement role is unreachable: then show the uuids."""
         try:
             return self._named_cells()
         except errors.BusUnavailable:
-            raise  # nobody else can be asked either
+            raise  # no other role can be called, either
         except errors.Unavailable as fault:
             LOG.warning("Cells are shown by their uuids: %s", fault)
             return {}
@@ -88,7 +88,7 @@ class HostList(WithCells, ListCommand):
         return (*_COLUMNS, *_USE), [(*_row(host, names), *use.get(host.compute_node_uuid, nothing)) for host in hosts]
 
     def _use(self) -> dict[str, tuple[ShownUse, ...]]:
-        """Return what is used of each host by its root provider's uuid; nothing while the placement role is away."""
+        """Return the usage of each host by its root provider's uuid; nothing if the placement role is unreachable."""
         try:
             return _use_of_trees(lists.providers(self.client("placement"), ListResourceProviders()))
         except errors.Unavailable as fault:
@@ -103,7 +103,7 @@ class HostSet(_HostCommand):
     this, the host is still disabled, and the exit status is 1.
     """
 
-    #: The schedulers that may still send servers there, by name, and why that is not known.
+    #: The schedulers that may still place servers on the host, by name, each with the reason.
     _behind: Mapping[str, str] | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -231,7 +231,7 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
 
 
 def _use_of_trees(providers: Iterable[ResourceProvider]) -> dict[str, tuple[ShownUse, ...]]:
-    """Return what is used of each tree, and what can be allocated of it in all, by the uuid of its root."""
+    """Return the usage and the capacity of each tree, by the uuid of its root."""
     used: dict[str, Counter[str]] = {}
     total: dict[str, Counter[str]] = {}
     for provider in providers:

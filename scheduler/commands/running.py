@@ -1,4 +1,4 @@
-"""Ask all running schedulers: for anything, and whether they have seen a change that has just been made."""
+"""Call all running schedulers, for instance to check that they have seen a change that was just made."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -13,7 +13,7 @@ from moorage.messages.wire import Message
 
 R = TypeVar("R")
 
-#: The part of a scheduler's time to answer in which it waits for decisions in flight.
+#: The part of the time limit of a scheduler's answer in which it waits for decisions in flight.
 _PATIENCE = 0.7
 #: The limit of the message, in seconds; see :class:`~moorage.messages.CatchUpView`.
 _MAX_PATIENCE = 60.0
@@ -22,12 +22,12 @@ _MAX_PATIENCE = 60.0
 def ask(
     conf: cfg.ConfigOpts, clients: Clients, message: Message[R], only: str | None = None
 ) -> dict[str, R | errors.MoorageError]:
-    """Ask all running schedulers at once, or ``only`` one; return the answers and the errors by scheduler.
+    """Call all running schedulers in parallel, or ``only`` one; return the answers and the errors by scheduler.
 
-    A scheduler without a heartbeat for longer than ``[service] silent_after`` is not asked. If none has reported itself
-    yet, any one that serves is asked.
+    A scheduler without a heartbeat for longer than ``[service] silent_after`` is not called. If none has reported
+    itself yet, any one that serves is called.
 
-    :raises MoorageError: it is not known which there are.
+    :raises MoorageError: the running schedulers cannot be listed.
     """
     names: list[str | None] = [only]
     if only is None:
@@ -48,7 +48,7 @@ def ask(
 def behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, str]:
     """Make all running schedulers catch up with the store; return the failures by scheduler.
 
-    One that starts after the change reads it before it serves.
+    A scheduler that starts after the change reads it before it serves.
 
     :param seconds: the time limit for each scheduler's answer; ``clients`` must have the same.
     """
