@@ -1,4 +1,4 @@
-"""Sets of names by row as bitsets: a bit for each name, so that one name is tested on all rows in a few operations."""
+"""Sets of names by row as bitsets: each name has a bit, so that it is tested on all rows in a few operations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Bitsets:
     """The sets of names of all rows at one moment."""
 
     length: int
-    #: The bit of each name. Names are added to it later, whose bits are not set in ``words`` or lie behind them.
+    #: The bit of each name. Names may be added later; their bits are not set in ``words``, or lie beyond its end.
     numbers: Mapping[str, int]
     #: Word ``i`` of each row holds the bits ``64 * i`` to ``64 * i + 63``.
     words: Sequence[WordArray]
@@ -42,7 +42,7 @@ class BitsetColumns:
         self._length = 0
         self._numbers: dict[str, int] = {}
         self._words: list[Column[np.uint64]] = []
-        #: The bits of the words that stand for no name, and the number of names at which unused ones are forgotten.
+        #: The free bits of the words, and the number of names at which unused names are forgotten.
         self._free: list[int] = []
         self._forget_at = _WIDTH
         # Most hosts have the same traits and aggregates: their bits are computed once.
@@ -87,9 +87,9 @@ class BitsetColumns:
                 kept[name] = number
             else:
                 free.append(number)
-        # A new dict: in former snapshots the bits of these names mean what they did.
+        # Use a new dict: in earlier snapshots, the bits keep their meaning.
         self._numbers = kept
         self._free += free
-        # Not for each further word while thousands of hosts are new, each with a name of its own.
+        # Do not repeat this for each further word while thousands of new hosts each bring a new name.
         self._forget_at = max(_WIDTH, 2 * len(kept))
         self._bits.cache_clear()

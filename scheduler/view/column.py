@@ -41,7 +41,7 @@ class Column(Generic[S]):
         self._buffer[row] = value
 
     def put(self, row: int, value: Any) -> None:
-        """Write a value unless it is there already: a write to rows that a reader has copies the column."""
+        """Write a value unless it is already there: a write to rows that a reader has would copy the column."""
         if self._shared is not None and row < len(self._shared):
             if self._buffer[row] == value:
                 return

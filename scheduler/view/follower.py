@@ -73,7 +73,7 @@ class Follower:
         with self._lock.held():
             # Check again: the thread that had the lock may have begun late enough.
             if self._followed < begun_after:
-                # The time before the read: a change that is committed during it may be missing.
+                # Note the time before the read: a change that is committed during the read may be missing.
                 begun = self._clock()
                 self._database.read(self._read_feed)
                 self._followed = begun
@@ -94,14 +94,14 @@ class Follower:
     def refresh(self, provider_uuids: Collection[str]) -> None:
         """Re-read the trees of providers that have just refused a claim.
 
-        Whole trees: inventory may have moved to a child provider that the cache does not have yet.
+        The whole trees are read: inventory may have moved to a child provider that the cache does not have yet.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
 
         def work(connection: Connection) -> None:
             roots = self._host_cache.root_ids(provider_uuids)
-            # Both the providers that the cache has and those that the store has: some may be deleted, others new.
+            # Read the providers of the cache and those of the store: some may be deleted, others new.
             known = self._host_cache.tree_ids(roots)
             self._reread(connection, known.union(providers.tree_ids(connection, roots)))
 
@@ -114,7 +114,7 @@ class Follower:
         if found.is_another_history:
             self._read_everything(connection)
             return
-        # Provisional providers as well: the feed may have brought their change before the claim was added here.
+        # Include provisional providers: the feed may have had their change before the claim was added to the cache.
         unseen = self._host_cache.provisional_ids() - found.provider_seqs.keys()
         seqs = {**dict.fromkeys(unseen), **found.provider_seqs, **change_feed.seq_of(connection, unseen)}
         self._reread(connection, self._host_cache.settle(expected, seqs), found.host_ids)
@@ -124,7 +124,7 @@ class Follower:
         """Replace the whole cache: the store has been restored, and its ids and ``seq`` may mean other rows."""
         LOG.warning("The store was restored: everything is read again")
         self._names.forget_numbers()
-        # The position in the feed before all reads: a change during them is read again later.
+        # Read the position in the feed before everything else: a change during the other reads is read again later.
         newest = change_feed.newest(connection)
         known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
         found_providers = self._read_providers(connection, change_feed.seq_by_id(connection, resource_providers).keys())
@@ -132,19 +132,19 @@ class Follower:
             hosts=hosts.rows(connection, change_feed.seq_by_id(connection, hosts_table).keys()),
             gone_hosts=list(known_hosts),
             providers=found_providers,
-            # All of them: an id may be another provider's now.
+            # All ids: an id may belong to another provider now.
             gone_providers=list(known_providers),
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
-        # Not by `_last_change`: that is 0 as well while the whole feed has been pruned.
+        # Do not test `_last_change`: it is also 0 if the whole feed has been pruned.
         is_first = self._compared == float("-inf")
         if not is_first and change_feed.changes_since(connection, self._last_change).is_another_history:
             self._read_everything(connection)
             return
-        # Before all reads: a later change comes in the feed after this position.
+        # Read the position before everything else: later changes come after it in the feed.
         newest = change_feed.newest(connection)
         provisional = self._host_cache.provisional_ids()
         provider_ids = change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
@@ -155,7 +155,7 @@ class Follower:
         self._last_change = newest
 
     def _note_drift(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int]) -> None:
-        """Count the differing rows that the feed has not named until now."""
+        """Count the differing rows that the feed has not contained until now."""
         if not provider_ids and not host_ids:
             return
         found = change_feed.changes_since(connection, self._last_change)
@@ -175,13 +175,13 @@ class Follower:
             gone_hosts=set(host_ids) - {host.id for host in found_hosts},
             providers=found_providers,
             gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
-            # After the providers: a count that is newer than their `seq` is read again with the next `seq`. The other
-            # way round a count could stay older than the `seq` that stands for it.
+            # Read the counts after the providers: a count that is newer than their `seq` is read again with the next
+            # `seq`. In the opposite order, a count could stay older than its `seq`.
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
 
     def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[FetchedProvider]:
-        # The rows first: traits and aggregates may then be newer than `seq`, and are read again with the next `seq`.
+        # Read the rows first: then traits and aggregates can only be newer than `seq`, and the next `seq` brings them.
         rows = providers.rows(connection, ids)
         traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
         return [

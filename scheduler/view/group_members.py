@@ -10,7 +10,7 @@ from scheduler.view.column import frozen
 
 
 class GroupMembers:
-    """The number of group members on each host and on all other hosts. For one decision, which adds what it plans.
+    """The number of group members on each host and on all other hosts. For one decision, which adds planned members.
 
     :param hosts: the number of hosts.
     :param row_of_node: the row of each compute node; a member on another root provider is elsewhere for every host.
@@ -19,7 +19,7 @@ class GroupMembers:
 
     def __init__(self, hosts: int, row_of_node: Mapping[str, int], roots: Mapping[str, OccupiedRoot]) -> None:
         self._here = np.zeros(hosts, dtype=np.int64)
-        # Without the hosts that are forced down: a guest there does not run any more, and binds no other member.
+        # Without hosts that are forced down: a guest there no longer runs, and does not restrict the other members.
         self._running_here = np.zeros(hosts, dtype=np.int64)
         self._running = 0
         for uuid, root in roots.items():
@@ -30,7 +30,7 @@ class GroupMembers:
         self._count(row, 1, forced_down=forced_down)
 
     def with_more(self, counts: IntArray) -> "GroupMembers":
-        """Return a copy with more members on each host, without counting those as elsewhere for the other hosts."""
+        """Return a copy with more members on each host; these do not count as elsewhere for the other hosts."""
         more = GroupMembers(0, {}, {})
         more._here = self._here + counts
         more._running_here, more._running = self._running_here, self._running

@@ -15,20 +15,20 @@ from moorage.plugin import BoolArray, FloatArray, IntArray
 from moorage.plugin.attributes import attribute, paths, values_under
 from scheduler.registry.hosts import HostRow
 
-#: Columns in the cache. Requests name the paths and keys, so there is a limit; arbitrary, and more than flavors name.
+#: The maximum number of cached columns: requests name the paths and keys. Arbitrary: more than flavors name.
 _MAX_COLUMNS = 500
-#: Conversions to numbers cached for each column: more than there are plug-ins that read the same path.
+#: The maximum number of cached conversions for each column: more than there are plug-ins that read the same path.
 _MAX_CONVERSIONS = 4
 
 
 class DictionaryColumn:
     """A dictionary-encoded column: a code for each host, and each distinct value once. Immutable after construction.
 
-    Safe to use from several threads: at worst two of them compute the same.
+    Safe to use from several threads: at worst, two of them compute the same result.
     """
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
-        #: By code; None under a free code, which no host has any more and the next new value gets.
+        #: The value of each code; None for a free code: no host has it any more, and the next new value gets it.
         self._values: list[Any] = []
         self._hosts_with: list[int] = []
         self._free: list[int] = []
@@ -55,7 +55,7 @@ class DictionaryColumn:
         after._codes[:kept] = self._codes[:kept]
         entered = set()
         for row, value in values.items():
-            # Enter before leave: a value with one host, which stays the same, must not lose its code.
+            # Enter before leaving: an unchanged value that only one host has must not lose its code.
             code = after._codes[row] = after._enter(value, keys[row])
             if self._code_of.get(keys[row]) != code:
                 entered.add(code)
@@ -63,7 +63,7 @@ class DictionaryColumn:
                 after._leave(int(self._codes[row]))
         for code in self._codes[kept:].tolist():
             after._leave(code)
-        # Codes are reused: the known numbers of the entered ones may be of another value.
+        # Codes are reused: the known number of an entered code may belong to another value.
         after._numbers = {
             conversion: (known, entered.union(missing)) for conversion, (known, missing) in dict(self._numbers).items()
         }
@@ -116,7 +116,7 @@ class DictionaryColumn:
         return code
 
     def _leave(self, code: int) -> None:
-        """Uncount a host for the value of a code; free the code with the last host."""
+        """Count one host less for a code; free the code if no host has it any more."""
         self._hosts_with[code] -= 1
         if not self._hosts_with[code]:
             del self._code_of[_key(self._values[code])]
@@ -135,7 +135,7 @@ class HostAttributes:
         #: The version of these attributes, and the version at which each host changed last.
         self._version = 0
         self._changed_at: IntArray = np.zeros(len(hosts), dtype=np.int64)
-        #: The columns, each with the version that it is of.
+        #: The columns, each with its version.
         self._columns: dict[tuple[str, str], tuple[int, DictionaryColumn]] = {}
         #: By kind, the names that any host has.
         self._known: dict[str, frozenset[str]] = {}
@@ -199,8 +199,8 @@ class HostAttributes:
     ) -> DictionaryColumn:
         """Return the column of a name, which a request may have chosen.
 
-        There is one column for all names that no host has: a request may contain hundreds, and to look each up on every
-        host would take seconds and displace the columns that others use.
+        There is one column for all names that no host has. A request may contain hundreds of names: looking up each of
+        them on every host would take seconds, and displace columns that other requests use.
 
         :param absent: the value of a host without the name.
         """
@@ -219,7 +219,7 @@ class HostAttributes:
         """Return a column of the present version, from the cache if it is there."""
         version, found = self._columns.get((kind, name), (-1, None))
         if found is None or version < self._version:
-            # Catch up from the version that the column is of; with most hosts changed, building it anew is cheaper.
+            # Update the column from its version; if more than half of the hosts have changed, rebuild it instead.
             rows = np.flatnonzero(self._changed_at > version).tolist()
             if found is None or len(rows) > len(self._hosts) // 2:
                 found = DictionaryColumn(map(value_of, self._hosts))

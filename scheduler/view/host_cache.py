@@ -64,12 +64,12 @@ class HostCache:
             return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
-        # The indexes are lazy and outlive a snapshot: only a change of names, or of trees, has dropped them.
+        # The indexes are lazy, and several snapshots may share them: only a change of names or trees drops them.
         if self._names is None:
             self._names = NameIndex(self._hosts)
         if self._index is None:
             self._index = ProviderIndex(self._trees)
-        # The snapshot gets the lists themselves: the next write copies them first.
+        # The snapshot shares these lists: the next write copies them first.
         self._rows_are_shared = True
         if self._changed_rows or len(self._hosts) != self._host_attributes.hosts:
             self._host_attributes = self._host_attributes.updated(self._hosts, self._changed_rows)
@@ -115,8 +115,8 @@ class HostCache:
     def settle(self, expected: Mapping[int, Expected], found: Mapping[int, int | None]) -> set[int]:
         """Compare providers with their ``seq`` in the store, and return the ids of those that need to be read.
 
-        A provider that is as expected is what was read of it and the claims that were added: it is not read again. All
-        of these transactions had been committed before the read, so none but they can have bumped it.
+        A provider with the expected ``seq`` is not read again: its state is what was read last, plus the added claims.
+        The transactions of these claims were committed before the read, so only they can have bumped the ``seq``.
 
         :param found: the ``seq`` by id, null for a provider that is gone; read after ``expected`` was taken.
         """
@@ -172,7 +172,7 @@ class HostCache:
                 self._drop_provider(provider_id)
             for provider in providers:
                 self._put_provider(provider)
-            # Only now: a tree is built once, after all of its providers are in place.
+            # Build the trees last: each is built once, after all of its providers are in place.
             for root_id in self._provider_trees.pop_changed_roots():
                 self._refresh_tree(root_id)
             for root_id, count in (instances or {}).items():
@@ -195,7 +195,7 @@ class HostCache:
         :param claims: the amounts, each with the uuid of its provider.
         :param versions: the versions before the claim's transaction began.
         :param placed: the number of additional instances on root providers, by uuid.
-        :param transaction: stands for the transaction, which has bumped the ``seq`` of each provider of ``claims`` by
+        :param transaction: identifies the transaction, which has bumped the ``seq`` of each provider of ``claims`` by
             one; null if it may have written more.
         """
         with self._lock:
@@ -213,8 +213,8 @@ class HostCache:
     def _claimed_id(self, uuid: str, versions: Versions, transaction: object, bumped: bool = True) -> int | None:
         """Mark a provider as provisional, and return its id unless it was read since these versions.
 
-        A provider that was read since may contain the claim already: to count it twice would hide free room. The next
-        read brings it.
+        A provider that was read since may already contain the claim, and counting it twice would hide free room. If it
+        does not, the next read adds the claim.
         """
         id_ = self._ids.get(uuid)
         if id_ is None:
@@ -240,7 +240,7 @@ class HostCache:
             if before.metadata == host.metadata:
                 self._changes.add(row)
             else:
-                # It may multiply the weights of hosts, those of others among them that are compared with this one.
+                # Metadata may contain multipliers of weighers, and so change the weights of other hosts as well.
                 self._changes.forget()
             if _names_of(before) != _names_of(host):
                 self._names = None
@@ -268,7 +268,7 @@ class HostCache:
         self._copy_shared_rows()
         self._names = None
         node = self._hosts[row].compute_node_uuid
-        # A host that was deleted and registered again has a new id with the same node: leave that one alone.
+        # A host that was deleted and registered again has a new id with the same node: keep the entry of the new one.
         if self._row_of_node.get(node) == row:
             del self._row_of_node[node]
         end = len(self._hosts) - 1
@@ -286,14 +286,14 @@ class HostCache:
         self._resize(end)
 
     def _copy_shared_rows(self) -> None:
-        """Copy the lists that the last snapshot has, before the first write after it."""
+        """Copy the lists that the last snapshot uses, before the first write after it."""
         if self._rows_are_shared:
             self._hosts = list(self._hosts)
             self._trees = list(self._trees)
             self._rows_are_shared = False
 
     def _resize(self, length: int) -> None:
-        # Rows are new, or are other hosts now.
+        # Rows are new, or belong to other hosts now.
         self._changes.forget()
         self._columns.resize(length)
         self._inventories.resize(length)
@@ -313,7 +313,7 @@ class HostCache:
             uuid=provider.uuid,
             root_id=provider.root_id,
             parent_id=provider.parent_id,
-            # Many providers share one set of a hundred traits, and go on sharing it.
+            # Keep the same set object: many providers share one set of a hundred traits.
             traits=before.traits if before and before.traits == provider.traits else provider.traits,
             aggregates=provider.aggregates,
             slots=self._inventories.put(before.slots if before else {}, provider.inventories),
@@ -322,15 +322,15 @@ class HostCache:
         self._note_change(after)
 
     def _note_change(self, provider: CachedProvider) -> None:
-        """Note the change of the amounts of a provider; that of a tree is noted where it is written."""
+        """Note a change of the amounts of a provider; a change of a tree is noted where the tree is written."""
         if provider.shares:
-            # Any number of hosts.
+            # It may serve any number of hosts.
             self._changes.forget()
         elif (row := self._row_of_root(provider.root_id)) is not None:
             self._changes.add(row)
 
     def _put_instances(self, root_id: int, instances: int) -> None:
-        """Write the number of instances read for a root provider; an unknown one gets it with its own read."""
+        """Write the number of instances that was read for a root provider; an unknown one gets it when it is read."""
         if root_id in self._version_of_id:
             self._version_of_id[root_id] = next(self._next_versions)
             self._write_instances(root_id, instances)
@@ -358,7 +358,7 @@ class HostCache:
         del self._seqs[provider_id], self._version_of_id[provider_id]
         self._instances.pop(provider_id, None)
         self._provisional.remove(provider_id)
-        # A provider that was deleted and created again has a new id under the same uuid: leave that one alone.
+        # A provider that was deleted and created again has a new id for the same uuid: keep the new id.
         if self._ids.get(provider.uuid) == provider_id:
             del self._ids[provider.uuid]
             if (row := self._row_of_node.get(provider.uuid)) is not None:

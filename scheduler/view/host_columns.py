@@ -62,7 +62,7 @@ class HostColumns:
 
     def frozen(self) -> dict[str, Any]:
         """Return the current columns by field name, in arrays that never change."""
-        # The live dicts of codes: they only grow, and a code that is newer than the snapshot is in none of its rows.
+        # The live dicts of codes: they only grow, and no row of the snapshot has a code that was added later.
         codes = {"zones": self._zones, "cells": self._cells}
         return codes | {name: column.frozen() for name, column in self._columns.items()}
 

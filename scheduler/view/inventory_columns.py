@@ -1,8 +1,8 @@
 """The inventories of one resource class in columns: a slot for each provider that has it, and the slots of each host.
 
-Most hosts have one provider of a class. Its slot stands in a column; the further slots of other hosts stand in a table
-beside it, so that a host with many providers costs the others nothing. A sharing provider has one slot too, however
-many hosts it serves: a claim of it shows on all of them at once.
+Most hosts have one provider of a class. Its slot is in a column; the further slots of other hosts are in a separate
+table, so that a host with many providers does not slow down the others. A sharing provider, too, has only one slot for
+all hosts that it serves: a claim of it is visible on all of them at once.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ class InventoryArrays:
     def fits(self, amount: int) -> BoolArray:
         """Return a mask of the slots from which a new consumer may allocate ``amount``.
 
-        The same rules as :meth:`HostInventory.fits`.
+        The rules are those of :meth:`HostInventory.fits`.
         """
         fits: BoolArray = self.used + amount <= self.capacity
         fits &= self.min_unit <= amount
         fits &= self.max_unit >= amount
-        # An integer division costs more than all the rest, and nearly every inventory counts in steps of one.
+        # An integer division costs more than all the rest, and nearly every inventory has a step size of 1.
         if amount != 1 and (uneven := self.step_size != 1).any():
             fits[uneven] &= amount % self.step_size[uneven] == 0
         elif amount == 1:
@@ -51,7 +51,7 @@ class InventoryArrays:
 
     def fits_at(self, slot: int, amount: int) -> bool:
         """Return whether a new consumer may allocate ``amount`` from one slot."""
-        # A number of Python's is compared in a fraction of the time of one of numpy's.
+        # Comparing Python numbers takes a fraction of the time of comparing single numpy numbers.
         return bool(
             self.used.item(slot) + amount <= self.capacity.item(slot)
             and self.min_unit.item(slot) <= amount <= self.max_unit.item(slot)
@@ -97,7 +97,7 @@ class ClassAmounts:
     #: The hosts that have further slots, and these slots: pairs at the same index, in no order.
     further_rows: IntArray
     further_slots: IntArray
-    #: Whether slot ``row + 1`` is the first slot of each host, as it is while hosts are only added: then no indexing.
+    #: Whether the first slot of each host is ``row + 1``. This holds while hosts are only added, and saves indexing.
     in_order: bool
 
     def fits(self, amount: int) -> BoolArray:
@@ -132,7 +132,7 @@ class ClassAmounts:
         return np.maximum(self.slots.capacity[slots] - self.slots.used[slots], 0.0)
 
     def with_more_used(self, amounts: IntArray) -> "ClassAmounts":
-        """Return a copy in which so much more is used of the first provider of each host."""
+        """Return a copy in which these additional amounts are used of the first provider of each host."""
         used = self.slots.used.copy()
         if self.in_order:
             used[NONE + 1 :] += amounts
@@ -182,7 +182,7 @@ class InventoryColumns:
         )
 
     def _are_in_order(self, first: IntArray) -> bool:
-        """Return whether the first slots are all slots in order; compared again only if one of them has changed."""
+        """Return whether the first slots are all slots in order; compared again only after a change of the slots."""
         if self._in_order is None or self._in_order[0] != self._end or self._in_order[1] is not first:
             in_order = np.array_equal(first, np.arange(NONE + 1, self._end))
             self._in_order = self._end, first, in_order
@@ -196,7 +196,7 @@ class InventoryColumns:
             return self._unused.pop()
         self._end += 1
         if self._end > self._slots:
-            # Twice as many, cut off before a snapshot: new hosts come by thousands.
+            # Double them, since thousands of hosts may be added at once. The next snapshot cuts off the unused ones.
             self._resize_slots(2 * self._end)
         return self._end - 1
 
@@ -216,7 +216,7 @@ class InventoryColumns:
 
     def _write(self, slot: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            # Mostly `used` alone has changed.
+            # Usually only `used` has changed: `put` does not copy the other columns.
             self._columns[name].put(slot, value)
 
     def _resize_slots(self, slots: int) -> None:

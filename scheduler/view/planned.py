@@ -1,4 +1,4 @@
-"""The host view of one decision: a snapshot plus the claims that it has planned so far, or that it supposes."""
+"""The host view of one decision: a snapshot plus the claims that it has planned so far, or that it assumes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -27,7 +27,7 @@ class PlannedView(Snapshot):
         known = {name: snapshot.classes[name] for name in resource_classes if name in snapshot.classes}
         used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
         placed, io_op_counts = snapshot.placed.copy(), snapshot.io_op_counts.copy()
-        # The view reads through frozen views of the same arrays that `claim` writes.
+        # The view reads through read-only views of the arrays that `claim` writes.
         shown = {
             name: replace(amounts, slots=replace(amounts.slots, used=frozen(used[name].view())))
             for name, amounts in known.items()
@@ -65,9 +65,9 @@ class PlannedView(Snapshot):
             self.members.add(row, forced_down=bool(self.forced_down[row]))
 
     def credit(self, provider_uuid: str, resources: Resources) -> None:
-        """Count an amount of one provider as free for this decision, because the requester holds it already.
+        """Count an amount of one provider as free for this decision, because the instance already holds it.
 
-        That much may be claimed there even if the provider is over-full.
+        The instance may claim this amount there even if the provider is over-full.
         """
         provider = self._serving(provider_uuid)
         if provider is None:
@@ -79,7 +79,7 @@ class PlannedView(Snapshot):
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
 
     def uncount(self, node_uuid: str) -> None:
-        """Do not count the requester, an instance that is placed on this compute node, among the instances there."""
+        """Do not count the instance of the request among the instances on this compute node, where it is placed."""
         row = self.names.by_compute_node.get(node_uuid)
         placed, _ = self.planned_instances
         # The view may not have the instance yet.
@@ -97,7 +97,10 @@ class PlannedView(Snapshot):
 
 
 def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:
-    """Return a view with so many more servers on each host, which take these amounts where there is one provider."""
+    """Return a view with more servers on each host; they take these amounts on hosts with a single provider.
+
+    :param there: the number of additional servers on each host.
+    """
     classes = dict(view.classes)
     flat = view.flat * there
     for name, amount in amounts.items():

@@ -53,8 +53,8 @@ class CachedTree:
     #: Parents before their children, so that the first is the root.
     own: tuple[CachedProvider, ...]
     sharing: tuple[CachedProvider, ...] = ()
-    #: The rest of the trees of the sharing providers. They serve nothing here, but a root's aggregates count for its
-    #: whole tree.
+    #: The rest of the trees of the sharing providers. They do not serve the host, but the aggregates of a root count
+    #: for its whole tree.
     beside_sharing: tuple[CachedProvider, ...] = ()
 
     @property
@@ -119,7 +119,7 @@ class ProviderTrees:
         before = self._providers.get(provider.id)
         if before == provider:
             return
-        # Drop first: a provider that changes its tree or its aggregates affects the trees of both its states.
+        # Drop the old state first: a provider that changes its tree or its aggregates affects the trees of both states.
         if before is not None:
             self.drop(before.id)
         self._providers[provider.id] = provider
@@ -133,7 +133,7 @@ class ProviderTrees:
     def drop(self, id_: int) -> None:
         """Remove a provider."""
         provider = self._providers[id_]
-        # Mark while it is still in the indexes: the trees that a sharing provider has served until now change too.
+        # Mark it while it is still in the indexes: the trees that a sharing provider has served until now change, too.
         self._mark_changed(provider.root_id)
         del self._providers[id_]
         _discard(self._ids_of_root, provider.root_id, id_)

@@ -16,7 +16,7 @@ class ProvisionalProviders:
     """The providers with claims of this scheduler since their last read, by id; for one thread at a time."""
 
     def __init__(self) -> None:
-        #: Of each the transactions that have bumped its ``seq``, or null if that is unknown.
+        #: By id, the transactions that have bumped its ``seq``; null if they are not known.
         self._transactions: dict[int, set[object] | None] = {}
 
     def __contains__(self, id_: int) -> bool:
@@ -28,7 +28,7 @@ class ProvisionalProviders:
         return set(self._transactions)
 
     def add(self, id_: int, transaction: object, *, bumped: bool) -> None:
-        """Note a claim of a transaction; null stands for one that may have bumped the ``seq`` otherwise than once.
+        """Note a claim of a transaction; null for a transaction that may not have bumped the ``seq`` exactly once.
 
         :param bumped: whether the transaction has bumped it at all.
         """
@@ -54,7 +54,7 @@ class ProvisionalProviders:
         }
 
     def settle(self, id_: int, settled: Collection[object]) -> None:
-        """Remove transactions that the store has shown, and the provider with its last one."""
+        """Remove transactions that the last read contains; remove the provider with its last transaction."""
         transactions = self._transactions.get(id_)
         if transactions is not None:
             transactions.difference_update(settled)

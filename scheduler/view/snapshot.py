@@ -29,9 +29,9 @@ from scheduler.view.inventory_columns import ClassAmounts
 from scheduler.view.provider_trees import CachedProvider, CachedTree
 
 CodeArray = NDArray[np.int32]
-#: Cached results of `fits` for each snapshot: more than a request needs.
+#: The maximum number of cached results of `fits` for each snapshot: more than a request needs.
 _MAX_FITS = 64
-#: The most changes that are remembered: what is computed for all hosts is not updated after so many. Arbitrary.
+#: The maximum number of changes in the log: after more of them, evaluations are not updated but redone. Arbitrary.
 _MOST_CHANGES = 1024
 #: A number for each host, a hash of its names: it breaks ties together with the request's seed.
 TieArray = NDArray[np.uint64]
@@ -44,7 +44,7 @@ class RowChanges:
     """
 
     def __init__(self) -> None:
-        #: The position of the first row in the list, and the list. Replaced together; the list only grows.
+        #: The position of the first row in the list, and the list. Both are replaced together; the list only grows.
         self._log: tuple[int, list[int]] = 0, []
 
     @property
@@ -61,7 +61,7 @@ class RowChanges:
 
     def forget(self) -> None:
         """Note that any host may have changed, or have another row now."""
-        # One further: what is of the present end is out of date as well.
+        # One position further: evaluations at the present end are out of date as well.
         self._log = self.position + 1, []
 
     def between(self, one: int, other: int) -> set[int] | None:
@@ -75,7 +75,7 @@ class ChangedHosts(NamedTuple):
     """The hosts that a planned claim has changed: its own, or all those that share a provider."""
 
     rows: Collection[int]
-    #: What the claim takes of a single host's only provider; null for any other claim.
+    #: The amounts of the claim if it takes them from the only provider of a single host; null for any other claim.
     resources: Resources | None
 
 
@@ -112,9 +112,9 @@ class Snapshot(HostView):
     #: The log of changes of the host cache, and the position in it of this snapshot.
     changes: RowChanges
     position: int
-    #: The hosts that planned claims have changed, in this order; none but in a view of a plan.
+    #: The hosts that planned claims have changed, in the order of the claims; empty except in the view of a plan.
     planned_changes: Sequence[ChangedHosts]
-    #: The number of claims that are going to be planned in this view.
+    #: The number of claims that are expected to be planned in this view.
     expected_claims: int
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class Snapshot(HostView):
     def host_tree(self, row: int, resource_classes: Collection[str]) -> HostTree | None:
         """Return the providers of the host of a row for the candidate search, or None if it has no providers.
 
-        :param resource_classes: those of the request; inventories of others are left out.
+        :param resource_classes: the classes of the request; inventories of other classes are left out.
         """
         tree = self.trees[row]
         if tree is None:
@@ -291,7 +291,7 @@ class Snapshot(HostView):
 
     @cached_property
     def _fits_cache(self) -> dict[tuple[str, int], BoolArray]:
-        """Results of :meth:`fits`: the filters need them, and the explanation of what they refused once more."""
+        """Results of :meth:`fits`: the filters need them, and the explanation of a refusal needs them again."""
         return {}
 
     def fitting(self, resource_class: str, amount: int) -> IntArray:
