@@ -1,4 +1,4 @@
-"""The view of a scheduler from outside: whether it can decide, and what is sampled of its view."""
+"""Observe a scheduler: check whether it can decide, and sample the metrics of its host view."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from scheduler.policy import ActivePolicy
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 
-#: The view is too old when so many comparisons in a row have failed, and some seconds have passed.
+#: The view is too old if its last read began more than this number of comparison intervals and these seconds ago.
 _COMPARISONS, _SPARE_SECONDS = 3, 5.0
 
 
@@ -51,7 +51,7 @@ class SchedulerObservation:
         return {"database": self._probe.check, "broker": self._check_servers, "view": self._check_view}
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what reads samples, by name."""
+        """Return the functions that read samples, by name."""
         return {"view": self._view, "decisions": self._in_flight, "policy": self._reload}
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class SchedulerObservation:
     def _check_view(self) -> None:
         """Check that the view follows the store.
 
-        :raises NotReady: it has not for too long.
+        :raises NotReady: it has not followed the store for too long.
         """
         if (age := self._follower.age()) > self._oldest:
             raise NotReady(f"the host view has not followed the store for {age:.0f} s")

@@ -37,7 +37,7 @@ _POLICY_GROUPS = ("[filters] ", "[weighers] ", "[request_filters] ")
 _OPTIONS = frozenset(
     {"enabled_filters", "enabled_weighers", "enabled_request_filters", "host_subset_size", "broken_plugin"}
 )
-#: Options that each service sets for itself, or its command line does: they are no change of the file.
+#: Options that each service or its command line sets: if they differ, this is no change of the file.
 _OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name", "[service] metrics_port"})
 _HIDDEN = "***"
 _FINGERPRINT_LENGTH = 12
@@ -91,7 +91,7 @@ class SchedulingPolicy:
             request_filters,
             settings.host_subset_size,
             plugin_failures,
-            # What other plug-ins answer may depend on more than the host and the request: they are asked each time.
+            # Other plug-ins may depend on more than the host and the request, so no evaluation is kept.
             EvaluationPool(0) if is_foreign else EvaluationPool(),
         )
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
@@ -104,7 +104,7 @@ class ActivePolicy:
     :param conf: the configuration at start; a later one may differ in more than the policy.
     :param failure_counts: counts the failures of plug-ins.
     :param watch: limits the time of plug-ins.
-    :param take: makes decisions that begin from now on use a policy; must not raise.
+    :param take: makes new decisions use a policy; must not raise.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ActivePolicy:
             except Exception as fault:  # anything that a file or a plug-in's constructor may raise: the old one stays
                 LOG.debug("The reloaded configuration is beyond understanding", exc_info=True)
                 return self._refuse(before, f"{type(fault).__name__}: {fault}")
-            # Nothing can fail from here on: decisions and `show` change over together.
+            # Nothing can fail from here on: decisions and `show` get the new policy together.
             with self._lock:
                 self._take(policy)
                 self._policy, self._since, self._refused = policy, self._clock(), None

@@ -159,7 +159,7 @@ class SchedulerEndpoint(HostReportEndpoint):
     def delete_host(self, message: DeleteHost) -> Done:
         """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.registry.deletion.plan` for its errors.
 
-        :raises ClaimContention: others kept changing what the host has.
+        :raises ClaimContention: concurrent transactions kept changing the host or its providers.
         """
         if message.dry_run:
             self._database.read(lambda connection: deletion.plan(connection, message))
@@ -201,11 +201,11 @@ class SchedulerService:
             self._closing = opened.pop_all()
 
     def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
+        """Return the checks that its readiness depends on, once it has started."""
         return {} if self._observation is None else self._observation.checks()
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it, once it has started."""
+        """Return the samplers of its metrics, once it has started."""
         return {} if self._observation is None else self._observation.samplers()
 
     def reload(self) -> None:
@@ -219,7 +219,7 @@ class SchedulerService:
 
     def _start(self, opened: ExitStack) -> None:
         conf = self._conf
-        # Permanent errors first: an unknown plug-in must show without waiting for a database.
+        # Check for permanent errors first: an unknown plug-in must be reported without waiting for a database.
         failure_counts = FailureCounts()
         watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
         policy = SchedulingPolicy.load(conf, failure_counts, watch)
@@ -227,7 +227,7 @@ class SchedulerService:
         opened.callback(database.close)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
-        # The view is complete before the first decision.
+        # The view must be complete before the first decision.
         host_cache = HostCache()
         follower = Follower(database, names, host_cache)
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
@@ -256,7 +256,7 @@ class SchedulerService:
             ViewEndpoint(environment, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)).handlers(),
         ]
-        # A connection pool of its own: hosts stay up while the placement role and decisions wait for connections.
+        # Reports have their own connection pool: hosts stay up while the placement role and decisions wait for theirs.
         of_reports = Database.configured(conf, pool_size=_REPORT_THREADS)
         opened.callback(of_reports.close)
         reports = HostReportEndpoint(StoredRequests(of_reports, schema.requests))
@@ -273,9 +273,9 @@ class SchedulerService:
         heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
         periodics = self._periodics(database, follower, bus)
         observation = SchedulerObservation(conf, servers, follower, host_cache, endpoint.decisions, policies)
-        # From here on in the reverse order of the stop. The scheduler's server stops first: `moorage host set
-        # --disable` does not wait for a scheduler that has reported its stop. The placement role stops last of the
-        # servers: it receives that report, and may be in this process.
+        # Register the callbacks in the reverse order of the stop. The scheduler's server stops first: `moorage host set
+        # --disable` does not wait for a scheduler that has reported its stop. The placement role is the last server to
+        # stop: it receives that report, and may be in this process.
         opened.callback(observation.close)
         for each in (*periodics, *reversed(servers[1:]), *heartbeats, watch, servers[0]):
             opened.callback(each.stop)
