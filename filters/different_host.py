@@ -1,4 +1,4 @@
-"""The filter for the hint ``different_host``: other hosts than those of some servers."""
+"""The filter for the hint ``different_host``: a host with none of some servers."""
 
 from collections.abc import Iterator
 

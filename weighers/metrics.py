@@ -62,6 +62,6 @@ class MetricsWeigher(FormulaWeigher):
         total: float | FloatArray = 0.0
         for name, ratio in self._ratios.items():
             total = total + ratio * asked.number_from(f"metrics.{name}", measured)
-        # The sum is NaN where one of them is.
+        # The sum is NaN if one of the metrics is.
         found: Amount = np.where(np.isnan(total), self._unavailable, total)
         return found

@@ -29,7 +29,7 @@ _NAMED = 5
 
 
 def check(message: SelectDestinations) -> None:
-    """Refuse a message that contradicts itself or wants too much.
+    """Refuse a message that contradicts itself or requests too much.
 
     :raises InvalidRequest: see :func:`select`.
     """

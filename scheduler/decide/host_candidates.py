@@ -1,6 +1,6 @@
 """Find allocation candidates host by host, for the hosts that are about to be claimed or offered as alternates.
 
-One :class:`HostCandidates` serves one request and one growing plan: a host that is infeasible stays infeasible.
+One :class:`HostCandidates` is for one request and one plan. The plan only grows: an infeasible host stays infeasible.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Write the loads that a cell reports of its hosts into the registry, where they have changed."""
+"""Write the loads that a cell reports of its hosts into the registry, if they have changed."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -108,7 +108,7 @@ class HostCache:
             return self._provisional.ids
 
     def expected(self) -> dict[int, Expected]:
-        """Return what is expected of provisional providers, by id; taken before a read, for :meth:`settle` after it."""
+        """Return the expected state of provisional providers, by id; taken before a read, and settled after it."""
         with self._lock:
             return self._provisional.expected(self._seqs)
 

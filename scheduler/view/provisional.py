@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Expected(NamedTuple):
-    """The ``seq`` that a provider has in the store if nobody but this scheduler has changed it since it was read."""
+    """The ``seq`` that a provider has in the store if only this scheduler has changed it since it was read."""
 
     seq: int
     #: This scheduler's transactions since then, each of which has bumped it by one.
@@ -43,7 +43,7 @@ class ProvisionalProviders:
         self._transactions.pop(id_, None)
 
     def expected(self, seqs: Mapping[int, int]) -> dict[int, Expected]:
-        """Return what is expected of these providers, where it is known.
+        """Return the expected state of these providers, without those whose transactions are not known.
 
         :param seqs: the ``seq`` at which each was last read, by id.
         """

@@ -81,7 +81,7 @@ class RemovedHosts:
         some = lacking and not self.count.all()
         if (most, some) not in self._nearest:
             places: list[int] = []
-            # Fewer lacking classes come first, whatever their shares; usually the first count yields enough hosts.
+            # Fewer lacking classes come first, regardless of their shares; usually the first count yields enough hosts.
             for count in range(len(self._requested.of_one) + 2):
                 if len(places) < most and (count or not some):
                     places += self._nearest_that_lack(count, most - len(places))
