@@ -28,7 +28,7 @@ def create(
     transport_url: str | None = None,
     database_connection: str | None = None,
 ) -> Cell:
-    """Create a cell; a URL of null stands for the main one of the reader's own configuration.
+    """Create a cell. Where a URL is null, each service uses the main URL of its own configuration.
 
     :raises AlreadyExists: the name or the uuid is taken.
     """
@@ -56,7 +56,7 @@ def create(
 
 
 def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
-    """Change a cell's ``name``, ``transport_url`` or ``database_connection``; columns that are not named stay.
+    """Change a cell's ``name``, ``transport_url`` or ``database_connection``; other columns stay unchanged.
 
     :raises CellNotFound: there is no such cell.
     :raises AlreadyExists: the new name is taken.
@@ -75,9 +75,9 @@ def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
 
 
 def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
-    """Delete a cell's row; its message bus and its database are left as they are.
+    """Delete a cell's row; its message bus and its database stay unchanged.
 
-    :param dry_run: whether only to verify that it could be deleted.
+    :param dry_run: only verify that the cell could be deleted.
     :raises CellNotFound: there is no such cell.
     :raises InvalidState: it has hosts.
     """
@@ -88,7 +88,7 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
         if known:
             raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {holding} consumers are on them")
         if not dry_run:
-            # It may be deleted already, by an earlier COMMIT whose response was lost.
+            # An earlier COMMIT whose response was lost may have deleted it already.
             connection.execute(cells.delete().where(cells.c.uuid == cell.uuid))
 
     database.write(write)
@@ -130,9 +130,10 @@ def _locate_cell(connection: Connection, message: LocateCell) -> Cell:
 
 @reads(ListHostsDeclaredDown)
 def hosts_declared_down(connection: Connection, message: ListHostsDeclaredDown) -> list[str]:
-    """Return those of a cell's hosts whose nodes are all forced down or deleted: no report of theirs need be awaited.
+    """Return the named hosts of a cell whose nodes are all forced down or deleted.
 
-    A host that reports itself after it was deleted counts as a new one. With ``or_disabled``, disabled nodes count too.
+    Callers do not wait for reports of these hosts. A deleted host that reports itself again counts as a new one. With
+    ``or_disabled``, disabled nodes count like nodes that are forced down.
     """
     # SELECT DISTINCT service_host FROM hosts WHERE cell_uuid = :cell AND service_host IN (...) AND NOT forced_down
     query = select(hosts.c.service_host).where(
@@ -155,9 +156,9 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
 
 
 def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
-    """Record the time of a cell's heartbeats; return false if newer ones have been recorded already.
+    """Record the time of a cell's heartbeats; return false if a newer time is already recorded.
 
-    :param at: when the cell saw its hosts, by its database's clock; 0 from a cell conductor of a former release.
+    :param at: when the cell read its hosts, by its database's clock; 0 from a cell conductor of an older release.
     """
     if not at:
         return True

@@ -1,4 +1,4 @@
-"""Dispatch each message of topic `placement` to the function of the store that serves it, whichever way it has come."""
+"""Dispatch each message of topic `placement` to the function of the store that serves it: bus, commands and HTTP."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -41,7 +41,7 @@ def _served(modules: tuple[ModuleType, ...]) -> dict[type[Message[Any]], Served]
     return found
 
 
-#: How each message of the topic is served.
+#: The function that serves each message of the topic, with its description.
 SERVED = _served(MODULES)
 
 
@@ -69,10 +69,10 @@ class Dispatcher(Store):
         return self._logged(message, answer)
 
     def call_many(self, calls: Sequence[BatchItem[M, R]], row: Callable[[M], str]) -> list[Callable[[], R] | None]:
-        """Serve messages that came together as :meth:`call` does each; their answers are not stored.
+        """Serve messages that arrived together, each as :meth:`call` does; their answers are not stored.
 
         :param row: the key of the one row that a message writes.
-        :return: for a message that is to be served alone, the function that does so; null for the others.
+        :return: for each message null; or, if it must be served alone, the function that does so.
         """
         requests: list[BatchItem[Unstored, R]] = [
             BatchItem(Unstored(row(call.value), partial(self._answer, call.value)), call.context) for call in calls

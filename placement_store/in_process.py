@@ -26,7 +26,7 @@ class InProcessPlacement:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str) -> None:
-        # Transactions of running services may hold locks: they are waited for as a service waits.
+        # Transactions of running services may hold locks: this process waits for them as long as a service does.
         self._database = Database.configured(conf, url, pool_size=2)
         try:
             MAIN.check(self._database)

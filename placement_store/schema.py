@@ -21,7 +21,7 @@ from moorage.service.stored_requests import request_table
 METADATA = MetaData()
 
 
-# Tables that lose rows have `sqlite_autoincrement`: else SQLite would assign the id of a deleted last row again.
+# Tables whose rows are deleted have `sqlite_autoincrement`: without it, SQLite reuses the id of a deleted last row.
 def _id() -> Column[int]:
     return Column("id", id_type(), primary_key=True, autoincrement=True)
 
@@ -30,7 +30,7 @@ def _id() -> Column[int]:
 
 
 def _names(table: str) -> Table:
-    # A row stays when its name is deleted: every process caches ids, so none may ever stand for another name.
+    # A row stays when its name is deleted: every process caches ids, so an id must never stand for another name.
     return Table(
         table,
         METADATA,
@@ -52,9 +52,9 @@ resource_providers = Table(
     _id(),
     Column("uuid", uuid_type(), nullable=False, unique=True),
     Column("name", name_type(), nullable=False, unique=True),
-    # Bumped as Placement's is; writers name the one they have read.
+    # Bumped as in Placement; a writer names the generation that it has read.
     Column("generation", id_type(), nullable=False, default=0),
-    # Bumped by every change of the provider, its inventories, traits, aggregates and allocations; the view compares it.
+    # Bumped by every change of the provider, its inventories, traits, aggregates, allocations; host views compare it.
     Column("seq", id_type(), nullable=False, default=0),
     # A root is its own root. Set right after the insert, hence nullable.
     Column("root_provider_id", id_type(), ForeignKey("resource_providers.id")),
@@ -66,7 +66,7 @@ resource_providers = Table(
     sqlite_autoincrement=True,
 )
 
-# No foreign keys to resource_providers in the tables that a claim writes: inserting a row takes a share lock on the
+# No foreign keys to resource_providers in the tables that a claim writes: with one, an insert takes a share lock on the
 # provider's row, and two transactions that then both bump its generation would deadlock.
 inventories = Table(
     "inventories",
@@ -101,7 +101,7 @@ provider_aggregates = _links("provider_aggregates", "aggregate")
 
 # --- Consumers and allocations --------------------------------------------------------------------------------------
 
-#: The type shown for a consumer that was written before consumer types existed, whose stored one is null.
+#: The type shown for a consumer whose stored type is null: it was written before consumer types existed.
 UNKNOWN_TYPE = "UNKNOWN"
 
 consumers = Table(
@@ -117,7 +117,7 @@ consumers = Table(
     # The claim that places it, and the root provider of its host; null for a consumer that no claim places.
     Column("claim_id", uuid_type()),
     Column("root_provider_id", id_type()),
-    # The attempt whose host has passed the first gate with this claim, and that host.
+    # The attempt whose host has accepted this claim at the first gate, and that host.
     Column("accepted_by", uuid_type()),
     Column("accepted_host", name_type()),
     Column("accepted_at", Double),
@@ -193,7 +193,7 @@ cells = Table(
     _id(),
     Column("uuid", uuid_type(), nullable=False, unique=True),
     Column("name", name_type(), nullable=False, unique=True),
-    # Null stands for the main one of the reader's own configuration.
+    # Null: each service uses the main URL of its own configuration.
     Column("transport_url", document_type()),
     Column("database_connection", document_type()),
     # The time of the newest heartbeats that have arrived from the cell, by the clock of its database.
@@ -212,18 +212,18 @@ hosts = Table(
     Column("agent", name_type(), nullable=False),
     Column("availability_zone", name_type(), nullable=False),
     Column("attributes", document_type(), nullable=False),
-    # The cell's number of this description; 0 if a conductor of a former release has sent it.
+    # The number that the cell has given to this description; 0 from a conductor of an older release.
     Column("description_number", Integer, nullable=False, default=0, server_default="0"),
     # The result of the last sweep, which compares the heartbeat with the database's clock.
     Column("up", Boolean, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False),
     Column("disabled_reason", document_type()),
     Column("forced_down", Boolean, nullable=False, default=False),
-    # The host's load as its cell has reported it, and the time of that report by the clock of the cell's database: of
-    # reports that overtake each other the latest one counts.
+    # The host's load as its cell has reported it, and the time of that report by the clock of the cell's database: if
+    # reports arrive in the wrong order, the latest one counts.
     Column("io_ops", Integer, nullable=False, default=0, server_default="0"),
     Column("failed_builds", Double, nullable=False, default=0.0, server_default="0"),
-    # The number of servers by `name=value`; null if there are none.
+    # The number of servers with each image property `name=value`; null if there are none.
     Column("image_properties", document_type()),
     Column("load_at", Double, nullable=False, default=0.0, server_default="0"),
     # Not bumped by a heartbeat alone; bumped when the host goes up or down.
@@ -232,7 +232,7 @@ hosts = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "service_host", "nodename", name="uq_hosts"),
-    # Without `heartbeat_at`: each heartbeat of each host would cost twice as much.
+    # `heartbeat_at` is not in the index: with it, each heartbeat of each host would cost twice as much.
     Index("ix_hosts_up", "up"),
     sqlite_autoincrement=True,
 )
@@ -244,12 +244,12 @@ host_aggregates = Table(
     Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
     Column("name", name_type(), nullable=False, unique=True),
     Column("metadata", document_type(), nullable=False),
-    # Bumped by every change of it or of its hosts: that update is the lock.
+    # Bumped by every change of the aggregate or of its hosts: that update is the lock.
     Column("seq", id_type(), nullable=False, default=0),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
 )
-# By the name of the host, so that every node that it has or will have belongs to the aggregate.
+# Refers to a host by its name, so that every node that the host has or gets belongs to the aggregate.
 host_aggregate_hosts = Table(
     "host_aggregate_hosts",
     METADATA,
@@ -267,7 +267,7 @@ changes = Table(
     "changes",
     METADATA,
     _id(),
-    # One of the two; neither where the store has been restored.
+    # Exactly one of the two is set; in the row that marks a restored store, neither is.
     Column("resource_provider_id", id_type()),
     Column("host_id", id_type()),
     Column("created_at", Double, nullable=False),
@@ -285,7 +285,7 @@ services = Table(
     METADATA,
     Column("kind", name_type(), primary_key=True),
     Column("name", name_type(), primary_key=True),
-    # Empty for a service of the whole cloud: a key has no nulls.
+    # Empty for a service of the whole cloud: a primary key cannot contain nulls.
     Column("cell_uuid", uuid_type(), primary_key=True),
     Column("machine", name_type(), nullable=False),
     Column("version", name_type(), nullable=False),

@@ -22,7 +22,7 @@ from placement_store.upkeep.reconciler import Reconciler
 
 
 class Acceptances:
-    """Serve acceptances of claims that came in one message: hosts send them by the dozen."""
+    """Serve acceptances of claims that arrive in one message: hosts send dozens of them together."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -111,7 +111,7 @@ class PlacementService:
             self._closing = opened.pop_all()
 
     def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
+        """Return the checks that the readiness of the started service depends on."""
         return self._checks
 
     def samplers(self) -> Mapping[str, Sampler]:
