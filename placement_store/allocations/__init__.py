@@ -1,1 +1,1 @@
-"""Allocations and their consumers: rows, and how they are written and read."""
+"""Read and write allocations and their consumers."""

@@ -1,6 +1,6 @@
-"""Update `used` of inventories, guarded by their capacity and unit rules, and explain which inventory has refused.
+"""Update `used` of inventories, guarded by their capacity and unit rules, and report which inventories refused.
 
-This guarded update is the only decision whether a write fits: all reads before it are hints.
+Only this guarded update decides whether a write fits: all reads before it are hints.
 """
 
 import logging
@@ -24,11 +24,11 @@ from placement_store.schema import allocations
 
 LOG = logging.getLogger(__name__)
 
-#: The most pairs of one statement. Each row that it touches may be tried against each of its kinds of demand, so in the
-#: worst case its cost grows with the square. Arbitrary.
+#: The most pairs in one statement. The database may compare each row with each kind of demand in the statement, so the
+#: worst-case cost grows with the square of this number. Arbitrary.
 _TOGETHER = 192
 
-# Values that satisfy every unit rule, for a pair of which no amount is new.
+# Values that satisfy every unit rule, for a pair without new amounts.
 _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP = 2**31 - 1, 0, 0
 
 
@@ -41,7 +41,7 @@ class Demand:
     amounts: tuple[int, ...] = ()
 
     def exceeds(self, used: int, inventory: InventoryRow) -> bool:
-        """Return whether this does not fit into an inventory of which ``used`` is used; by the database's formula."""
+        """Return whether the growth exceeds an inventory with this amount ``used``, by the database's formula."""
         return self.growth > 0 and used + self.growth > inventory.capacity
 
     def breaks_unit_rules(self, inventory: InventoryRow) -> str | None:
@@ -78,13 +78,13 @@ def _require_room(
 
 
 class _Kind(NamedTuple):
-    """Hold what demands on inventories of one class have in common, mostly all those of a batch of claims."""
+    """Hold the values that make demands of one class equal; mostly, all demands of a batch of claims are equal."""
 
     class_id: int
     growth: int
     smallest: int
     largest: int
-    #: All new amounts are multiples of a step exactly if this, their greatest common divisor, is.
+    #: The greatest common divisor of the new amounts: they are all multiples of a step if and only if it is one.
     divisor: int
 
     @classmethod
@@ -106,7 +106,7 @@ def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
             AND 1 >= min_unit AND 1 <= max_unit AND 1 % step_size = 0)
         OR ...
 
-    As text, with the numbers in it: with six parameters for each pair SQLAlchemy and the driver took longer than
+    The numbers are part of the text: with six parameters for each pair, SQLAlchemy and the driver took longer than
     the database.
     """
     providers_of: dict[_Kind, list[int]] = {}
@@ -115,7 +115,8 @@ def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
     modulo = "%%" if dialect.paramstyle in {"format", "pyformat"} else "%"
     growth: list[str] = []
     touched: list[str] = []
-    # The kind with the most providers comes last of its class, and need not name them again: no other row is touched.
+    # In each class, the kind with the most providers comes last and does not name them again in CASE: of the rows that
+    # WHERE selects, only its own are left.
     left = Counter(kind.class_id for kind in providers_of)
     for kind, provider_ids in sorted(providers_of.items(), key=lambda each: len(each[1])):
         here = f"resource_class_id = {kind.class_id} AND resource_provider_id IN ({', '.join(map(str, provider_ids))})"
@@ -128,7 +129,7 @@ def _statement(demands: Sequence[Demand], dialect: Dialect) -> str:
         these = here if left[kind.class_id] else f"resource_class_id = {kind.class_id}"
         growth.append(f"WHEN {these} THEN {kind.growth}")
     changed = f"used + CASE {' '.join(growth)} END"
-    return f"UPDATE inventories SET used = {changed} WHERE {' OR '.join(touched)}"  # noqa: S608 - of numbers alone
+    return f"UPDATE inventories SET used = {changed} WHERE {' OR '.join(touched)}"  # noqa: S608 - only numbers
 
 
 # --- Refusals -------------------------------------------------------------------------------------------------------
@@ -145,14 +146,14 @@ class _Refusal:
 def _explain(
     connection: Connection, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames
 ) -> None:
-    """Find the inventories that have refused, and raise; return only if none has, but a row to shrink was missing."""
+    """Raise an error with the inventories that refused; return if none refused, but a row to shrink was missing."""
     found = {
         (provider_id, class_id): inventory
         for provider_id, held in providers.inventories_of(connection, {demand.pair[0] for demand in demands}).items()
         for class_id, inventory in held.items()
     }
-    # The update may have raised `used` of a row already, so that the same demand would seem not to fit a second time.
-    # The usage before it is read from the allocations, which are written later.
+    # The update may have increased `used` of a row already, and the same demand may not fit a second time. So the usage
+    # before the update is read from the allocations, which are written later.
     held = _held(
         connection, [d.pair for d in demands if d.pair in found and d.exceeds(found[d.pair].used, found[d.pair])]
     )
@@ -172,7 +173,7 @@ def _explain(
 
 def _refusal(demand: Demand, inventory: InventoryRow | None, held: Mapping[Pair, int]) -> _Refusal | None:
     if inventory is None:
-        # A demand that only shrinks, or passes from one consumer to another, needs none.
+        # A demand that only shrinks, or passes from one consumer to another, needs no inventory.
         is_asked = bool(demand.amounts) or demand.growth > 0
         return _Refusal(demand, max(demand.amounts, default=demand.growth), 0.0, "no inventory") if is_asked else None
     used = held.get(demand.pair, inventory.used)

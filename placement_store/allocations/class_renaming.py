@@ -16,7 +16,8 @@ def rename(connection: Connection, old: str, new: str) -> None:
 
     An id stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets an id of its own, and all
     inventories and allocations of the class change to it. The generations of providers stay: only a name has changed.
-    Those of the consumers that hold some of it are bumped, so that no concurrent transaction writes the former id.
+    The generations of consumers with allocations of the class are bumped, so that no concurrent transaction writes the
+    old id.
 
     :raises ResourceClassNotFound: there is no class of the old name.
     :raises AlreadyExists: there is one of the new name.
@@ -26,14 +27,14 @@ def rename(connection: Connection, old: str, new: str) -> None:
     former = ResourceClassNames.require(connection, {old})[old]
     ResourceClassNames.require_custom(old)
     ResourceClassNames.require_custom(new)
-    # Providers first, as everywhere; then the class, which from then on no write can give to another provider.
+    # Lock the providers first, as everywhere, then the class: from then on no write can give it to another provider.
     query = select(inventories.c.resource_provider_id).where(inventories.c.resource_class_id == former)
     having = sorted(connection.scalars(query))
     providers.bump_generations(connection, having, by=0)
     if not ResourceClassNames.create(connection, {new}):
         raise errors.AlreadyExists(kind="resource class", name=new)
     number = ResourceClassNames.require(connection, {new}, lock=True)[new]
-    # The consumers with allocations of it: complete, since its providers are locked.
+    # All consumers with allocations of it: while its providers are locked, none can be added.
     query = select(allocations.c.consumer_id).distinct().where(allocations.c.resource_class_id == former)
     rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, having)
     consumers.bump_generations_by_id(connection, {row.consumer_id for row in rows})

@@ -36,7 +36,7 @@ class Holding:
     root_provider_id: int | None
     accepted_by: str | None
     owner: str | None
-    #: Whether any other client than one over HTTP has ever written it.
+    #: Whether it was ever written over RPC, and not only by HTTP clients.
     known_over_rpc: bool
     consumer_group_id: int | None
     #: The instance that this migration moves.
@@ -66,7 +66,7 @@ UNCLAIMED: Mapping[str, Any] = {
 
 # --- Reading --------------------------------------------------------------------------------------------------------
 
-# One statement, which sees one moment: a consumer with the allocations of that generation.
+# One statement, so that one snapshot is read: a consumer with the allocations of that generation.
 _HOLDINGS = (
     select(
         *(consumers.c[column.name] for column in fields(Holding) if column.name != "rows"),
@@ -81,7 +81,7 @@ _HOLDINGS = (
 
 
 def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holding]:
-    """Return the existing ones of these consumers, with all their allocations, by uuid."""
+    """Return these consumers with all their allocations, by uuid; a consumer that does not exist is omitted."""
     found: dict[str, Holding] = {}
     held: dict[str, dict[Pair, HeldRow]] = {}
     for chunk in bulk.chunks(sorted(uuids)):
@@ -114,7 +114,7 @@ def columns_of(connection: Connection, holding: Holding, names: Iterable[str]) -
 
 @dataclass(frozen=True, slots=True)
 class NewConsumer:
-    """Hold the columns of a consumer to be created; ``claimed`` sets the time of its claim."""
+    """Hold the columns of a consumer to be created; if ``claimed``, the time of its claim is set."""
 
     columns: Mapping[str, Any]
     claimed: bool
@@ -126,7 +126,7 @@ def bump_generation(
     """Bump one consumer's generation by compare-and-swap, and set ``columns`` in the same statement.
 
     :param claimed: whether ``columns`` contain a new claim, made now.
-    :param unaccepted: whether to do so only as long as no host has accepted its claim.
+    :param unaccepted: fail if a host has accepted its claim.
     :raises StaleRead: it has changed since it was read.
     """
     # UPDATE consumers SET generation = generation + 1, updated_at = :now, ...
@@ -148,7 +148,7 @@ def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> Non
     #  WHERE id IN (...) AND (id, generation) IN ((..., ...), ...)
     table = consumers.c
     for chunk in bulk.chunks(sorted((holding.id, holding.generation) for holding in holdings)):
-        # By id alone as well: for a pair of columns alone the database would scan the whole table.
+        # The condition on the id alone uses the index: with only the pair of columns, the database scans the table.
         these = (table.id.in_([id_ for id_, _ in chunk]), tuple_(table.id, table.generation).in_(chunk))
         statement = consumers.update().where(*these).values(generation=table.generation + 1, updated_at=now())
         if connection.execute(statement).rowcount != len(chunk):
@@ -156,7 +156,7 @@ def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> Non
 
 
 def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None:
-    """Bump the generations of consumers, whatever they are, in the order of their ids; earlier reads become stale."""
+    """Bump generations without comparing them, in the order of the consumers' ids; earlier reads become stale."""
     # UPDATE consumers SET generation = generation + 1, updated_at = :now WHERE id IN (...)
     table = consumers.c
     for chunk in bulk.chunks(sorted(ids)):
@@ -165,7 +165,7 @@ def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None
 
 
 def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
-    """Insert consumers at generation 1, after what the script has before; return their ids by uuid.
+    """Insert consumers at generation 1, after the earlier statements of the script; return their ids by uuid.
 
     :raises StaleRead: one of them exists already.
     :raises ConsumerDeleted: one of them has been deleted for good, and is not written over HTTP.
@@ -174,7 +174,7 @@ def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     if len(rows) == 1 and not _is_known_over_rpc(rows[uuids[0]]):
         # Over HTTP a consumer may be created again, whether or not it has a tombstone.
         return {uuids[0]: _create_over_http(script.connection, uuids[0], rows[uuids[0]])}
-    # One statement takes rows that name the same columns.
+    # All rows of one INSERT must have the same columns.
     for claimed, columns in sorted({(row.claimed, tuple(sorted(row.columns))) for row in rows.values()}):
         new = [
             {"uuid": uuid, "generation": 1, **rows[uuid].columns}
@@ -200,7 +200,7 @@ def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     for chunk in bulk.chunks(uuids):
         marks = ", ".join(["?" if is_sqlite else "%s"] * len(chunk))
         text = (
-            "SELECT c.id, c.uuid, t.consumer_uuid FROM consumers c"  # noqa: S608 - of marks alone
+            "SELECT c.id, c.uuid, t.consumer_uuid FROM consumers c"  # noqa: S608 - only marks
             f" LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN ({marks})"
         )
         script.add(text if is_sqlite else f"{text} LOCK IN SHARE MODE", chunk, note)
@@ -208,7 +208,7 @@ def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     return ids
 
 
-#: By whether the time of a claim is set.
+#: The key is whether the time of a claim is set.
 _ROWS = {
     False: NewRows(consumers, created_at=0.0, updated_at=0.0),
     True: NewRows(consumers, created_at=0.0, updated_at=0.0, claimed_at=0.0),

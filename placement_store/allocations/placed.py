@@ -1,9 +1,9 @@
 """Count the instances placed on root providers, and find the root providers of instances.
 
-An instance is placed on the root provider that its claim names. A residue, which no claim places, does not count. A
-write that places an instance or removes it changes its allocations of some provider in that host's tree, and so bumps
-that provider's ``seq``: a follower of the change feed reads these counts together with the providers, and a claim need
-not write a counter.
+An instance is placed on the root provider that its claim names. A residue does not count, since no claim places it. A
+write that places or removes an instance changes allocations in the tree of the host, and so bumps the ``seq`` of a
+provider there. A follower of the change feed therefore reads these counts together with the providers, and a claim does
+not need to write a counter.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ INSTANCE = "INSTANCE"
 # SELECT root_provider_id, COUNT(*) FROM consumers
 #  WHERE root_provider_id IN (...) AND consumer_type = 'INSTANCE' AND migration_of IS NULL AND claim_id IS NOT NULL
 #  GROUP BY root_provider_id
-# The type alone does not identify a migration: every put of allocations may change it.
+# The consumer type does not identify a migration: every put of allocations may change it.
 _COUNTS = bulk.Lookup(
     select(consumers.c.root_provider_id, func.count())
     .where(consumers.c.consumer_type == INSTANCE, consumers.c.migration_of.is_(None), consumers.c.claim_id.is_not(None))

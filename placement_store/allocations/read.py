@@ -12,7 +12,7 @@ from placement_store.db.store import reads
 from placement_store.schema import UNKNOWN_TYPE, allocations, consumers, resource_providers
 
 _HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
-# One statement, which sees one moment: a consumer with the allocations of that generation.
+# One statement, so that one snapshot is read: a consumer with the allocations of that generation.
 _SHOWN = (
     select(
         consumers,
@@ -34,7 +34,7 @@ _SHOWN = (
 
 @reads(GetAllocations)
 def get(connection: Connection, message: GetAllocations, names: ResourceClassNames) -> Consumer:
-    """Return one consumer with its allocations; one without any is returned as such.
+    """Return one consumer with its allocations, which may be empty.
 
     :raises ConsumerNotFound: there is none of that uuid.
     """

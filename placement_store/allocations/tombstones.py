@@ -18,14 +18,14 @@ from placement_store.schema import tombstones
 def is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
     """Return whether a consumer has been deleted for good.
 
-    An existing one may have a tombstone only if it has kept foreign allocations, or if HTTP, which ignores tombstones,
-    has created it again.
+    A consumer that exists has a tombstone only if it has kept foreign allocations, or if a client has created it again
+    over HTTP, where tombstones are ignored.
     """
     return (holding is None or not holding.known_over_rpc) and bool(buried(connection, [uuid]))
 
 
 def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
-    """Refuse a consumer that has been deleted for good; called for all writes but those over HTTP.
+    """Refuse a consumer that has been deleted for good; called for all writes except those over HTTP.
 
     :raises ConsumerDeleted: it has been deleted for good.
     """
@@ -42,10 +42,10 @@ def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
 def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
     """Write a consumer's tombstone and delete its row, if there is one.
 
-    :param unaccepted: whether to do so only as long as no host has accepted its claim.
+    :param unaccepted: fail if a host has accepted its claim.
     :raises StaleRead: it has changed since it was read, or has been created since.
     """
-    # In this order, so that a concurrent claim of the same consumer cannot succeed as well: see `consumers.create`.
+    # The tombstone comes first, so that a concurrent claim of the consumer cannot succeed too: see `consumers.create`.
     _write_tombstone(connection, uuid)
     if holding is None:
         if connection.execute(consumer_table.delete().where(consumer_table.c.uuid == uuid)).rowcount:
@@ -59,9 +59,9 @@ _LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "know
 
 
 def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bool) -> None:
-    """Write a consumer's tombstone, and keep its row for its foreign allocations; it goes with the last of them.
+    """Write a consumer's tombstone; keep its row until the last of its foreign allocations is deleted.
 
-    Only HTTP, which ignores tombstones, can write allocations of it any more.
+    From then on only HTTP clients can write its allocations, since HTTP ignores tombstones.
 
     :param unaccepted: as in :func:`bury`.
     :raises StaleRead: it has changed since it was read.
@@ -71,5 +71,5 @@ def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bo
 
 
 def _write_tombstone(connection: Connection, uuid: str) -> None:
-    with suppress(exc.IntegrityError):  # buried before
+    with suppress(exc.IntegrityError):  # it has a tombstone already
         bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])

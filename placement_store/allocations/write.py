@@ -1,8 +1,8 @@
 """Write allocations: the one transaction that all puts, claims, swaps, moves, heals and deletes share.
 
 Rows are locked in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
-allocations, the change feed, groups by id. A provider's row is the lock on all that it has. A consumer's allocations
-are read without a lock; the compare-and-swap of its generation fails if they have changed since.
+allocations, the change feed, groups by id. The lock on a provider's row protects all that belongs to the provider. A
+consumer's allocations are read without a lock; the compare-and-swap of its generation fails if they have changed since.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ def numbered(
     names: ResourceClassNames,
     connection: Connection,
 ) -> dict[Pair, int]:
-    """Return the amounts by ids of provider and resource class that are given by provider uuid and class name.
+    """Translate amounts by provider uuid and class name to amounts by the ids of provider and resource class.
 
     :raises ResourceClassNotFound: a class that is named does not exist.
     """
@@ -60,24 +60,24 @@ def generations_named(
 class ConsumerChange:
     """Describe the change of one consumer's row and allocations in one write.
 
-    ``before`` is the consumer as it was read, null if it is to be created, and ``after`` all its allocations
-    afterwards. ``columns`` of its row are set, together with the time of the claim if they contain a new one
-    (``claimed``). ``unaccepted`` makes the write fail if a host has accepted the present claim. ``for_good`` writes the
-    consumer's tombstone, even if it keeps foreign allocations. ``inherited`` amounts pass from another consumer in the
-    same write: unit rules (``min_unit``, ``max_unit``, ``step_size``) do not apply to them.
+    ``before`` is the consumer as it was read, or null if it is to be created. ``after`` are all its allocations after
+    the write. ``columns`` of its row are set. If they contain a new claim, ``claimed`` is true and its time is set too.
+    ``unaccepted`` makes the write fail if a host has accepted the present claim. ``for_good`` writes the consumer's
+    tombstone, even if it keeps foreign allocations. ``inherited`` amounts pass from another consumer in the same write:
+    unit rules (``min_unit``, ``max_unit``, ``step_size``) do not apply to them.
     """
 
     uuid: str
     before: Holding | None
     after: Mapping[Pair, int]
-    #: Providers that the caller has named; their generations are bumped even where nothing of them changes.
+    #: Providers that the caller has named: their generations are bumped, even if no amount changes there.
     named: frozenset[int] = frozenset()
     columns: Mapping[str, Any] = field(default_factory=dict)
     claimed: bool = False
     unaccepted: bool = False
     for_good: bool = False
     inherited: bool = False
-    #: Whether the unit rules hold for amounts too that stay as they were, as in Placement's API.
+    #: Whether unit rules are checked for amounts that do not change, too, as in Placement's API.
     measures_all: bool = False
 
     @property
@@ -87,7 +87,7 @@ class ConsumerChange:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether nothing of the consumer's own row changes but its generation."""
+        """Return whether only the generation changes in the consumer's own row."""
         return not (self.columns or self.claimed or self.unaccepted or self.for_good or self.forgets)
 
     @property
@@ -120,17 +120,17 @@ class ConsumerChange:
 
     @property
     def growths(self) -> dict[Pair, int]:
-        """Return by how much each of these amounts grows; a negative number for one that shrinks."""
+        """Return by how much each differing amount grows; the number is negative if the amount shrinks."""
         held = self.held
         return {pair: self.after.get(pair, 0) - held.get(pair, 0) for pair in self.differing}
 
     @property
     def measured(self) -> set[Pair]:
-        """Return the pairs whose amount must fit: those that change, and the others where all are measured."""
+        """Return the pairs whose amount must fit: those that change and, with ``measures_all``, all others."""
         return self.differing | self.after.keys() if self.measures_all else self.differing
 
 
-#: The columns of a consumer that its membership consists of.
+#: The columns of a consumer that determine its membership.
 _OF_MEMBERSHIP = ("consumer_group_id", "root_provider_id", "migration_of")
 
 
@@ -151,7 +151,7 @@ def write(
 ) -> None:
     """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
 
-    In a script the last statements are carried out, and their errors raised, once its maker runs it.
+    In a script, the last statements run, and raise their errors, only when the caller runs the script.
 
     :param relied_on: the generations that providers must be at, by provider id.
     :param roots: the ids of the roots that providers were read with, by provider id; a provider with another root by
@@ -163,7 +163,7 @@ def write(
     :raises GroupRuleRefused: a consumer would be placed where the rule of its server group forbids it.
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
-    # Providers whose generations the caller compares are locked and bumped as well, even if nothing of them changes.
+    # Providers whose generations the caller compares are locked and bumped as well, even if no amount changes.
     touched = providers_touched(changes) | set(relied_on or ())
     with scripted(connection) as script:
         providers.bump_generations(script, touched, by=int(bumps_generations), roots=roots)
@@ -171,7 +171,7 @@ def write(
             _compare_generations(script.connection, relied_on, bumped_by=int(bumps_generations))
         _write(script, changes, names)
         change_feed.record(script, provider_ids=touched)
-        # Last: a transaction that holds a group's row locks nothing more, so it waits for none that waits for that row.
+        # Last: a transaction that holds a group's row takes no other lock, so it never waits for one that waits for it.
         _verify_groups(script, changes)
 
 
@@ -182,13 +182,13 @@ def _write(script: Script, changes: Sequence[ConsumerChange], names: ResourceCla
     ids = _update_consumers(script, changes)
     capacity.take(script, _demands(changes), names)
     ids |= _create_consumers(script, changes)
-    # A refusal is explained by the allocations as they were before.
+    # Run the script before the allocations are written: a refusal is explained by the old ones.
     script.run()
     _write_rows(script, changes, ids)
 
 
 def _verify_groups(script: Script, changes: Sequence[ConsumerChange]) -> None:
-    # A consumer of whose row nothing changes keeps its membership.
+    # A plain change keeps the membership of its consumer.
     others = [change for change in changes if not change.is_plain]
     before = [membership for change in others if (membership := change.membership_before) is not None]
     after = [membership for change in others if (membership := change.membership_after) is not None]
