@@ -8,7 +8,7 @@ from placement_store.candidates.state import NOT_CHOSEN, State
 
 
 def is_infeasible(problem: Problem, state: State) -> bool:
-    """Tell whether a state is proved to have no solution; false proves nothing."""
+    """Return whether a state is proved to have no solution; false proves nothing."""
     return (
         any(not state.domains[number] for number in members(state.unassigned))
         or _traits_out_of_reach(problem, state)
@@ -69,7 +69,7 @@ def _traits_out_of_reach(problem: Problem, state: State) -> bool:
 
 
 def _roots_out_of_reach(problem: Problem, state: State) -> bool:
-    """Tell whether an assigned subtree root can no longer serve any of its groups."""
+    """Return whether an assigned subtree root can no longer serve any of its groups."""
     for subtree, subtree_root in enumerate(state.subtree_roots):
         if subtree_root >= 0:
             groups = members(problem.groups_of_subtree[subtree] & state.unassigned)
@@ -79,10 +79,10 @@ def _roots_out_of_reach(problem: Problem, state: State) -> bool:
 
 
 def _too_little_room(problem: Problem, state: State) -> bool:
-    """Tell whether more of some class is demanded than all providers in the domains have left together.
+    """Return whether more of some class is demanded than all providers in the domains have left together.
 
-    The sums are compared in several units, counting whole units only: 17 amounts of 3 are 17 units of 3, and 16
-    providers with 5 left have room for 16 of those, although for more than 17 * 3 single ones.
+    The sums are compared in several units, and only whole units count. Example: 17 amounts of 3 are 17 units of 3. 16
+    providers with 5 left have room for only 16 such units, although 16 * 5 is more than 17 * 3.
     """
     demanded: dict[int, list[tuple[int, Mask]]] = {}
     for number in members(state.unassigned):
@@ -109,10 +109,10 @@ def _too_little_of(class_number: int, unit: int, demands: Sequence[tuple[int, Ma
 
 
 def _has_no_matching(problem: Problem, state: State) -> bool:
-    """Tell whether the suffixed groups cannot all be matched with providers (Hall's condition).
+    """Return whether the suffixed groups cannot all be matched with providers (Hall's condition).
 
-    A provider has one slot for the groups of a set that are kept apart; otherwise as many as there are groups that
-    could share it if the smallest came first.
+    The slots of a provider bound the number of groups that it can serve: one slot for all groups of a set that are kept
+    apart and one for each other group, but of each class no more than fit if the smallest amounts come first.
     """
     groups = [
         number
@@ -140,8 +140,8 @@ class _Matching:
 
     def add(self, group: int) -> bool:
         """Match one more group, rematching others where that helps; return whether it succeeded."""
-        # Breadth first, since an augmenting path may be as long as there are providers. By provider, the group on the
-        # path that takes a slot of it if one of its own groups can be matched elsewhere.
+        # Breadth first and not by recursion, since an augmenting path may be as long as the number of providers. The
+        # key is a provider, the value the group that takes its slot if one of its own groups can be matched elsewhere.
         wanted_by: dict[int, int] = {}
         reached = [group]
         tried: Mask = 0
@@ -158,7 +158,7 @@ class _Matching:
         return False
 
     def _pass_on(self, group: int, free: int, wanted_by: Mapping[int, int]) -> None:
-        """Match a group with a provider that has a free slot; each group before it on the path takes the slot left."""
+        """Match a group with a provider that has a free slot; each earlier group of the path takes the slot freed."""
         left, provider = self._provider_of.get(group), free
         while left is not None:
             self._groups_of[left].remove(group)
@@ -178,7 +178,7 @@ class _Matching:
 
     def _slots_of(self, provider: int) -> int:
         variables = [self._problem.variables[n] for n in self._groups if self._state.domains[n] >> provider & 1]
-        # A provider takes one of the groups that are in the same sets.
+        # Of the groups that are in the same sets, a provider takes only one.
         sets = {variable.apart for variable in variables if variable.apart}
         slots = sum(not variable.apart for variable in variables) + len(sets)
         for class_number, left in enumerate(self._state.room[provider]):

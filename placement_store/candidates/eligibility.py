@@ -1,4 +1,4 @@
-"""Tell which providers can serve which groups of a request, each provider considered by itself."""
+"""Decide which providers can serve which groups of a request, each provider considered by itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Ancestry:
 
 
 def root_qualifies(root: CandidateProvider, request: ResourceRequest) -> bool:
-    """Tell whether the root of a host's tree has the traits and aggregates that a request requires of it."""
+    """Return whether the root of a host's tree has the traits and aggregates that a request requires of it."""
     return (
         root.traits.issuperset(request.root_required)
         and root.traits.isdisjoint(request.root_forbidden)
@@ -38,7 +38,7 @@ def root_qualifies(root: CandidateProvider, request: ResourceRequest) -> bool:
 
 
 def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
-    """Tell whether a provider can serve a whole suffixed group."""
+    """Return whether a provider can serve a whole suffixed group."""
     return (
         _in_tree(provider, group, ancestry)
         and provider.traits.isdisjoint(group.forbidden)
@@ -50,7 +50,7 @@ def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: An
 
 
 def serves_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
-    """Tell whether a provider can serve a part of the unsuffixed group, apart from its resources.
+    """Return whether a provider can serve a part of the unsuffixed group, apart from its resources.
 
     The root's aggregates count for the whole tree. A required trait may be on another provider that serves the group.
     """
@@ -65,7 +65,7 @@ def serves_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Anc
 
 
 def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
-    """Tell whether a provider has room for one more amount of a class, under its unit rules."""
+    """Return whether a provider has room for one more amount of a class, under its unit rules."""
     inventory = provider.inventories.get(name)
     return (
         inventory is not None
@@ -76,7 +76,7 @@ def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
 
 
 def room(inventory: InventoryRow) -> int:
-    """Return how much more can be allocated to one consumer, in one or more amounts; negative where over-full."""
+    """Return how much more one consumer can get, in one or more amounts; negative if it is over-committed."""
     # Amounts are whole numbers, so rounding down cannot disagree with the capacity check of the write.
     return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
 

@@ -1,4 +1,4 @@
-"""List the candidates of a whole cloud: tree after tree, no more than are asked for."""
+"""List the candidates of a whole cloud, tree by tree, up to a limit."""
 
 import logging
 from collections import deque
@@ -27,10 +27,10 @@ from placement_store.schema import resource_providers
 
 LOG = logging.getLogger(__name__)
 
-# Roots read in one batch: few at first, for a caller that wants one candidate; then more, for a rare one.
-# Both numbers are arbitrary.
+# Roots read in one batch: few at first, for a caller that wants one candidate; then more, for a request that few hosts
+# can serve. Both numbers are arbitrary.
 _FIRST_BATCH, _LARGEST_BATCH = 16, 512
-# The first share of each tree: states to visit, and the part of the time that is left. Arbitrary.
+# The share of each tree in the first pass: states to visit, and the fraction of the remaining time. Arbitrary.
 _FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
 
 #: Runs a function of a connection in a read-only transaction and returns its result, such as ``Database.read``.
@@ -55,15 +55,15 @@ def list_candidates(
 ) -> AllocationCandidates:
     """Return at most ``limit`` candidates for a request, and all providers of the trees that they come from.
 
-    The trees of a batch take turns, so that one with many candidates does not keep the others out. The same store
+    The trees of a batch take turns, so that a tree with many candidates does not displace the others. The same store
     gives the same answer, unless ``rng`` is given: then trees come in random order, and so do providers that are
     equal for the request. No transaction is open while trees are searched.
 
     :param read: runs a function of a connection in a transaction of its own.
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
-    :param rng: shuffles the answer with it.
-    :param folds: whether candidates that differ only in their mappings are one.
-    :raises InvalidRequest: the request contradicts itself or leaves something open.
+    :param rng: the random numbers that shuffle the answer.
+    :param folds: whether to merge candidates that differ only in their mappings.
+    :raises InvalidRequest: the request contradicts itself or lacks a parameter.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
     :param budget: the budget of all searches together; by default a new one.
@@ -87,14 +87,14 @@ def list_candidates(
 
 
 class _Resolved(NamedTuple):
-    """A request with what its search needs of the store."""
+    """A request, with the data of the store that its search needs."""
 
     request: ResourceRequest
     needs: Needs
     pools: Pools
-    #: The roots that alone can serve it; null where any may.
+    #: The only roots that can serve it; null if any root may.
     only: Collection[int] | None
-    #: The first batch of roots, where any may and they come in order, and those of their trees that meet the needs.
+    #: The first batch of roots and those of their trees that meet the needs; only if any root may serve it, in order.
     first: Sequence[int]
     trees: Collection[HostTree]
 
@@ -116,8 +116,8 @@ def _resolved(
 class _Listing:
     """Collect candidates, each once, until there are enough.
 
-    Each tree has a small share of the budget first. Those for which it was not enough are searched again once all
-    trees have had theirs, so that a tree that is hard to search does not keep the easy ones out.
+    Each tree first gets a small share of the budget. If that is not enough, the tree is searched again after all other
+    trees have had their share, so that a tree that is hard to search does not displace the easy ones.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class _Listing:
         self._take_turns(trees, _FIRST_STEPS, self._postponed.append)
 
     def add_postponed(self) -> None:
-        """Search the trees again that have used up their first share, each with all that is left."""
+        """Search the trees that have used up their first share again, each with all of the remaining budget."""
         self._take_turns(self._postponed, MAX_STEPS, None)
 
     def _take_turns(
@@ -169,7 +169,7 @@ class _Listing:
                 turns.append((tree, candidates))
 
     def _search(self, tree: HostTree, max_steps: int, *, first: bool) -> Iterator[AllocationRequest]:
-        # A generator, so that the share is one of what is left when the tree has its first turn.
+        # A generator, so that the share is computed from the time that is left at the first turn of the tree.
         budget = self._budget.slice(_FIRST_SHARE) if first else self._budget
         yield from self._find(tree, max_steps=max_steps, budget=budget)
 
@@ -231,7 +231,7 @@ _NEXT_ROOTS = (
 
 
 def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> Iterator[Sequence[int]]:
-    """Yield the same batches in random order; the ids of all roots are read for it, but only the trees it comes to."""
+    """Yield batches of all roots, or of ``only`` these, in random order; this reads the ids of all roots at once."""
     ids = list(read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
     rng.shuffle(ids)
     start, size = 0, _FIRST_BATCH
@@ -241,7 +241,7 @@ def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> 
 
 
 def _batches(read: Read, only: Collection[int] | None, first: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield the ids of all roots after the first ones in batches, or of ``only`` these, one by one."""
+    """Yield batches of the ids of all roots after the ``first`` ones, or each id of ``only`` as a batch."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
@@ -261,7 +261,7 @@ def _in_trees(
 ) -> tuple[ResourceRequest, Collection[int] | None] | None:
     """Resolve ``in_tree`` of each group to a root; return the request and the only roots that can serve it.
 
-    Roots are null where any may serve it; the result is null where a tree does not exist.
+    The roots are null if any root may serve it. The result is null if no root can: for example, a tree does not exist.
     """
     named = {group.in_tree for group in request.groups.values() if group.in_tree is not None}
     if not named:
@@ -277,7 +277,8 @@ def _in_trees(
         suffix: structs.replace(group, in_tree=group.in_tree and found[group.in_tree].root_uuid)
         for suffix, group in request.groups.items()
     }
-    # A suffixed group may be served by a pool of the tree that it names: its host is any that the pool shares with.
+    # If the tree that a suffixed group names has a pool, the group does not bind the host: any that the pool shares
+    # with may serve the request.
     shared = set(pools.root_of.values())
     bound = {
         found[group.in_tree].id

@@ -1,6 +1,6 @@
-"""Load hosts' trees from the store, any number of them in the same few statements.
+"""Load the trees of any number of hosts from the store in few statements.
 
-Each statement finds its rows by a key, so that the cost of a batch follows its size and not the cloud's.
+Each statement finds its rows by a key, so the cost of a batch depends on its size and not on the size of the cloud.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ Aggregates = Mapping[int, Mapping[int, str]]
 #: The inventories of a provider by resource class id.
 Inventories = Mapping[int, InventoryRow]
 
-#: The most roots whose trees are read whole: a statement that filters them costs more than their inventories, most of
-#: which are needed where a few candidates are looked for. Arbitrary.
+#: The most roots whose inventories are all read before the trees are filtered. For so few, a statement that filters
+#: costs more than reading the inventories, most of which are needed anyway for a few candidates. Arbitrary.
 _READ_WHOLE = 16
 
 
@@ -49,7 +49,7 @@ class Pools:
 
     #: By the id of a pool, the id of its root.
     root_of: Mapping[int, int]
-    #: Those of pools and of pools' roots.
+    #: The aggregates of the pools and of their roots.
     aggregates_of: Aggregates
     #: By aggregate, the ids of its pools.
     members_of: Mapping[int, frozenset[int]]
@@ -79,11 +79,11 @@ class Batch:
     providers: Mapping[int, Sequence[Any]]
     #: By the id of a root, the ids of the pools of other trees that share with it.
     pools: Mapping[int, Collection[int]]
-    #: By the id of a root, these pools and their roots, whose aggregates count for them.
+    #: By the id of a root, these pools and their own roots, whose aggregates count for the pools.
     helpers: Mapping[int, Collection[int]]
-    #: Those of all these providers.
+    #: The aggregates of all these providers.
     aggregates_of: Aggregates
-    #: What all these providers have, by their ids; empty for a batch that is to be filtered before it is read.
+    #: The inventories of all these providers, by provider id; empty if the batch is filtered before they are read.
     inventories: Mapping[int, Inventories]
 
     @classmethod
@@ -128,7 +128,7 @@ def trees_of(
         root_id: sorted({pools.root_of[pool_id] for pool_id in batch.pools.get(root_id, ())}) for root_id in root_ids
     }
     wanted = {*root_ids}.union(*pool_roots.values())
-    # The trees of pools may be of other batches.
+    # The trees of the pools may belong to other batches.
     other_rows, other_aggregates = _providers_of(connection, wanted - batch.providers.keys())
     rows = {root_id: found for root_id, found in {**batch.providers, **other_rows}.items() if root_id in wanted}
     found = _described(connection, names, rows, {**batch.aggregates_of, **other_aggregates}, batch.inventories)
@@ -153,7 +153,7 @@ def _described(
     aggregates_of: Aggregates,
     known: Mapping[int, Inventories],
 ) -> dict[int, list[CandidateProvider]]:
-    """Read what the providers of these trees have, by the root's id; return the trees, parents first."""
+    """Return the providers of these trees with all that they have, by the root's id, parents first."""
     uuids = {row.id: row.uuid for of_tree in rows.values() for row in of_tree}
     held = {**known, **inventories_of(connection, uuids.keys() - known.keys())}
     traits_of = traits.of(connection, uuids.keys())

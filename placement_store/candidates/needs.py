@@ -1,7 +1,7 @@
 """Filter trees in SQL by necessary conditions, many trees at once, before any of them is loaded.
 
-A need is met by any one provider of a tree, or of those that share with it, so a tree that meets them all may still
-have no candidate; one that does not meet them all has none for certain.
+A need is met if any provider of the tree, or any that shares with it, meets it. A tree that meets all needs may still
+have no candidate; a tree that does not meet all of them certainly has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -24,13 +24,13 @@ class Needs:
 
     #: The smallest amount requested, by class.
     room: Mapping[int, int]
-    #: Of each of these sets, some provider must have a member.
+    #: For each of these sets, some provider must have at least one of its members.
     traits: frozenset[frozenset[int]]
     aggregates: frozenset[frozenset[int]]
 
     @property
     def can_be_met(self) -> bool:
-        """True if the store knows an aggregate of each set; one that it does not know has no members."""
+        """True if an aggregate of each set exists; an aggregate that does not exist has no members."""
         return frozenset() not in self.aggregates
 
 
@@ -97,7 +97,7 @@ def _met(connection: Connection, needs: Needs, batch: Batch, ids: Set[int]) -> I
 
 @lru_cache
 def _having_room(classes: int) -> bulk.Lookup:
-    """Build the query for providers that have room for any of so many amounts, each row with the class it has room in.
+    """Build the query for providers with room for any of ``classes`` amounts; a row names one class with room.
 
     SELECT resource_provider_id, resource_class_id FROM inventories
      WHERE (resource_class_id = :c0 AND max_unit >= :n0 AND used + :n0 <= (total - reserved) * allocation_ratio OR ...)

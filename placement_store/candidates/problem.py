@@ -38,15 +38,15 @@ _NOTHING = ResourceGroup()
 class Variable:
     """A part of a request that one provider is assigned to.
 
-    It is a suffixed group, one class of the unsuffixed group, or the root of a subtree: that one of the providers of
-    its groups which stands above all of them.
+    It is a suffixed group, one class of the unsuffixed group, or the root of a subtree. The root of a subtree is the
+    provider of one of its groups, and the providers of all its groups are at or below it.
     """
 
     #: The group it belongs to; null for a subtree root.
     suffix: str | None
     #: Pairs of (number of the class, amount).
     demands: tuple[tuple[int, int], ...] = ()
-    #: The numbers of the sets, as a mask, in which no two variables may have the same provider.
+    #: The mask of the sets that it is in; no two variables of one set may have the same provider.
     apart: Mask = 0
     #: For a suffixed group, the numbers of the subtrees that name it.
     subtrees: tuple[int, ...] = ()
@@ -64,19 +64,19 @@ class SearchRequest:
         self.groups = request.groups
         self.unsuffixed = request.groups.get(UNSUFFIXED, _NOTHING)
         self.classes: Sequence[str] = list(dict.fromkeys(n for group in self.groups.values() for n in group.resources))
-        # A subtree of one group constrains nothing, nor does one that repeats another.
+        # A subtree of one group is no constraint, and neither is one that repeats another.
         named = (frozenset(suffixes) for suffixes in request.same_subtree)
         self.subtrees = list(dict.fromkeys(suffixes for suffixes in named if len(suffixes) > 1))
-        #: The sets of traits of which the providers of the unsuffixed group must have at least one each.
+        #: For each of these sets of traits, some provider of the unsuffixed group must have one of the traits.
         self.to_cover = [
             *(frozenset((trait,)) for trait in self.unsuffixed.required),
             *(frozenset(traits) for traits in self.unsuffixed.any_of),
         ]
-        # Isolating all groups implies every `apart` of some of them.
+        # If all groups are isolated from each other, `apart` adds nothing.
         isolated = [self.groups.keys() - {UNSUFFIXED}] if request.group_policy == "isolate" else []
         self._apart = isolated or [set(suffixes) for suffixes in request.apart]
         self.variables: Sequence[Variable] = list(self._variables())
-        #: Whether each provider of a solution gives some amount: a group may consist of traits alone.
+        #: Whether each provider of a solution gives some amount; false if a group has only traits.
         self.demands_amounts = all(variable.demands for variable in self.variables if variable.suffix is not None)
 
     def _variables(self) -> Iterator[Variable]:
@@ -105,16 +105,16 @@ class Problem:
     domains: tuple[Mask, ...]
     #: Per provider and class, how much one consumer may be allocated.
     room: tuple[tuple[int, ...], ...]
-    #: Whether solutions with the same amounts are one, whichever suffix has which of two equal providers.
+    #: Whether solutions with the same amounts count as one, even if they assign the groups differently.
     folds: bool
-    #: Per variable, those that demand the same amounts of the same providers, itself included; only where it folds.
+    #: Per variable, all with the same demands, sets, subtrees and domain, itself included; only if ``folds``.
     interchangeable: Sequence[Mask]
     #: Per subtree, its groups; and the variable that is its root.
     groups_of_subtree: Sequence[Mask]
     root_variables: Sequence[int]
     #: Per provider, itself and all its descendants.
     below: Sequence[Mask]
-    #: Per provider, its nearest ancestor among the others; -1 where there is none.
+    #: Per provider, its nearest ancestor among the others; -1 if there is none.
     parents: Sequence[int]
     #: Per provider, the trait sets of the unsuffixed group of which it has a trait; and all of these sets.
     covers: Sequence[Mask]
@@ -124,7 +124,7 @@ class Problem:
 
 
 class _Kind(NamedTuple):
-    """A provider as a request sees it, apart from its place in the tree; providers of one kind are equal to it."""
+    """The properties of a provider that matter to a request, without its place in the tree."""
 
     serves: Mask
     room: tuple[int, ...]
@@ -137,7 +137,7 @@ def compile_problem(
     """Compile a request on a tree into a constraint problem.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
-    :param budget: pays for this as well: each provider is compared with each variable.
+    :param budget: also bounds this function, which compares each provider with each variable.
     :raises SearchBoundReached: the budget is used up.
     """
     found = list(_serving(tree, request, budget))

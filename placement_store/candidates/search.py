@@ -29,17 +29,16 @@ def search(
 ) -> Iterator[AllocationRequest]:
     """Yield all allocation candidates of a host's tree, and of the pools that share with it, for a request.
 
-    They come lazily, in an order that depends on the arguments alone. The request must have passed
+    They are generated lazily, in an order that depends only on the arguments. The request must have passed
     :func:`~placement_store.candidates.check`.
 
     :param seed: decides which of several providers that are equal for this request are tried first; null keeps the
         order of the tree.
     :param max_steps: how many states to visit without finding a new candidate.
-    :param budget: the budget of the request, where several trees are searched for it.
-    :param folds: whether each set of amounts comes once, with one of the mappings that lead to it, rather than with
-        each of them.
-    :param compiled: the request as variables, where several trees are searched for it.
-    :raises SearchBoundReached: one of the two is used up; whether there are more candidates is not known.
+    :param budget: the budget of the request, if several trees are searched for it.
+    :param folds: yield each set of amounts once, with one of its mappings; otherwise once with each mapping.
+    :param compiled: the request as variables, if several trees are searched for it.
+    :raises SearchBoundReached: the steps or the budget are used up; there may be more candidates.
     """
     root = tree.root
     if not root_qualifies(root, request):
@@ -63,8 +62,8 @@ def search(
 def search_one_of_each_tree(tree: HostTree, request: ResourceRequest, **how: Any) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
-    Clients from before nested providers expect these. The tree is searched provider by provider, so that the cross
-    product of a wide tree is not enumerated only to be thrown away.
+    Clients from before nested providers expect these. The tree is searched once for each provider: otherwise the cross
+    product of a wide tree would be enumerated, and most of it discarded.
 
     :param how: see :func:`search`, also for the error; without a budget each provider has one of its own.
     """
@@ -79,7 +78,7 @@ def search_one_of_each_tree(tree: HostTree, request: ResourceRequest, **how: Any
 
 
 def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRequest]:
-    """Yield the only possible candidate of a host with one provider, without a search: most hosts are so."""
+    """Yield the only possible candidate of a host with one provider, without a search: most hosts are like this."""
     if serves_group(tree.root, group, Ancestry.of(tree)):
         allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
         yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
@@ -96,7 +95,7 @@ class _Frame:
 
 
 class _Memory:
-    """Memory of visited states: which have no solution, and which have yielded theirs already."""
+    """Remember visited states: those without a solution, and those whose solutions were already yielded."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -141,7 +140,7 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
         frame = stack[-1]
         state = next(frame.untried, None)
         if state is None:
-            # All successors are searched: record the outcome, and pass it on to the state before.
+            # All successors are searched: record the outcome, and pass it on to the previous state.
             stack.pop()
             if stack:
                 memory.remember(frame)
@@ -155,12 +154,12 @@ def _solutions(problem: Problem, what: str, max_steps: int) -> Iterator[State]:
             continue
         if not state.unassigned:
             frame.solvable = True
-            # Where it folds, two mappings may lead to the same amounts, which are one candidate.
+            # If `folds`, two mappings with the same amounts are one candidate.
             if memory.is_new(state):
                 steps = 0
                 yield state
             continue
-        # A state that was searched before yields nothing new, but its outcome counts for the state before.
+        # A state that was searched earlier yields nothing new, but its outcome counts for the previous state.
         key = _key(problem, state)
         outcome = memory.outcome(state, key)
         if outcome is None:

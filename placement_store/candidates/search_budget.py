@@ -13,18 +13,19 @@ STEPS = 250_000
 SECONDS = 5.0
 #: The memory of the searches of one request together: a state counts one for each provider and each variable.
 CELLS = 1_000_000
-#: The clock is read at one check in so many: reading it costs as much as the work between two checks of a small host.
+#: The clock is read once per this number of checks: reading it costs as much as the work between two checks of a small
+#: host.
 _CHECKS_PER_READING = 8
 
 
 class SearchBudget:
     """Count the steps and the processor time of searches, and end them once either is used up.
 
-    Time is that of the thread that searches. Other work on the machine does not count.
+    Only the time of the searching thread counts, and no other work on the machine.
 
     :param what: the object of the search, for the error.
     :param narrow: advice for a request that could be answered.
-    :param within: a larger budget that pays as well.
+    :param within: a larger budget that is charged as well.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class SearchBudget:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the processor time of this thread until exit, once where it is counted already."""
+        """Count the processor time of this thread until exit; nested uses count it once."""
         if self._since is not None:
             yield
             return

@@ -1,7 +1,7 @@
 """The state of a search: unassigned variables, the providers left to each, and the room left on each provider.
 
-Of two states with one signature, if one has no solution, neither has the other (symmetry breaking): without it, 9
-groups would be tried on each arrangement of 8 equal devices.
+If two states have the same signature and one has no solution, the other has none either (symmetry breaking). Without
+this, 9 groups would be tried on each arrangement of 8 equal devices.
 """
 
 from collections.abc import Hashable, Sequence
@@ -17,7 +17,7 @@ NOT_CHOSEN, SERVED = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of the search; it is immutable, each assignment makes a new one."""
+    """A state of the search; it is immutable: each assignment makes a new one."""
 
     #: The variables that have no provider yet.
     unassigned: Mask
@@ -27,7 +27,7 @@ class State:
     room: tuple[tuple[int, ...], ...]
     #: The traits of the unsuffixed group that none of its providers has yet.
     uncovered: Mask
-    #: Per subtree, its root as long as no group is served by it, else one of the two constants above.
+    #: Per subtree, its root while no group is served by the root; otherwise one of the two constants above.
     subtree_roots: tuple[int, ...]
     #: Pairs of (variable, provider), in the order in which they were assigned.
     assignments: tuple[tuple[int, int], ...] = ()
@@ -130,7 +130,7 @@ def signature(problem: Problem, state: State) -> Hashable:
 
 
 def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
-    """Return a label per provider: all of it that still matters; empty for one that is in no domain any more."""
+    """Return a label per provider with all that still matters of it; empty if it is in no domain any more."""
     columns = [0] * len(problem.providers)
     demanded = [0] * len(problem.classes)
     for number in members(state.unassigned):
@@ -147,7 +147,7 @@ def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
             column,
             marks[provider],
             problem.covers[provider] & state.uncovered,
-            # Of the room that is left, no more than is still demanded makes a difference.
+            # Room beyond what is still demanded makes no difference.
             tuple(map(min, state.room[provider], demanded)),
         )
         if column

@@ -29,8 +29,9 @@ class HostTree:
     providers: Sequence[CandidateProvider]
     #: See :func:`sharing_with`.
     sharing: Sequence[CandidateProvider] = ()
-    #: The ancestors of the sharing providers in their own trees; others of these trees do no harm. They serve nothing
-    #: here, but a root's aggregates count for its whole tree, and one sharing provider may stand above another.
+    #: The ancestors of the sharing providers in their own trees; other providers of these trees do no harm. They serve
+    #: nothing. They are needed because a root's aggregates count for its whole tree, and because one sharing provider
+    #: may be an ancestor of another.
     above_sharing: Sequence[CandidateProvider] = ()
 
     @property
