@@ -1,1 +1,1 @@
-"""Claims and what becomes of them: put, accepted, swapped, moved, released, healed."""
+"""Claim allocations; accept, swap, move, release and heal claims; put allocations without a claim."""

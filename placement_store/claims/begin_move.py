@@ -1,8 +1,8 @@
 """Begin a move: claim the destination for the instance, and let the migration hold the source until the move ends.
 
-:mod:`placement_store.claims.end_move` confirms or reverts it. Each of them is one write of both consumers, netted: no
-reader sees half of it, and amounts that pass from one consumer to the other need no room. See
-:mod:`placement_store.claims.move_split` for the parts that each of the two holds.
+:mod:`placement_store.claims.end_move` confirms or reverts the move. Each function writes both consumers at once, and
+only the net growth counts: no reader sees half of the change, and amounts that pass from one consumer to the other need
+no free capacity. See :mod:`placement_store.claims.move_split` for the parts that each of the two holds.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,14 +34,14 @@ MIGRATION = "MIGRATION"
 def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
     """Transfer the claim on the source from an instance to its migration, and claim the destination for the instance.
 
-    Whatever is raised, the transaction must be rolled back. See :func:`require_movable` for further errors.
+    After any error, the transaction must be rolled back. See :func:`require_movable` for further errors.
 
     :raises ConsumerDeleted: the instance or the migration has been deleted for good.
     :raises CannotCarryOver: the instance has foreign allocations on providers that it leaves.
     :raises CapacityExceeded: the destination has not enough room; ``refusals`` names every provider that has refused.
     :raises GroupRuleRefused: the rule of the instance's server group forbids the destination.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises ProviderNotFound: a provider that is to be claimed of does not exist.
+    :raises ProviderNotFound: a provider of the new claim does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises ClaimContention: something else has been changed by a concurrent transaction.
     """
@@ -52,17 +52,17 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
 
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
-    # Before anything is locked: a group that does not exist yet is created here.
+    # Before anything is locked, since this creates groups that do not exist yet.
     group_ids = claims.bind_groups(connection, [new])
     instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     held = released_amounts.claimed_with(connection, move.held, names)
-    # A provider of the source may have been deleted since it was claimed of, emptied by a reshape.
+    # A reshape may have emptied a provider of the source since the claim, so that it was deleted.
     keys |= providers.keys_found(connection, move.held.allocations)
     root_id = keys[new.root_provider_uuid].root_id
     places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,
-    # if the caller allows that at all.
+    # if the caller allows that.
     parts = move_split.split_before_move(connection, instance, held, places, names)
     leaving = move_split.within(
         parts.foreign_on_instance, providers_left(places, released_amounts.providers_on_host(connection, instance))
@@ -165,7 +165,7 @@ def _explain_stale_read(connection: Connection, new: NewClaim, move: Move) -> er
     except errors.MoorageError as reason:
         return reason
     except StaleRead:
-        pass  # it goes on changing
+        pass  # it has changed again
     return errors.ClaimContention(tries=1)
 
 
@@ -173,13 +173,13 @@ def _explain_stale_read(connection: Connection, new: NewClaim, move: Move) -> er
 
 
 def migration_of(found: Mapping[str, Holding], instance: Holding, uuid: str) -> Holding:
-    """Return the migration of an instance whose move has not ended, of the consumers that were found.
+    """Return the migration of an instance whose move has not ended, from the consumers that were found.
 
-    Both must have been read by one statement: the move may end between two, and an instance that still has its claim
-    is then seen beside a migration that is gone.
+    Both must have been read by one statement. The move may end between two statements: then the instance is read with
+    its claim, and its migration is no longer found.
 
     :raises ConsumerNotFound: there is none of that uuid, or it is a residue by now.
-    :raises InvalidRequest: it is a migration of another instance.
+    :raises InvalidRequest: the consumer is a migration of another instance.
     """
     migration = found.get(uuid)
     if migration is None or residues.is_residue(migration):

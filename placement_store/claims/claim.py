@@ -89,16 +89,16 @@ def claim(
     keep_held: bool = False,
     known: Mapping[str, ProviderKey] | None = None,
 ) -> list[Claimed]:
-    """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
+    """Place all these consumers, or none: after any error, the transaction must be rolled back.
 
-    A script is run to its end, with the claims after what it has before.
+    A script is run to its end: first its earlier statements, then the claims.
 
     The allocations of a consumer that exists are replaced, unless a host has accepted its claim.
 
     :param keep_held: keep the allocations of consumers that exist, and add those of the claim.
-    :param known: the keys of the providers by uuid, as read at some time before; without them they are read. Each
-        claim then has an allocation of its root provider.
-    :raises CapacityExceeded: it does not fit; ``refusals`` names every provider that has refused.
+    :param known: the keys of the providers by uuid, from an earlier read; if null, they are read. If given, each
+        claim must have an allocation of its root provider.
+    :raises CapacityExceeded: an amount does not fit; ``refusals`` names every provider that has refused.
     :raises ConsumerGenerationConflict: a consumer is at another generation than the one named; or its allocations are
         to be kept, and it is placed already: by a claim, or by allocations in the tree of another host.
     :raises ConsumerDeleted: a consumer has been deleted for good.
@@ -113,16 +113,16 @@ def claim(
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
     script = connection if isinstance(connection, Script) else Script(connection)
     named = any(new.group is not None for new in claims)
-    # Before anything is locked: a group that does not exist yet is created here.
+    # Before anything is locked, since this creates groups that do not exist yet.
     group_ids = bind_groups(script.connection, claims) if named else {}
-    # Keys that are out of date are noticed when the providers are locked: an id is never used again.
+    # Outdated keys are detected when the providers are locked: an id is never used again.
     keys = providers.keys_of(script.connection, _providers_named(claims)) if known is None else known
-    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Nor is
-    # its tombstone, which is looked for when it is created.
+    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique. Its
+    # tombstone is not read either: that is done when the consumer is created.
     expected = [new for new in claims if new.consumer_generation is not None]
     found = consumers.holdings(script.connection, {new.consumer_uuid for new in expected}) if expected else {}
-    # All these reads are without a lock: the compare-and-swap of the generations in the write proves that they still
-    # hold, and only the write decides whether the amounts fit.
+    # All these reads take no lock: the compare-and-swap of the generations in the write proves that they are still
+    # valid, and only the write decides whether the amounts fit.
     for new in expected:
         _require_claimable(script.connection, new, found.get(new.consumer_uuid))
         if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
@@ -154,7 +154,7 @@ def _log(message: AcceptClaim, _done: Done) -> None:
     LOG.info("Host %s has accepted the claim of consumer %s", message.host, message.consumer_uuid)
 
 
-# A stored success would outlive the claim.
+# Not stored: after the claim is released, a repeated message must not get a stored success.
 @writes(AcceptClaim, is_stored=False, row=lambda message: message.consumer_uuid, log=_log)
 def accept(connection: Connection, message: AcceptClaim) -> None:
     """Record that an attempt's host has accepted a claim that still stands; the same attempt may repeat it.
@@ -181,7 +181,7 @@ def current_claims(connection: Connection, consumer_uuids: Collection[str]) -> d
 
 
 def placed_by(found: Mapping[str, Holding], consumer_uuid: str, claim_id: str) -> Holding:
-    """Return the consumer that a claim places, of those that were found.
+    """Return the consumer that a claim places, from the consumers that were found.
 
     :raises ClaimReleased: it has been released, or replaced by another one.
     """
@@ -201,7 +201,7 @@ def require_releasable(holding: Holding, message: SwapClaim | EndMove) -> None:
 
 
 def bind_groups(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
-    """Return the ids of the server groups that claims name, by uuid, and create missing ones; before any row is locked.
+    """Return the ids of the server groups that claims name, by uuid, and create missing ones. Call it before any lock.
 
     :raises InvalidRequest: the store has one of them with another rule.
     """
@@ -239,7 +239,7 @@ def _providers_named(claims: Sequence[NewClaim]) -> set[str]:
 
 def _require_claimable(connection: Connection, new: NewClaim, holding: Holding | None) -> None:
     found = None if holding is None else holding.generation
-    # The tombstone of a new consumer is looked for when it is created.
+    # The tombstone of a new consumer is read when the consumer is created.
     if holding is not None or new.consumer_generation is not None:
         tombstones.require_unburied(connection, new.consumer_uuid, holding)
     if found != new.consumer_generation:
@@ -280,7 +280,7 @@ def _explain_stale_read(
             if new.consumer_uuid in gone:
                 return errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
             holding = found.get(new.consumer_uuid)
-            # One that bears its new claim has been written by this transaction itself.
+            # A consumer with its new claim was written by this transaction itself.
             if holding is None or holding.claim_id != new.claim_id:
                 _require_claimable(connection, new, holding)
         present = providers.keys_of(connection, _providers_named(claims))
@@ -288,6 +288,6 @@ def _explain_stale_read(
         return reason
     for uuid, key in sorted(present.items()):
         if known.get(uuid, key) != key:
-            # The provider that was known under this uuid is gone, or is in another tree.
+            # The provider with this uuid was deleted, or is in another tree now.
             return errors.ProviderNotFound(name=uuid)
     return errors.ClaimContention(tries=1)

@@ -34,11 +34,12 @@ def _log(message: DeleteAllocations, released: Released) -> None:
 def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
     """Release all allocations of a consumer; with ``for_good``, also write its tombstone, whether or not it existed.
 
-    Its migrations are deleted with it, except for residues that the message does not name, and, if it is the id of an
-    attempt, all residues of that attempt. With ``keep_extras``, the foreign allocations of all of these stay on the
-    consumer. As in Placement the generations of the providers are not bumped; their ``seq`` is.
+    With ``for_good``, its migrations are deleted too, except for residues that the message does not name. If the uuid
+    is the id of an attempt, all residues of that attempt are deleted as well. With ``keep_extras``, the foreign
+    allocations of all of these stay on the consumer. As in Placement, the generations of the providers are not bumped;
+    their ``seq`` is.
 
-    :raises InvalidRequest: ``unaccepted`` is set, and no claim is named; or a migration is named that is none of this
+    :raises InvalidRequest: ``unaccepted`` is set, and no claim is named; or a named migration is not one of this
         consumer; or a field is set that has a meaning only with ``for_good``.
     :raises ConsumerGenerationConflict: the consumer or its migration is at another generation than the one named.
     :raises ClaimReleased: a claim is named, and it no longer stands.
@@ -83,29 +84,30 @@ def _release(
 ) -> Released:
     uuid = message.consumer_uuid
     going: dict[str, Holding | None] = {uuid: holding}
-    # It may be the id of an attempt: then its host has reported that no guest of it is left, and its residues go.
+    # The uuid may be the id of an attempt: then its host has reported that it has no guest of the attempt any more,
+    # and the residues of the attempt are deleted.
     is_attempt = message.for_good and (holding is None or residues.is_residue(holding))
     if is_attempt:
         going |= residues.residues_of_attempt(connection, uuid)
-    # Of the migrations, those stay that are residues of guests which may still run.
+    # Migrations that are residues of guests which may still run are not deleted.
     migrations = _migrations_of(connection, message)
     staying = [one.uuid for one in migrations.values() if one is not None and _stays(connection, message, one)]
     leaving = {uuid: one for uuid, one in migrations.items() if uuid not in staying}
     going |= leaving
-    # Foreign allocations are named in the answer, and kept on the consumer if the caller wants that.
+    # The answer names foreign allocations; with `keep_extras`, they stay on the consumer.
     foreign_amounts: dict[str, Counter[Pair]] = {}
     if message.for_good or message.claimed_with:
         movers = [one for one in leaving.values() if one is not None]
         foreign_amounts = _foreign_allocations(connection, holding, movers, message.claimed_with, names)
     kept = foreign_amounts if message.keep_extras else {}
-    # Each consumer that goes may leave a residue of all that is not kept.
+    # Each deleted consumer may leave a residue of all amounts that are not kept.
     left = {uuid: _left(connection, message, one, kept.get(uuid, {})) for uuid, one in going.items() if one is not None}
     after = kept if holding is None else {uuid: _all_of(kept)}
     changes = [_change(message, uuid, one, after.get(uuid, {})) for uuid, one in going.items()]
     new = [residue for residue in left.values() if residue is not None]
     residues.write(connection, [*changes, *new], names, bumps_generations=False)
     if is_attempt:
-        # Only now, after its tombstone was written: see `residues.require_unreported`.
+        # Only after the tombstone of the attempt is written: see `residues.require_unreported`.
         residues.require_none_of(connection, uuid)
     mine = left.get(uuid)
     return Released(
@@ -116,10 +118,11 @@ def _release(
 
 
 def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[str, Holding | None]:
-    """Return the migrations to be deleted, by uuid: those named, and all others of the consumer that are no residues.
+    """Return the migrations to be deleted, by uuid: the named ones, and all others of the consumer except residues.
 
-    A residue waits for its host. A named migration that does not exist is returned as null: its tombstone keeps it from
-    being created. No other migration can be begun meanwhile, since that bumps the consumer's generation.
+    A residue stays until its host has reported. A named migration that does not exist is returned as null: it gets a
+    tombstone, so that it cannot be created later. No other migration can begin meanwhile, since that would bump the
+    consumer's generation.
     """
     if not message.for_good:
         return {}
@@ -145,7 +148,7 @@ def _stays(connection: Connection, message: DeleteAllocations, migration: Holdin
 def _left(
     connection: Connection, message: DeleteAllocations, going: Holding, kept: Mapping[Pair, int]
 ) -> ConsumerChange | None:
-    """Return the residue that a deleted consumer leaves, of all its allocations but those ``kept``."""
+    """Return the residue of a deleted consumer, if it leaves one: all its allocations except those ``kept``."""
     if not message.leave_residue or going.accepted_by in message.guests_gone:
         return None
     return residues.residue_of(connection, going, kept)
@@ -184,8 +187,8 @@ def _foreign_allocations(
 ) -> dict[str, Counter[Pair]]:
     """Return the allocations of an instance and its migrations that exceed those of their claims, by consumer.
 
-    A residue has none, since all of it is its guest's; nor has a consumer whose claim ``claimed_with`` does not name,
-    since its allocations cannot be told apart.
+    A residue has none, since all its allocations are for its guest. A consumer whose claim ``claimed_with`` does not
+    name has none either, since its allocations cannot be distinguished.
 
     :param claimed_with: by claim id, the amounts that were claimed with it.
     """
@@ -202,7 +205,7 @@ def _foreign_allocations(
         held, claimed = requests[str(moved.claim_id)], requests[str(instance.claim_id)]
         places = MovePlaces.of(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
         parts = move_split.split_move(connection, instance, moved, held, claimed, places, names)
-        # Overwrites the entries made above, which take the two apart.
+        # Replace the entries made above, which treat the two consumers separately.
         found |= {instance.uuid: parts.foreign_on_instance, moved.uuid: parts.foreign_on_migration}
     return found
 
@@ -214,15 +217,15 @@ def _beyond(
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
-    """Return the allocations of one consumer that neither its own claim nor, outside its host, another one explains.
+    """Return the allocations of one consumer that exceed its own claim and, outside its host, the other claims.
 
-    A write of another client may have cleared a claim and left its allocations of pools, or have ended one half of a
-    move and not the other.
+    The other claims count because another client may have cleared a claim and left its allocations of pools, or may
+    have ended one half of a move and not the other.
     """
     if residues.is_residue(holding) or (holding.claim_id is not None and holding.claim_id not in requests):
         return Counter()
     if not holding.known_over_rpc:
-        # Either nothing was ever claimed for it, or it was deleted before and holds foreign allocations alone.
+        # Either nothing was ever claimed for it, or it was deleted before and holds only foreign allocations.
         return Counter(holding.amounts)
     in_tree = released_amounts.providers_on_host(connection, holding)
     own: Counter[Pair] = Counter()

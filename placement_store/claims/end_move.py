@@ -47,12 +47,12 @@ def _log(message: EndMove, ended: MoveEnded) -> None:
 def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> MoveEnded:
     """Confirm or revert a move.
 
-    Nothing grows: of every inventory the instance holds afterwards at most what the two held together.
+    No usage grows: of every inventory, the instance afterwards holds at most the sum of what the two held.
 
-    :raises ClaimReleased: the claim on the destination is not the instance's, or no longer.
+    :raises ClaimReleased: the claim on the destination is not, or no longer, the claim of the instance.
     :raises ConsumerGenerationConflict: the instance or the migration is at another generation than the one named.
     :raises ConsumerNotFound: the move has ended.
-    :raises InvalidRequest: the migration is none of this instance.
+    :raises InvalidRequest: the migration belongs to another instance.
     :raises InvalidState: a host has accepted the claim that is to be released, its guest is not known to be gone, and
         no residue may or can be left; or there is no source to go back to, because another client has released it.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
@@ -66,7 +66,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
         )
-    # A migration that has ended is gone, or a residue: then this raises.
+    # Raises if the move has ended: then the migration is deleted, or is a residue.
     migration = begin_move.migration_of(found, instance, message.migration_uuid)
     if message.migration_generation not in (None, migration.generation):
         raise errors.ConsumerGenerationConflict(
@@ -78,18 +78,18 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     claimed = released_amounts.claimed_with(connection, message.claimed, names)
     keys = providers.keys_found(connection, {*message.held.allocations, *message.claimed.allocations})
     places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
-    # Which part of the allocations is of the source, which of the destination, and which is foreign.
+    # Split the allocations into those of the source, those of the destination, and foreign ones.
     parts = move_split.split_move(connection, instance, migration, held, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
-    # Both consumers and the residue in one write, netted.
+    # One write changes both consumers and the residue: only the net growth counts.
     new = [] if ending.residue is None else [ending.residue]
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
     changes = [ending.instance, ending.migration, *new]
     residues.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
     residue_uuid = None if ending.residue is None else ending.residue.uuid
     if not ending.migration.for_good:
-        # The migration stays as the residue on the source. Only now, after the write: see `require_unreported`.
+        # The migration stays as the residue on the source. Only after the write: see `require_unreported`.
         residues.require_unreported(connection, str(migration.accepted_by))
         residue_uuid = migration.uuid
     return MoveEnded(
@@ -108,7 +108,7 @@ def _confirmed(
     _places: MovePlaces,
     parts: move_split.MoveParts,
 ) -> _MoveEnd:
-    """Let the instance keep new and its foreign allocations; release the source, except for a residue.
+    """Let the instance keep *new* and its foreign allocations; release the source, except for a residue.
 
     The foreign allocations of the migration are deleted, or pass to the instance if ``keep_extras`` is set.
     """
@@ -150,8 +150,8 @@ def _reverted(
             before=instance,
             after=kept + Counter(migration.amounts),
             columns=consumers.columns_of(connection, migration, UNCLAIMED),
-            # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read
-            # as accepted stays so at this generation.
+            # A claim that was read as unaccepted must still be unaccepted: accepting it bumps no generation. A claim
+            # that was read as accepted stays accepted at this generation.
             unaccepted=instance.accepted_by is None and not message.guest_gone,
             inherited=True,
         ),

@@ -39,9 +39,9 @@ def _log(message: HealConsumers, _healed: Healed) -> None:
 
 @writes(HealConsumers, log=_log)
 def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
-    """Set the allocations of these consumers to the recorded ones: of all of them, or of none.
+    """Set the allocations of these consumers to the recorded ones, for all of them or for none.
 
-    :raises ConsumerGenerationConflict: a consumer has another generation or another claim than it was seen with.
+    :raises ConsumerGenerationConflict: a consumer has another generation or claim than the caller has seen.
     :raises ConsumerDeleted: a recorded consumer has been deleted for good, or its guest is known to be gone.
     :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well.
     :raises ProviderNotFound: a host's own provider or a pool does not exist.
@@ -65,7 +65,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     allocations.write(connection, changes, names, roots=dict(keys.values()))
     for hold in message.holds:
         if hold.claim_id is None:
-            # Only now, after the write: see `require_unreported`.
+            # Only after the write: see `require_unreported`.
             residues.require_unreported(connection, str(hold.accepted_by))
     _stamp_accepted(connection, sorted(holds))
     released = _net_release(changes)
@@ -112,13 +112,13 @@ def _held(
 ) -> ConsumerChange:
     tombstones.require_unburied(connection, hold.consumer_uuid, holding)
     if hold.claim_id is None and tombstones.buried(connection, [str(hold.accepted_by)]):
-        # Its host has reported that guest gone.
+        # Its host has reported that it has no guest of this attempt any more.
         raise errors.ConsumerDeleted(consumer_uuid=str(hold.accepted_by))
     root = keys.get(hold.root_provider_uuid)
     if root is None:
         raise errors.ProviderNotFound(name=hold.root_provider_uuid)
-    # The allocations of another claim cannot be told apart from foreign ones: all of them are replaced. Without a
-    # claim, and under the recorded one, allocations beyond the record are foreign, and stay.
+    # If the consumer has another claim, its allocations cannot be distinguished from foreign ones: all are replaced. If
+    # it has no claim or the recorded one, allocations beyond the record are foreign, and stay.
     is_its_own = holding is not None and holding.claim_id in (None, hold.claim_id)
     own = replace(holding, root_provider_id=root.root_id) if holding is not None and is_its_own else None
     before = Counter({} if own is None else own.amounts)
@@ -130,7 +130,7 @@ def _held(
         named=frozenset({root.id}),
         columns=_columns(hold, root.root_id, group_ids) | _isolated(hold, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
-        # The record has the amounts of the claim: unit rules were verified then.
+        # The record has the amounts of the claim: unit rules were verified when it was made.
         inherited=True,
     )
 
@@ -170,17 +170,17 @@ def _missing(
 def _spread(
     connection: Connection, lacking: Counter[int], claimed: Mapping[Pair, int], tree_ids: Sequence[int]
 ) -> Counter[Pair]:
-    """Distribute amounts by class over a tree: first to the providers they were claimed of, then by free capacity.
+    """Distribute amounts by class over a tree: first to the providers they were claimed from, then by free capacity.
 
-    An amount that fits nowhere is assigned to a provider that has the class, or was claimed of: the guarded update of
-    its inventory then refuses it.
+    An amount that fits nowhere is assigned to a provider that has the class, or that it was claimed from: the guarded
+    update of its inventory then refuses it.
     """
     inventories = providers.inventories_of(connection, tree_ids)
     found: Counter[Pair] = Counter()
     for number, amount in sorted(lacking.items()):
         having = [one for one in tree_ids if number in inventories.get(one, {})]
         by_claim = [one for one in having if (one, number) in claimed]
-        # A reshape may have taken the class away from where it was claimed.
+        # A reshape may have removed the class from the provider it was claimed from.
         free = {one: int(inventories[one][number].capacity) - inventories[one][number].used for one in having}
         left = amount
         for one in by_claim:
@@ -245,7 +245,7 @@ def _released(uuid: str, holding: Holding | None, *, for_good: bool) -> list[Con
 
 
 def _net_release(changes: Sequence[ConsumerChange]) -> Counter[Pair]:
-    """Return the amounts that these consumers together have lost."""
+    """Return the amounts that these consumers together lose by the changes."""
     before: Counter[Pair] = Counter()
     after: Counter[Pair] = Counter()
     for change in changes:

@@ -15,7 +15,7 @@ Groups = Mapping[str, Collection[str]]
 
 
 def suffixed(mappings: Groups) -> Groups:
-    """Return the mappings of suffixed groups; the unsuffixed group may share the providers of any."""
+    """Return the mappings of suffixed groups; the unsuffixed group may share providers with any other."""
     return {suffix: uuids for suffix, uuids in mappings.items() if suffix != UNSUFFIXED}
 
 
@@ -30,7 +30,7 @@ def decoded(document: bytes | None) -> dict[str, tuple[str, ...]]:
 
 
 def with_changes(document: bytes | None, changes: Groups) -> bytes | None:
-    """Return the document after groups were attached, or detached: those whose change names no provider."""
+    """Return the document with these groups replaced; a group whose change names no provider is removed."""
     return encoded({suffix: uuids for suffix, uuids in {**decoded(document), **changes}.items() if uuids})
 
 
@@ -38,7 +38,7 @@ def after_a_reshape(document: bytes, moved: Mapping[str, Collection[str]], empti
     """Return the document after a reshape has moved amounts.
 
     :param moved: by provider uuid, the providers to which amounts of it were moved.
-    :param emptied: the providers of the tree of which the consumer has no allocation any more.
+    :param emptied: the providers of the tree on which the consumer has no allocations any more.
     """
     return encoded(
         {

@@ -45,6 +45,6 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     rows: Iterable[Any] = (
         bulk.select_in(connection, query, consumers.c.uuid, uuids) if uuids else connection.execute(query)
     )
-    # Two statements of the clock may differ by the time that one of them takes: no age is shown as negative.
+    # The two readings of the clock may differ by the duration of a statement: a negative age is shown as 0.
     found = [ClaimState(**row._asdict() | {"age": max(0.0, row.age)}) for row in rows]
     return sorted(found, key=lambda claim: (-claim.age, claim.consumer_uuid))

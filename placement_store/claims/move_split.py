@@ -65,7 +65,7 @@ class MovePlaces:
 class MoveParts:
     """Hold the parts of the allocations of an instance and its migration."""
 
-    #: On the instance; of old, only what it holds itself.
+    #: On the instance: new, the part of old that it holds itself, and foreign allocations.
     new: Counter[Pair]
     kept_old: Counter[Pair]
     foreign_on_instance: Counter[Pair]
@@ -106,12 +106,12 @@ def split_move(
     """Split the allocations of an instance and its migration.
 
     :param held: the amounts that the source was claimed with.
-    :param claimed: the amounts that the present destination was claimed with; ``places`` are this destination's.
+    :param claimed: the amounts that the present destination was claimed with; ``places`` must be of this destination.
     """
     keys, mine = places.keys, instance.amounts
     in_tree = released_amounts.providers_on_host(connection, instance)
     new = +released_amounts.locate(connection, instance, claimed, keys, in_tree, names)
-    # Of old, the instance holds the amounts of providers outside the source, as far as they are still allocated.
+    # Of old, the instance holds the amounts outside the source, as far as they are still allocated.
     present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
     kept_old = Counter(
         {
@@ -143,7 +143,7 @@ def divide(
 
 
 def within(amounts: Mapping[Pair, int], providers: Collection[int]) -> Counter[Pair]:
-    """Return those of the amounts that are of these providers."""
+    """Return the amounts that belong to these providers."""
     return Counter({pair: amount for pair, amount in amounts.items() if pair[0] in providers})
 
 

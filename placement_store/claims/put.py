@@ -26,7 +26,7 @@ from placement_store.schema import consumers as consumer_table
 
 
 class AnyGeneration(Enum):
-    """Has one value, for writes that compare no consumer generation: those of HTTP clients before 1.28."""
+    """Provide one value, for writes that compare no consumer generation: those of HTTP clients before 1.28."""
 
     ANY = "any"
 
@@ -38,18 +38,18 @@ ANY_GENERATION: Final = AnyGeneration.ANY
 class Put:
     """Describe the allocations and the columns to be written for one consumer, over RPC or HTTP."""
 
-    #: By provider uuid and resource class; they replace all that the consumer holds.
+    #: By provider uuid and resource class; they replace all allocations of the consumer.
     amounts: Mapping[str, Mapping[str, int]]
     #: The generation that the consumer must be at; null means that it must not exist.
     generation: int | AnyGeneration | None
     #: The generations that providers must be at, by uuid.
     relied_on: Mapping[str, int] = field(default_factory=dict)
-    #: Columns of the consumer's row, and further ones that only a new consumer gets.
+    #: Columns of the consumer's row, and further columns that are set only for a new consumer.
     described: Mapping[str, Any]
     described_first: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether a consumer without allocations counts as none, and one that was deleted for good as a new one.
+    #: Whether a consumer without allocations counts as nonexistent, and one that was deleted for good as new.
     over_http: bool = False
-    #: Isolated groups to be attached, or detached: those without a provider.
+    #: Isolated groups to be stored; a group without a provider is removed.
     isolated: isolated_groups.Groups = field(default_factory=dict)
 
     @classmethod
@@ -63,7 +63,7 @@ class Put:
             described={
                 "project_id": wanted.project_id,
                 "user_id": wanted.user_id,
-                # A client that writes back what it has read: the consumer still has no type, also over HTTP.
+                # The client writes back what it has read: the consumer still has no type, also over HTTP.
                 "consumer_type": None if wanted.consumer_type == UNKNOWN_TYPE else wanted.consumer_type,
                 "known_over_rpc": True,
             },
@@ -72,10 +72,10 @@ class Put:
 
 
 class PutPlan(NamedTuple):
-    """Hold the changes that puts come to, and what the write of them must compare."""
+    """Hold the changes that puts require, and the values that the write must compare."""
 
     changes: list[ConsumerChange]
-    #: The generations that the puts name of providers, and the root ids that these were read with, by provider id.
+    #: By provider id, the generations that the puts name, and the root ids with which the providers were read.
     relied_on: dict[int, set[int]]
     roots: dict[int, int]
 
@@ -124,9 +124,9 @@ def write_each(
 ) -> list[Exception | None]:
     """Replace the allocations of several consumers in one transaction, each as if it had one of its own; for HTTP.
 
-    :return: for each null; the error of :func:`write` that reading alone has found, and nothing of this one is written;
-        or that it is to be written alone.
-    :raises MoorageError: one does not fit, or nothing is to be written.
+    :return: for each put: null if it was written; the error of :func:`write` that was found by reading, so that the put
+        was not written; or ``Alone`` if the caller must write it in a transaction of its own.
+    :raises MoorageError: a put does not fit; or nothing is to be written, and a put was refused.
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     first = dict(reversed(sent))
@@ -142,9 +142,10 @@ def write_each(
         except errors.MoorageError as refusal:
             outcomes.append(refusal)
             continue
-        # Only the sum of all has to fit. Where one takes of an inventory what another releases, it may have to be
-        # refused if it comes before the other, or if too much is used there even after it; where all take or all
-        # release, they fit one after another, in any order, exactly if their sum fits.
+        # Together, only the sum of all puts has to fit. If all of them grow an inventory, or all shrink it, they fit
+        # one after another, in any order, if and only if their sum fits. If one grows what another shrinks, the growing
+        # one may have to be refused: if it comes first, or if too much is used even after the other. Such a put is
+        # written alone.
         if first[uuid] is not one or any(growths.get(pair, 0) * growth < 0 for pair, growth in change.growths.items()):
             outcomes.append(Alone())
             continue
@@ -160,8 +161,9 @@ def write_each(
 
 
 def _read(connection: Connection, puts: Mapping[str, Put]) -> tuple[dict[str, ProviderKey], dict[str, Holding]]:
-    """Return the keys of the providers that puts name, and what their consumers hold, each by uuid if it exists."""
-    # Most consumers are new: whether they exist is read together with the providers, what they hold only if they do.
+    """Return the keys of the providers that puts name, and their consumers with allocations, by uuid if they exist."""
+    # Most consumers are new: one statement reads whether they exist, together with the providers. Allocations are read
+    # only for consumers that exist.
     new = [uuid for uuid, one in puts.items() if one.generation is None]
     named = {uuid for one in puts.values() for uuid in one.amounts}
     keys: dict[str, ProviderKey] = {}
@@ -187,9 +189,9 @@ _FOUND = union_all(
 
 
 def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> PutPlan:
-    """Return the changes that these puts come to, without writing anything.
+    """Return the changes that these puts require, without writing anything.
 
-    It raises those errors of :func:`write` that reading alone can find.
+    It raises the errors of :func:`write` that can be found by reading.
     """
     found = consumers.holdings(connection, puts)
     for uuid, one in puts.items():
@@ -205,7 +207,7 @@ def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNa
 
 
 def _compare_generation(connection: Connection, uuid: str, wanted: Put, holding: Holding | None) -> None:
-    # The tombstone of a new consumer of RPC is looked for when it is created.
+    # Over RPC, the tombstone of a new consumer is read when the consumer is created.
     if not wanted.over_http and (holding is not None or wanted.generation is not None):
         tombstones.require_unburied(connection, uuid, holding)
     if isinstance(wanted.generation, AnyGeneration):

@@ -20,7 +20,7 @@ from placement_store.schema import resource_providers
 
 
 def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
-    """Return the ids of the providers in the tree of the claim's host that the consumer has allocations of."""
+    """Return the ids of the providers in the tree of the claim's host on which the consumer has allocations."""
     query = select(resource_providers.c.id).where(
         resource_providers.c.root_provider_id == holding.root_provider_id,
         resource_providers.c.id.in_({provider_id for provider_id, _ in holding.rows}),
@@ -29,7 +29,7 @@ def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
 
 
 def claimed_with(connection: Connection, request: AllocationRequest, names: ResourceClassNames) -> Amounts:
-    """Return the amounts of a former claim, without classes that were deleted since: nothing is allocated of them."""
+    """Return the amounts of a former claim, without classes deleted since: they have no allocations."""
     found: dict[str, dict[str, int]] = {}
     for uuid, resources in amounts_of(request.allocations).items():
         for name, amount in resources.items():
@@ -47,12 +47,12 @@ def locate(
     in_tree: Collection[int],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
-    """Return the amounts to be released, by the provider that they are allocated of now.
+    """Return the amounts to be released, by the provider from which they are allocated now.
 
-    An amount that is no longer allocated of its provider in the host's tree is looked for in the rest of that tree: a
+    If an amount is no longer allocated from its provider in the host's tree, it is taken from the rest of that tree: a
     reshape keeps the sum that a consumer has there of each class.
 
-    :param keys: the existing ones of the providers that ``released`` names; one that is deleted was of the host's tree.
+    :param keys: the providers that ``released`` names and that exist; a deleted one was in the host's tree.
     :param in_tree: the result of :func:`providers_on_host`.
     """
     held = holding.amounts

@@ -1,8 +1,9 @@
 """Write residues: allocations on a host for a guest that may still run there after its instance has left the host.
 
-A residue is a consumer of its own, under the id of the attempt for which the host has accepted the claim. It goes when
-that id is deleted for good, after the host has reported that it has no guest of that attempt any more. A migration that
-becomes a residue keeps its own uuid: it goes when that, or the attempt's id, is deleted for good.
+A residue is a separate consumer whose uuid is the id of the attempt for which the host has accepted the claim. It is
+deleted when that id is deleted for good, after the host has reported that it has no guest of that attempt any more. A
+migration that becomes a residue keeps its own uuid: it is deleted when that uuid, or the attempt's id, is deleted for
+good.
 """
 
 from collections import Counter
@@ -36,11 +37,11 @@ def left_behind(residue_uuid: str | None) -> str:
 def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> ConsumerChange | None:
     """Return the residue of an accepted claim: all that its consumer releases in the host's tree.
 
-    Written together with the consumer's own change it is netted against that, so it never needs room. It holds nothing
-    of sharing providers, since nobody will use that guest. Null is returned where no host has accepted the claim, or
-    where the guest is known to be gone.
+    It must be written together with the consumer's own change: then the net growth is 0, and it needs no free capacity.
+    It holds nothing of sharing providers, since nobody will use that guest. The result is null if no host has accepted
+    the claim, if the guest is known to be gone, or if the consumer releases nothing there.
 
-    :param kept: those of its allocations that the consumer keeps.
+    :param kept: the allocations that the consumer keeps.
     :raises InvalidState: the attempt, under whose uuid the residue would have to be written, is a consumer already.
     """
     if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
@@ -53,7 +54,8 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
     }
     if not leaving:
         return None
-    # One statement, which sees one moment: a transaction that has just left that residue has changed this consumer too.
+    # One statement, so that one snapshot is read: a transaction that has just written that residue has also changed
+    # this consumer.
     present = consumers.holdings(connection, [holding.uuid, holding.accepted_by])
     if holding.accepted_by in present:
         if present.get(holding.uuid) != holding:
@@ -74,14 +76,14 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
 
 
 def write(connection: Connection, changes: Sequence[ConsumerChange], names: ResourceClassNames, **how: Any) -> None:
-    """Write changes of which those that create a consumer are residues.
+    """Write changes; each change that creates a consumer must be a residue.
 
     :param how: see :func:`placement_store.allocations.write.write`, also for the errors.
     """
     try:
         allocations.write(connection, changes, names, **how)
     except errors.ConsumerDeleted as fault:
-        # The guest has been reported gone concurrently: a new transaction writes no residue.
+        # A concurrent transaction has reported the guest gone: a new transaction writes no residue.
         raise StaleRead from fault
 
 
@@ -103,7 +105,7 @@ def residue_of_migration(
 
     The caller writes it and then calls :func:`require_unreported`. See :func:`residue_of`.
 
-    :param staying: those of its allocations that pass to another consumer.
+    :param staying: its allocations that pass to another consumer.
     """
     if migration.claim_id is None or migration.accepted_by is None:
         return None
@@ -117,11 +119,11 @@ def residue_of_migration(
 
 
 def require_unreported(connection: Connection, attempt_id: str) -> None:
-    """Verify, after a residue under a uuid of its own was written, that its guest is not being reported gone.
+    """Verify that the guest of a residue is not being reported gone; call it after the residue is written.
 
-    The report writes the attempt's tombstone first and then looks for residues of it with a lock
-    (:func:`require_none_of`). Each of the two transactions waits for the other's write, so one of them sees the other,
-    or the database ends one of them as a deadlock.
+    It is for residues that have their own uuid. The report writes the attempt's tombstone first and then reads its
+    residues with a lock (:func:`require_none_of`). Each of the two transactions waits for the other's write, so one of
+    them sees the other, or the database ends one of them as a deadlock.
 
     :raises StaleRead: the guest is gone; a new transaction leaves no residue.
     """
@@ -137,7 +139,7 @@ def residues_of_attempt(connection: Connection, attempt_id: str) -> dict[str, Ho
 
 
 def require_none_of(connection: Connection, attempt_id: str) -> None:
-    """Verify, after an attempt was deleted for good with its residues, that no other one is being written concurrently.
+    """Verify that no residue of an attempt is being written; call it after the attempt is deleted for good.
 
     :raises StaleRead: there is one; a new transaction finds it.
     """

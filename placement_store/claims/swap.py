@@ -32,7 +32,7 @@ class _SwapResult:
 
     #: All allocations of the instance afterwards.
     after: Mapping[Pair, int]
-    #: Those of its former allocations that it, or the migration, still holds: they are in no residue.
+    #: Its former allocations that it, or the migration, still holds: they are not part of a residue.
     kept: Mapping[Pair, int]
     #: The foreign allocations on the released host: they are deleted.
     lost: Mapping[Pair, int]
@@ -49,10 +49,10 @@ def _log(message: SwapClaim, claimed: Claimed) -> None:
 def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) -> Claimed:
     """Release the allocations of a claim on its host and claim the next host: both, or neither.
 
-    Everything on the released host goes, unless it is the next one too, and so does everything on any other provider
-    that is released and not claimed; on one that is both, foreign allocations stay. See
-    :mod:`placement_store.claims.released_amounts`, and for moves :mod:`placement_store.claims.move_split`. Where the
-    guest may still run, a residue takes over what leaves the host, if ``leave_residue`` is set.
+    All allocations on the released host are released, unless it is also the next host. So are all allocations on any
+    other provider that is released and not claimed. On a provider that is both, foreign allocations stay. See
+    :mod:`placement_store.claims.released_amounts`, and for moves :mod:`placement_store.claims.move_split`. If the guest
+    may still run and ``leave_residue`` is set, a residue holds the amounts that are released on the host.
 
     :raises ClaimReleased: the claim no longer stands.
     :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may or can be left.
@@ -60,7 +60,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     :raises GroupRuleRefused: the rule of the consumer's server group forbids the next host; the old claim stands.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises InvalidRequest: a migration is named that is none of the consumer, or without the amounts of its source.
+    :raises InvalidRequest: the migration is not one of the consumer, or the amounts of its source are not named.
     :raises ConsumerNotFound: the migration has ended.
     :raises StaleRead: the consumer has changed since it was read; a new transaction may succeed.
     """
@@ -71,13 +71,14 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     claims.require_releasable(holding, message)
     requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
     keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
-    # A provider that was claimed of may be deleted by now, emptied by a reshape.
+    # A reshape may have emptied a provider of the claim, so that it is deleted by now.
     keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
     claimed = allocations.numbered(amounts_of(message.claimed.allocations), keys, names, connection)
-    # Which allocations the consumer keeps and which are released; in a move, also which pass to or from the migration.
+    # Find out which allocations the consumer keeps and which it releases; in a move, also which the migration gets or
+    # returns.
     in_a_move = message.migration_uuid is not None or message.held is not None
     step = (_next_destination if in_a_move else _next_host)(connection, found, message, keys, claimed, names)
-    # On the released host a guest that may still run keeps its amounts, as a residue.
+    # On the released host, a residue keeps the amounts of a guest that may still run.
     residue = None if message.guest_gone else residues.residue_of(connection, holding, step.kept)
     change = ConsumerChange(
         uuid=message.consumer_uuid,
@@ -86,11 +87,11 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         named=frozenset(keys[uuid].id for request in requests[:2] for uuid in request if uuid in keys),
         columns=_placement(holding, message, keys[message.root_provider_uuid].root_id),
         claimed=True,
-        # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read as
-        # accepted stays so at this generation.
+        # A claim that was read as unaccepted must still be unaccepted: accepting it bumps no generation. A claim that
+        # was read as accepted stays accepted at this generation.
         unaccepted=holding.accepted_by is None and not message.guest_gone,
     )
-    # One write, netted: the next host is claimed and the former one released, or neither.
+    # One write: the next host is claimed and the former one released, or neither. Only the net growth counts.
     changes = [change] if step.migration is None else [change, step.migration]
     relied_on = allocations.generations_named(requests, keys)
     new = [] if residue is None else [residue]
@@ -131,7 +132,7 @@ def _next_host(
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
         left |= in_tree
     located = released_amounts.locate(connection, holding, released, keys, in_tree, names)
-    # Beyond the claim are foreign allocations: it keeps them, except on the providers that it leaves.
+    # Allocations beyond the claim are foreign. The consumer keeps them, except on the providers that it leaves.
     foreign = Counter(holding.amounts) - located
     lost = move_split.within(foreign, left)
     return _SwapResult(after=foreign - lost + Counter(claimed), kept=foreign - lost, lost=lost, migration=None)
@@ -149,7 +150,7 @@ def _next_destination(
 
     Foreign allocations of pools that the instance leaves pass to the migration, and come back with them.
 
-    :raises InvalidRequest: the amounts of the source are not named, or the migration is none of this instance.
+    :raises InvalidRequest: the amounts of the source are not named, or the migration is not one of this instance.
     :raises ConsumerNotFound: the migration has ended.
     """
     if message.migration_uuid is None or message.held is None:
@@ -167,10 +168,10 @@ def _next_destination(
     released_whole = set() if before.on_source or root_id == instance.root_provider_id else on_host
     lost = move_split.within(parts.foreign_on_instance, released_whole - after.used - after.pools)
     foreign = parts.foreign_on_instance - lost
-    # Those of providers that the next destination does not use pass to the migration.
+    # Foreign allocations of providers that the next destination does not use pass to the migration.
     left = begin_move.providers_left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
     leaving = move_split.within(foreign, left)
-    # Those of the migration whose providers the next destination uses again come back.
+    # Foreign allocations of the migration come back if the next destination uses their providers again.
     in_source = released_amounts.providers_on_host(connection, migration) if after.on_source else set()
     returning = move_split.within(parts.foreign_on_migration, after.used | in_source)
     mine, migrations = move_split.divide(parts.kept_old + parts.old, claimed, after.outside_source)
