@@ -35,7 +35,7 @@ class _ConsumerCommand(PlacementCommand):
     arguments: Sequence[Argument] = (argument("consumer", type=argument_types.uuid, help="Consumer (uuid)"),)
 
     def consumer(self, uuid: str) -> Consumer | None:
-        """Return a consumer; null where there is none."""
+        """Return a consumer; null if it does not exist."""
         try:
             return self.placement.call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
@@ -60,7 +60,7 @@ class _ConsumerCommand(PlacementCommand):
         self.change(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
     def rows(self, uuid: str) -> Table:
-        """Return one row per provider of a consumer's allocations; none where there is no such consumer."""
+        """Return one row per provider of a consumer's allocations; none if there is no such consumer."""
         consumer = self.consumer(uuid)
         return _COLUMNS, [] if consumer is None else _rows(consumer)
 

@@ -40,7 +40,7 @@ def uuid(text: str) -> str:
 
 def database_url(text: str) -> str:
     """Check the URL of a database, whose driver must be installed."""
-    # Here, because most commands open no database.
+    # Imported here, because most commands open no database.
     from sqlalchemy.exc import ArgumentError
 
     from moorage.db import hosts

@@ -67,7 +67,7 @@ class CellCreate(Configured, ShowOne):
         """Create the cell and show it."""
         database = _database(self)
         _require_bus(self, parsed_args.transport_url)
-        # First the tables, which may exist already: a listed cell must be able to serve.
+        # Create the tables first (they may exist already): a listed cell must be able to serve.
         upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
         cell = cells.create(
             database,

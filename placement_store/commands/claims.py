@@ -36,7 +36,7 @@ class ServePlacement(Serving, Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""
-        # Here, because the other commands of this module call it.
+        # Imported here, because the other commands of this module only call the service.
         from moorage import logs
         from placement_store.service import PlacementService
 

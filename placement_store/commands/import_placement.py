@@ -41,7 +41,7 @@ class DbImportPlacement(Configured, Lister):
         :raises ConfigurationError: the source cannot be read or not be held by a store, or the store is not empty.
         """
         url = source.url_of(parsed_args.source)
-        # What is compared within the transaction may be millions of rows.
+        # No time limits: the transaction may compare millions of rows.
         with closing(
             Database(main_database(self.conf), MAIN.name, pool_size=1, statement_limit=None, idle_transaction=0.0)
         ) as database:

@@ -61,7 +61,7 @@ class PlacementApi(Configured, Command):
 
 @contextmanager
 def _shared_metrics(are_served: bool) -> Iterator[None]:
-    """Let the processes share their metrics in a folder, which is removed by the process that has made it."""
+    """Let the processes share their metrics in a folder; the process that has created it removes it."""
     if not are_served or metrics.is_shared():
         yield
         return
@@ -70,13 +70,13 @@ def _shared_metrics(are_served: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        # The processes forked meanwhile leave by this way as well.
+        # Forked processes run this as well when they end.
         if os.getpid() == maker:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _worker_ended(_arbiter: Arbiter, worker: Any) -> None:
-    """Take the gauges of a process that has ended out of the sums; its counters stay."""
+    """Remove the gauges of a process that has ended from the sums; its counters stay."""
     if metrics.is_shared():
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
@@ -96,7 +96,7 @@ def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names
 
 
 class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's first process; as with every service here, the first signal is to stop, the second to end at once."""
+    """gunicorn's first process; as for every service here, the first signal stops it, the second ends it at once."""
 
     _is_stopping = False
 
@@ -122,7 +122,7 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         host = f"[{api.host}]" if ":" in api.host else api.host
         settings: dict[str, Any] = {
             "bind": f"{host}:{api.port}",
-            # By its name: `--help` must not import the server.
+            # Given by its name: `--help` must not import the server.
             "worker_class": "placement_store.http.buffered_worker.BufferedWorker",
             "workers": api.workers,
             "graceful_timeout": round(api.stop_timeout),
@@ -142,8 +142,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def load(self) -> "WSGIApplication":
         """Build the application of one process; an error here would make gunicorn end all of them."""
         made = wsgi.make(self._conf, self.options.threads)
-        # Modules loaded by now stay: the garbage collector need not scan them again during requests, which would be a
-        # third of the cost of a response of a thousand candidates.
+        # The modules that are loaded now stay loaded. Without this, the garbage collector would scan them again during
+        # requests: a third of the cost of a response with a thousand candidates.
         gc.collect()
         collect_garbage_seldom()
         return made

@@ -54,7 +54,7 @@ class PlacementCommand(Configured):
 
     @functools.cached_property
     def placement(self) -> MessageClient:
-        """The client of the service, or the store in this process where a URL was given.
+        """The client of the service, or the store in this process if a URL was given.
 
         :raises SchemaMismatch: the tables are older or newer than this version.
         :raises StoreUnavailable: the database cannot be reached.
@@ -70,7 +70,7 @@ class PlacementCommand(Configured):
         return direct
 
     def change(self, message: Mutation[R]) -> R:
-        """Call a method that writes; where no reply comes, repeat it once with the same request id.
+        """Call a method that writes; if no reply comes, repeat it once with the same request id.
 
         :raises MoorageError: the error of the service.
         """
@@ -102,7 +102,7 @@ class ProviderCommand(PlacementCommand):
 
 
 def as_uuid(named: str) -> str | None:
-    """Return a uuid in its canonical form; null where the text is a name."""
+    """Return a uuid in its canonical form; null if the text is a name."""
     try:
         return str(uuids.UUID(named))
     except ValueError:

@@ -179,7 +179,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def _doubles(document: YamlDocument, entries: Sequence[Entry]) -> Iterator[errors.InvalidRequest]:
-    """Yield a fault for each entry with a provider of another entry: a host is reshaped in one transaction."""
+    """Yield a fault for each entry that names a provider of an earlier entry: a tree is one entry."""
     first: dict[str, Entry] = {}
     for entry in entries:
         for name in entry.reshape.named:
@@ -225,7 +225,7 @@ def _steps_to(kind: type[Any], data: Any, fault: errors.InvalidRequest) -> list[
 
 
 def _culprit(kind: type[Any], data: Any, steps: Sequence[Step], part: Any, fault: errors.InvalidRequest) -> str | None:
-    """Find the faulty key of a mapping: without it, there is no fault at this path."""
+    """Return the faulty key of a mapping: without this key, there is no fault at this path."""
     for key in part if isinstance(part, dict) else ():
         without = {name: value for name, value in part.items() if name != key}
         try:

@@ -1,4 +1,4 @@
-"""Reshape many hosts, one transaction each: all are planned first, and those carried out before are skipped."""
+"""Reshape many hosts, one transaction each: all are planned first, and those that are already done are skipped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
 #: Errors that end the run: the file is not at fault, and the other hosts would fail in the same way.
 _STOPPING = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
-#: The providers of an entry, by the uuid or name it uses; null where there is none.
+#: The providers of an entry, by the uuid or name that it uses; null if the provider does not exist.
 Named = Mapping[str, ResourceProvider | None]
 
 
@@ -46,7 +46,7 @@ class EntryOutcome:
 def plan_entry(placement: MessageClient, entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
     """Plan an entry; the outcome is planned, refused or moved before.
 
-    :param again: plan it even where it seems to have been carried out before.
+    :param again: plan it even if it seems to have been carried out before.
     :raises Unavailable: the call failed.
     """
     before = {named: _find_if_there(placement, named) for named in entry.reshape.named}
@@ -102,7 +102,7 @@ class _NetChange:
 
     @property
     def is_proof(self) -> bool:
-        """True if only this move explains that: a source lacks the amount, or the file itself creates the targets."""
+        """True if only this move explains the totals: a source lacks the amount, or the file creates all targets."""
         is_taken = any(self._total(place) < amount for place, amount in self._lost.items())
         return is_taken or all(provider in self._described for provider, _ in self._gained)
 
