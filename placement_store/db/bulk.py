@@ -1,4 +1,4 @@
-"""Read and insert many rows, or by many values, in few statements."""
+"""Read rows by many values, and insert many rows, in few statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -43,7 +43,7 @@ def select_in(connection: Connection, query: Select[Any], column: Any, values: S
 
 
 def page(query: Select[Any], column: Any, after: Any, limit: int | None) -> Select[Any]:
-    """Return the query for one page of rows in the order of a column, or for all of them, in any order."""
+    """Return the query for one page of rows, in the order of a column, or for all rows, in any order."""
     if after is not None:
         query = query.where(column > after)
     return query if limit is None else query.order_by(column).limit(limit)
@@ -52,9 +52,9 @@ def page(query: Select[Any], column: Any, after: Any, limit: int | None) -> Sele
 def insert(
     connection: Connection | Script, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
 ) -> int | None:
-    """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id of the row if it is only one.
+    """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id if it is only one row.
 
-    In a script this is a statement of it, and no id is returned.
+    In a script, the insert is one of its statements, and no id is returned.
 
     See :class:`~moorage.db.new_rows.NewRows` for the values of several rows.
     """

@@ -1,7 +1,7 @@
 """Record in the change feed which providers and hosts a transaction changes, and read it; compare ``seq`` of all rows.
 
-Schedulers follow the feed to keep their views up to date. Every change of what a view holds of a row bumps the row's
-``seq``, so a follower finds the rows that it has missed by their ids and ``seq`` alone.
+Schedulers follow the feed to keep their views up to date. Every change of data that views hold bumps the ``seq`` of the
+row. So a follower needs only the ids and ``seq`` of all rows to find those that it has missed.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,10 +16,10 @@ from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
 #: Seconds for which a reader waits for a missing number of the feed. Numbers are assigned at the very end of a
-#: transaction, so a writer still to commit has done so within milliseconds; one that rolled back never will.
+#: transaction, so a writer commits within milliseconds; the number of a writer that rolled back never appears.
 SETTLED_AFTER = 0.25
 
-#: The most rows that are read at once: a scheduler may have been away for as long as the feed is kept.
+#: The most rows that are read at once: a scheduler may have been down for as long as the feed is kept.
 READ_AT_ONCE = 10_000
 
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
@@ -44,7 +44,7 @@ _SINCE = (
 
 
 def record(connection: Connection | Script, provider_ids: Collection[int] = (), host_ids: Collection[int] = ()) -> None:
-    """Record that these providers and hosts have changed; the last write of a transaction."""
+    """Record that these providers and hosts have changed; call it at the end of a transaction."""
     rows = [{"resource_provider_id": id_, "host_id": None} for id_ in sorted(provider_ids)]
     rows += [{"resource_provider_id": None, "host_id": id_} for id_ in sorted(host_ids)]
     bulk.insert(connection, changes, rows, stamps=["created_at"])
@@ -55,7 +55,7 @@ class Changes(NamedTuple):
 
     #: The number to continue from.
     go_on_from: int
-    #: The present ``seq`` of each changed provider by id; null if it is gone.
+    #: The present ``seq`` of each changed provider by id; null if it is deleted.
     provider_seqs: dict[int, int | None]
     host_ids: set[int]
     #: The store has been restored: every number and every ``seq`` that was read before is invalid.
@@ -77,7 +77,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     host_ids: set[int] = set()
     while rows:
         for row in rows:
-            # One that is far ahead of the clock was written before that was set back, and is settled.
+            # A row from far in the future was written before the clock was set back, and is settled.
             is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
             has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
             if not has_gap:
@@ -94,7 +94,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     return Changes(go_on_from, provider_seqs, host_ids, is_another_history=is_another)
 
 
-#: More than the number of changes that can have been lost.
+#: More than the number of changes that a restore can have lost.
 _LEAP = 2**32
 
 _NUMBERS = (
@@ -108,9 +108,9 @@ _NUMBERS = (
 def begin_history(connection: Connection) -> None:
     """Begin a new history of a store restored from a backup, before anything else writes to it.
 
-    All generations, ``seq`` and the feed's number leap past those of the lost history. Otherwise the store would reach
-    generations again that stale writers rely on, and a ``seq`` that a scheduler has read of another row. The new row of
-    the feed, which names nothing, makes running schedulers read everything anew.
+    All generations, each ``seq`` and the feed's number are raised beyond those of the lost history. Otherwise the store
+    would assign generations again that stale writers rely on, and a ``seq`` that a scheduler has read of another row.
+    The new row of the feed, which names no provider and no host, makes running schedulers read everything again.
     """
     for table, names in _NUMBERS:
         connection.execute(table.update().values({name: table.c[name] + _LEAP for name in names}))
@@ -124,7 +124,7 @@ def newest(connection: Connection) -> int:
 
 
 def prune(connection: Connection, older_than_seconds: float) -> int:
-    """Delete the oldest changes, a bounded number at a time; return how many."""
+    """Delete the oldest of the changes older than this, a bounded number; return how many."""
     old = changes.c.created_at < now() - older_than_seconds
     last = connection.scalar(select(func.max(changes.c.id)).where(old))
     if last is None:
@@ -139,10 +139,10 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
 
 
 def prune_all(database: Database, older_than_seconds: float) -> int:
-    """Delete all changes that are so old, a bounded number in each transaction; return how many.
+    """Delete all changes older than this, a bounded number in each transaction; return how many.
 
-    After :data:`PARTS_OF_A_ROUND` transactions the rest is left to the next round: a service that is to stop waits for
-    this one.
+    After :data:`PARTS_OF_A_ROUND` transactions the rest is left to the next round, because a service that is to
+    stop waits for the present one.
 
     :raises StoreUnavailable: the database cannot be reached.
     """
@@ -164,7 +164,7 @@ _SEQS = bulk.Lookup(select(resource_providers.c.id, resource_providers.c.seq), r
 
 
 def seq_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, int]:
-    """Return the ``seq`` of those of these providers that exist, by id."""
+    """Return the ``seq`` of these providers by id; an id that does not exist is omitted."""
     return {row.id: row.seq for row in _SEQS.rows(connection, sorted(provider_ids))}
 
 

@@ -1,8 +1,8 @@
 """Translate the names of resource classes and traits to ids and back; create and delete custom names.
 
-An id stands for one name for ever, also after the name was deleted, and for the same name if it is created again. So
-the cache of a process may be incomplete, but is never wrong. It does not prove that a name exists: a write that uses
-one reads it from the store, with a lock that keeps it from being deleted meanwhile (:meth:`Names.require`).
+An id stands for one name for ever: also after the name was deleted, and if it is created again. So the cache of a
+process may be incomplete, but is never wrong. It does not prove that a name exists: a write that uses a name reads it
+from the store, with a lock that prevents its deletion meanwhile (:meth:`Names.require`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -45,18 +45,18 @@ class Names:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Never changed in place: a reader sees either the old one or the new one.
+        # Replaced and never changed in place: a reader sees either the old mapping or the new one.
         self._ids: Mapping[str, int] = self._fixed_ids
         self._names: Mapping[int, str] = {number: name for name, number in self._ids.items()}
 
     # --- Lookup -------------------------------------------------------------------------------------------------------
 
     def id_of(self, name: str, connection: Connection | None = None) -> int:
-        """Return the id of a name; within a transaction, pass its ``connection`` for the case that it must be read.
+        """Return the id of a name; within a transaction, pass its ``connection``, which is used if it must be read.
 
         :raises NotFound: there is none of that name.
         """
-        known = self._ids  # another thread may forget them at any time
+        known = self._ids  # another thread may drop the cache at any time
         if name not in known:
             known, _ = self._read(connection)
         try:
@@ -65,7 +65,7 @@ class Names:
             raise self._missing(name) from None
 
     def name_of(self, number: int, connection: Connection | None = None) -> str:
-        """Return the name of an id; within a transaction, pass its ``connection`` for the case that it must be read.
+        """Return the name of an id; within a transaction, pass its ``connection``, which is used if it must be read.
 
         :raises NotFound: there is none of that id.
         """
@@ -81,7 +81,7 @@ class Names:
     def require(cls, connection: Connection, names: Collection[str], *, lock: bool = False) -> dict[str, int]:
         """Verify that names exist and return their ids; with ``lock``, none is deleted before the transaction ends.
 
-        Those with fixed ids are not looked for: none of them is ever deleted.
+        Names with fixed ids are not read: they are never deleted.
 
         :raises NotFound: one of them does not exist.
         """
@@ -103,7 +103,7 @@ class Names:
     ) -> list[str]:
         """Return the existing names, sorted: all, or those that match all given conditions.
 
-        :param associated: true for those only that some provider has, false for those only that none has.
+        :param associated: true: only names that some provider has; false: only names that no provider has.
         """
         table = cls._table.c
         query = select(table.name).where(table.deleted.is_(False))
@@ -117,7 +117,7 @@ class Names:
     # --- Creating and deleting ----------------------------------------------------------------------------------------
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Create the missing ones of these custom names, in a transaction of their own.
+        """Create those of these custom names that are missing, in a separate transaction.
 
         Call it before the transaction that needs them: that one may be rolled back, but an id that a process has cached
         must stay valid.
@@ -135,7 +135,7 @@ class Names:
 
     @classmethod
     def create(cls, connection: Connection, custom: Collection[str]) -> set[str]:
-        """Create the missing ones of these custom names and return them.
+        """Create those of these custom names that are missing, and return them.
 
         :raises StaleRead: a concurrent transaction is creating one of them; a new transaction may find it.
         """
@@ -155,7 +155,7 @@ class Names:
         :raises NameInUse: a provider has it.
         """
         # Its row is locked first: a write that gives it to a provider takes that lock too (`require`), so either this
-        # transaction sees that the provider has it, or that one finds it deleted.
+        # transaction sees that the provider has it, or that write finds it deleted.
         table = cls._table
         this = (table.c.name == name, table.c.deleted.is_(False))
         if connection.execute(table.update().where(*this).values(deleted=True)).rowcount != 1:
@@ -175,7 +175,7 @@ class Names:
 
     @classmethod
     def require_custom(cls, name: str) -> None:
-        """Refuse to create or delete a name that is no custom one.
+        """Refuse to create or delete a name that is not custom.
 
         :raises InvalidRequest: it is a standard name, or is not called ``CUSTOM_...``.
         """
@@ -268,7 +268,7 @@ class ResourceClassNames(Names):
 
 
 def sync(database: Database) -> None:
-    """Write the missing standard names of both kinds into the store; every service that serves it begins with this.
+    """Write the missing standard names of both kinds into the store; every service of the store starts with this.
 
     :raises StoreUnavailable: the database cannot be reached.
     """

@@ -23,7 +23,7 @@ class StaleRead(Exception):
 
 @contextmanager
 def stale_if_taken() -> Iterator[None]:
-    """Raise StaleRead where a concurrent transaction has written a row with the same key; a new one finds it."""
+    """Raise StaleRead if a concurrent transaction has written a row with the same key; a new transaction finds it."""
     try:
         yield
     except exc.IntegrityError as fault:
@@ -42,7 +42,7 @@ def retry_on_stale_read(transaction: Callable[[], T]) -> T:
 
 
 def _retried(first: StaleRead, transaction: Callable[[], T]) -> T:
-    """Run a transaction again after its first try, which counts as one; made only then, for its cost."""
+    """Run a transaction again after its first try, which counts; the retrier is built only here, for its cost."""
     failed = [first]
 
     def again() -> T:

@@ -61,7 +61,7 @@ class Store:
         return run_once(self.requests, message, work)
 
     def once_unnamed(self, work: Callable[[Connection], T]) -> T:
-        """Carry out a request of HTTP, which has no id by which its client could repeat it: no answer is stored.
+        """Carry out an HTTP request; it has no id with which its client could repeat it, so no answer is stored.
 
         It has an id within the server, so that a write whose COMMIT was not answered can be distinguished from another.
         """
@@ -79,13 +79,13 @@ class Store:
         return lambda value: retry_on_stale_read(lambda: shared.do(value))
 
     def unstored(self, work: Callable[[Connection], T]) -> T:
-        """Carry out a request whose answer must be true each time: none is stored, and repeating it is harmless."""
+        """Carry out a request whose answer must be true each time: it is not stored, and a repetition is harmless."""
         return retry_on_stale_read(lambda: self.database.write(work))
 
     def unstored_together(self, row: str, work: Callable[[Connection], T]) -> T:
-        """Carry out a request as :meth:`unstored` does, in one transaction with others that come meanwhile.
+        """Carry out a request as :meth:`unstored` does, in one transaction with others that arrive meanwhile.
 
-        :param row: the key of the one row that it writes; it writes nothing where it raises an error.
+        :param row: the key of the one row that it writes; it writes nothing if it raises an error.
         """
         answer: T = self._unstored.do(Unstored(row, work))
         return answer
@@ -145,11 +145,11 @@ def writes(
 ) -> Callable[[InTransaction[M, P, T]], InTransaction[M, P, T]]:
     """Serve a message by a function that makes the change in one transaction, which also stores the answer.
 
-    A function that returns nothing is answered for: with `Done`, or with the provider as it is after the change.
+    If the function returns nothing, the answer is `Done`, or the provider after the change.
 
     :param is_stored: false for a message whose answer must be true each time it is repeated.
-    :param row: the key of the row, for a function that is not stored, writes one row alone, and nothing where it raises
-        an error. Then messages that come together share a transaction.
+    :param row: the key of the row, for a function whose answer is not stored and that writes only one row, and nothing
+        if it raises an error. Messages that arrive together then share a transaction.
     :param log: called with the message and the answer when the transaction is committed.
     """
 
