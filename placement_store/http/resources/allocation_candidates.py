@@ -60,7 +60,7 @@ _LIST_SCHEMAS = Schemas(
 
 _BY_PROVIDER_SINCE, _TRAITS_SINCE, _ALL_CLASSES_SINCE = v("1.12"), v("1.17"), v("1.27")
 _TREES_SINCE, _MAPPINGS_SINCE = v("1.29"), v("1.34")
-# An unknown class or trait is a fault of the request; so is a request that is too hard to search for.
+# An unknown class or trait is a fault of the request, and so is a search that exceeds its bound.
 _BAD_QUERY: ErrorAnswers = {
     errors.ResourceClassNotFound: ErrorAnswer(400, phrases=(Phrase.BAD_CLASS, Phrase.NO_CLASS)),
     errors.TraitNotFound: ErrorAnswer(400, phrases=(Phrase.NO_TRAIT,)),
@@ -69,7 +69,7 @@ _BAD_QUERY: ErrorAnswers = {
 
 
 class CandidatesResource(Resource):
-    """Allocation candidates: nothing of them is reserved."""
+    """Allocation candidates; listing them reserves nothing."""
 
     path = "/allocation_candidates"
 
@@ -111,7 +111,7 @@ class CandidatesResource(Resource):
 
 
 def _without_trees(found: AllocationCandidates) -> AllocationCandidates:
-    """Return the candidates as before nested providers: only with summaries of providers that they allocate from."""
+    """Return candidates as before nested providers: with summaries only of providers that they allocate from."""
     used = {uuid for one in found.allocation_requests for uuid in one.allocations}
     kept = {uuid: summary for uuid, summary in found.provider_summaries.items() if uuid in used}
     return AllocationCandidates(allocation_requests=found.allocation_requests, provider_summaries=kept)
@@ -189,7 +189,7 @@ def _request_of(parameters: Query, version: Version) -> ResourceRequest:
         raise HTTPRefusal(400, Phrase.NEEDS_GROUP_POLICY.about())
     return ResourceRequest(
         groups=groups,
-        # The schema has validated the last value alone, but the first one counts.
+        # The schema has validated only the last value, but the first one counts.
         group_policy=None if policy is None else _POLICIES.get(policy, "none"),
         same_subtree=same_subtree,
         root_required=root_required,
@@ -216,7 +216,7 @@ def _suffixes(text: str) -> Names:
 
 
 def _require_resources(groups: Mapping[str, ResourceGroup]) -> None:
-    """Check that each group asks for resources, as before 1.36."""
+    """Check that each group requests resources, as before 1.36."""
     empty = {suffix: group for suffix, group in groups.items() if not group.resources}
     orphans = {
         Phrase.ORPHANED_TRAITS: [f"required{suffix}" for suffix, one in empty.items() if one.required or one.any_of],
@@ -234,7 +234,7 @@ def _require_resources(groups: Mapping[str, ResourceGroup]) -> None:
 
 
 def _require_subtrees(groups: Mapping[str, ResourceGroup], in_subtrees: Collection[str]) -> None:
-    """Check that a subtree names each group without resources, and groups that there are."""
+    """Check that each group without resources is in a subtree, and that subtrees name only existing groups."""
     empty = [suffix for suffix, group in groups.items() if not group.resources]
     if len(empty) == len(groups):
         raise HTTPRefusal(400, Phrase.NOTHING_ASKED.about(), refusals.QUERY_MISSING_VALUE)

@@ -48,7 +48,7 @@ _LIST: Schema = {
         required=("resource_provider", "resources"),
     ),
 }
-# Since then, by provider. Clients send back what they have read, so a generation is accepted and ignored.
+# From 1.12, by provider. Clients send back what they have read, so a generation is accepted and ignored.
 _BY_PROVIDER = by_key(
     UUID_PATTERN, document({"generation": GENERATION, "resources": _RESOURCES}, required=("resources",))
 )
@@ -218,7 +218,7 @@ class AllocationsOfConsumerResource(Resource):
         return OperationResult(204)
 
     def _found(self, connection: Connection, uuid: str) -> Stored | None:
-        """Read a consumer with allocations; null where there is none."""
+        """Read a consumer with allocations; null if there is none."""
         try:
             found = consumer_list.get_stored(connection, uuid, self.store.classes)
         except errors.ConsumerNotFound:

@@ -31,7 +31,7 @@ from placement_store.providers.outlines import Outline
 
 _AMOUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
 
-#: One inventory. Clients send back what they have read, so a generation is accepted where it is not required.
+#: One inventory. Clients send back what they have read, so a generation is accepted even if it is not required.
 INVENTORY = document(
     {
         "resource_provider_generation": GENERATION,
@@ -91,7 +91,7 @@ Held = Mapping[str, Inventory]
 def described(
     resource_class: str, sent: Mapping[str, Any], call: Call, phrase: Phrase = Phrase.INVENTORY_NOT_UPDATED
 ) -> Inventory:
-    """Parse an inventory; the phrase is of the refusal.
+    """Parse an inventory; ``phrase`` begins the text of a refusal.
 
     :raises HTTPRefusal: 400, its capacity is below 1, which is allowed from 1.26.
     """

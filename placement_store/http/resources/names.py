@@ -22,7 +22,7 @@ class NamedResource(Resource):
         """Delete an existing custom name that is not in use; for a standard one, refuse with the phrase."""
 
         def work(connection: Connection) -> None:
-            # A missing name is reported first, even where the name is not custom.
+            # A missing name is reported first, even if the name is not custom.
             names.require(connection, {name})
             try:
                 names.require_custom(name)

@@ -92,6 +92,6 @@ class ResourceClassResource(NamedResource):
 
     @DeclaredOperation("placement:resource_classes:delete", since=v("1.2"), error_status=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, name: str) -> OperationResult:
-        """Delete a custom resource class of which there is no inventory."""
+        """Delete a custom resource class that has no inventories."""
         self._delete(self.store.classes, name, Phrase.STANDARD_CLASS)
         return OperationResult(204)

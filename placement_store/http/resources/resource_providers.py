@@ -89,9 +89,9 @@ def represented(provider: Outline, call: Call) -> dict[str, Any]:
 
 @contextmanager
 def providers_first(store: Dispatcher, named: Mapping[str, int | None]) -> Iterator[None]:
-    """Refuse a missing provider or a stale generation rather than another fault, as the published API does.
+    """Report a missing provider or a stale generation before any other fault, as the published API does.
 
-    :param named: the generations that the request names, by the provider's uuid; null where it names none.
+    :param named: the generations that the request names, by the provider's uuid; null if it names none.
     :raises ProviderGenerationConflict: a provider is at another one, and there is another fault.
     :raises ProviderNotFound: there is no such provider, and there is another fault.
     """
@@ -120,7 +120,7 @@ class ProviderScopedResource(Resource):
         return None
 
     def read(self, connection: Connection, uuid: str) -> tuple[Outline, Any]:
-        """Read a provider and its part; by one statement each.
+        """Read a provider and its part, each by one statement.
 
         :raises ProviderNotFound: there is none.
         """
@@ -161,7 +161,7 @@ class ResourceProvidersResource(Resource):
                 )
             )
         except errors.InvalidRequest:
-            # A trait that is both required and forbidden: no provider is so.
+            # A trait is both required and forbidden: no provider matches.
             found = []
         modified = max((provider.updated_at for provider in found), default=time.time())
         return OperationResult(
@@ -219,7 +219,7 @@ class ResourceProviderResource(ProviderScopedResource):
         )
 
         def work(connection: Connection) -> Outline:
-            # A missing provider is a 404, a missing parent is not.
+            # A missing provider is answered with 404, a missing parent is not.
             outlines.get(connection, uuid)
             try:
                 trees.update(connection, message, may_leave_parent=call.version >= _FREE_TREES_SINCE)
