@@ -53,12 +53,12 @@ def application(
 ) -> "WSGIApplication":
     """Build the API on a database, as configured.
 
-    :param prepare: called before each operation except that of the root; its errors are answered.
+    :param prepare: called before each operation except that of the root; its errors are sent as answers.
     :raises ConfigurationError: authentication is by Keystone, and its middleware is not installed.
     """
     by_keystone = conf.placement_api.auth_strategy == "keystone"
     app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token, prepare)])
-    # A response without a body has no media type, and one with a body sets its own.
+    # A response without a body has no media type, and a response with a body sets its own.
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
     error_documents.install(app)
@@ -85,7 +85,7 @@ def set_library_defaults() -> None:
 def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Wrap the application in CORS and in proxy headers parsing, where they are configured."""
     register_options(conf)
-    # Middleware that is not configured would only cost time on every request.
+    # Middleware that is not configured would only cost time in every request.
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         served = http_proxy_to_wsgi.HTTPProxyToWSGI(served, conf)
     return cors.CORS(served, conf) if conf.cors.allowed_origin else served
@@ -112,9 +112,9 @@ class _Preparation:
     def process_resource(
         self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
     ) -> None:
-        """Refuse methods that a path has in no version, and normalize the uuid of a provider in it.
+        """Refuse methods that a path has in no version, and normalize the uuid of a provider in the path.
 
-        falcon itself would answer OPTIONS.
+        Without this, falcon would answer OPTIONS.
         """
         if "" in path.values():
             raise HTTPRefusal(404, "There is nothing at this path.")
@@ -141,7 +141,7 @@ class _Preparation:
 
 
 def _count(request: falcon.Request, response: falcon.Response) -> None:
-    # Clients choose paths and methods that nothing serves: these must not become values of labels.
+    # Clients may send paths and methods that do not exist: these must not become values of labels.
     path = request.uri_template
     method = request.method if path is not None and request.method in _METHODS else "other"
     seconds = time.perf_counter() - request.context.began

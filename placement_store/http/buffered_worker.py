@@ -1,7 +1,8 @@
 """A worker process of gunicorn in which waitress reads requests and writes responses: slow clients hold no thread.
 
 gunicorn manages the processes: it starts, replaces and stops them. In each of them one event loop reads requests as
-they arrive; a thread of the pool gets a request when all of it has arrived, and is free when its response is made.
+they arrive. A thread of the pool gets a request when all of it has arrived, and is free again when the response is
+complete.
 """
 
 import errno
@@ -25,20 +26,20 @@ from moorage.service import probes
 from placement_store.http.operations import DEADLINE
 from placement_store.http.refusals import UNDEFINED
 
-#: The longest headers, the request line included. Query strings of some hundred uuids must fit.
+#: The largest headers, with the request line. Query strings of some hundred uuids must fit.
 MAX_HEADER_BYTES = 64 * 1024
-#: Seconds for which an idle connection is kept: front ends reuse theirs.
+#: Seconds for which an idle connection is kept: front ends reuse connections.
 _KEEP_ALIVE = 75
-#: Seconds for which a worker that stops keeps connections without a request: one may be on its way already, and closing
-#: the connection would lose it. gunicorn's own workers do the same.
+#: Seconds for which a worker that stops keeps connections without a request: a request may be on its way already, and
+#: closing the connection would lose it. gunicorn's own workers do the same.
 _LINGER = 1.0
-#: Connections of one process. One that waits for its client costs some memory and no thread.
+#: Connections of one process. A connection that waits for its client costs some memory and no thread.
 _CONNECTIONS = 2000
-#: Threads of one process for what is asked of it from outside: a probe does not wait until a request has ended.
+#: Threads of one process for probes and metrics: they do not wait until a request has ended.
 _PROBE_THREADS = 2
-# A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
+# A body that is slightly too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
-#: Seconds without accepting connections after that has failed for lack of descriptors or memory. The socket stays
+#: Seconds without accepting connections after an accept has failed for lack of descriptors or memory. The socket stays
 #: readable: without this pause the event loop would spin.
 _REST = 1.0
 _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -84,7 +85,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             )
             for listener in self.sockets
         ]
-        # Without the first process nothing would ever stop this one, and it would keep the port from the next server.
+        # Without gunicorn's first process, nothing would ever stop this one, and it would keep the port occupied.
         while self.alive and os.getppid() == self.ppid:
             self._turn(channels, 1.0)
         for server in servers:
@@ -99,7 +100,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         wasyncore.close_all(channels)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop at once upon gunicorn's signal: wake the event loop, which would notice it only after its timeout."""
+        """Stop at once on gunicorn's signal: wake the event loop, which would notice it only after its timeout."""
         if self.alive:
             super().handle_exit(sig, frame)
             for server in self._servers:
@@ -117,7 +118,7 @@ class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
 
 
 class _ErrorTask(ErrorTask):  # type: ignore[misc]
-    """Answer with an error document where the request is not HTTP, too long or too slow."""
+    """Answer with an error document if the request is not HTTP, too long or too slow."""
 
     def execute(self) -> None:
         fault = self.request.error
@@ -196,7 +197,7 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
 
     def readable(self) -> bool:
         """Return whether connections are accepted now."""
-        takes = bool(super().readable())  # it also looks after the connections that there are
+        takes = bool(super().readable())  # it also maintains the existing connections
         return takes and time.monotonic() >= self._rests_until
 
     def accept(self) -> Any:
@@ -223,5 +224,5 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         self.socket.close()
 
     def is_busy(self) -> bool:
-        """Return whether a request is arriving, in progress, or its response being written."""
+        """Return whether a request is arriving or in progress, or a response is being written."""
         return any(one.request or one.requests or one.total_outbufs_len for one in self.active_channels.values())

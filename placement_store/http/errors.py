@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 #: The answers to errors of the store, by class.
 ErrorAnswers = Mapping[type[errors.MoorageError], ErrorAnswer]
 
-#: The default for operations that declare nothing else. The nearest class of an error counts.
+#: The default for operations that declare nothing else. The nearest base class of an error counts.
 DEFAULT: ErrorAnswers = {
     errors.MoorageError: ErrorAnswer(500),
     errors.CallerError: ErrorAnswer(400),
@@ -59,7 +59,7 @@ def refusal_of(fault: errors.MoorageError, own: ErrorAnswers) -> HTTPRefusal:
 
 
 def _of_case(fault: errors.MoorageError) -> Sequence[Phrase]:
-    """Return the phrase that depends on the case of an error."""
+    """Return the phrases that depend on the data of an error."""
     if isinstance(fault, errors.ConsumerGenerationConflict):
         return [Phrase.CONSUMER_GENERATION]
     if isinstance(fault, errors.CapacityExceeded):
@@ -86,7 +86,7 @@ def install(app: "falcon.App[Any, Any]") -> None:
 
 
 def _refused(request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
-    # A line of its own, since osc-placement shows the last line alone.
+    # On a separate line, since osc-placement shows only the last line.
     general = f"{Phrase.NOT_FOUND.about()}\n\n" if fault.status == http.HTTPStatus.NOT_FOUND else ""
     detail = f"{general}{fault.detail}"
     described: dict[str, Any] = {

@@ -47,7 +47,7 @@ def of_token(request: falcon.Request) -> RequestContext:
 
 
 def of_keystone(request: falcon.Request) -> RequestContext:
-    """Return the caller that Keystone's middleware in front has found.
+    """Return the caller that Keystone's middleware, which runs first, has found.
 
     :raises HTTPRefusal: 401, it has found none.
     """
@@ -72,7 +72,7 @@ def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WS
     :raises ConfigurationError: the middleware is not installed.
     """
     try:
-        from keystonemiddleware import auth_token  # here, because it is installed only where Keystone is used
+        from keystonemiddleware import auth_token  # here, because it is installed only if Keystone is used
     except ImportError as fault:
         raise ConfigurationError(
             reason="[placement_api] auth_strategy is keystone, and keystonemiddleware is not installed; "

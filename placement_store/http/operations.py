@@ -23,10 +23,10 @@ from placement_store.http.versions import MIN, Version, v
 P = ParamSpec("P")
 N = TypeVar("N", bound="Resource")
 
-#: Checks that a policy rule allows a caller something on an object with these attributes.
+#: Checks that a policy rule allows a caller to act on an object with these attributes.
 Authorize = Callable[[str, RequestContext, Mapping[str, str | None]], None]
 
-#: The key in a request's WSGI environment of its deadline (on ``time.monotonic``): no client waits for it after that.
+#: The key of the deadline (on ``time.monotonic``) in a request's WSGI environment: after it, no client waits any more.
 DEADLINE = "moorage.deadline"
 #: Responses have the headers Last-Modified and Cache-Control.
 _CACHE_HEADERS_SINCE = v("1.15")
@@ -72,7 +72,7 @@ class DeclaredOperation:
 
     #: The policy rule that must allow it; null for an operation that is open to everybody.
     rule: str | None
-    #: The first version that has it; an older one is refused with the status ``below``.
+    #: The first version with this operation; a request of an older version is refused with the status ``below``.
     since: Version = MIN
     below: int = 404
     #: Whether a GET is answered whatever media type the client accepts, as in the published API.
@@ -87,7 +87,7 @@ class DeclaredOperation:
     error_status: ErrorAnswers = field(default_factory=dict)
 
     def __call__(self, work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
-        """Return the method that falcon calls, with the checks before ``work`` and the response behind it."""
+        """Return the method that falcon calls, with the checks before ``work`` and the response after it."""
 
         @functools.wraps(work)
         def responder(
@@ -151,7 +151,7 @@ class Resource:
             raise
 
     def call(self, declared: DeclaredOperation, request: falcon.Request) -> Call:
-        """Check a request before its operation runs, and return the call to run it with.
+        """Check a request before its operation runs, and return the call for the operation.
 
         The order of the checks decides on the status of a request with several faults: version, Accept, Content-Type,
         policy, query, body.

@@ -1,7 +1,7 @@
 """The short phrases in the details of errors that published clients and Placement's public API tests look for.
 
-They are facts of the interface, as field names are. The sentence behind one is the store's own, which RPC and logs have
-alone. The tests compare the phrases of both servers' answers, by these templates.
+They are part of the interface, as field names are. The sentence after a phrase is the store's own text: RPC and logs
+show only that text. The tests compare the phrases in the answers of Placement and of this server, by these templates.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Phrase(Enum):
-    """A phrase as a template of an error's data, and where it is looked for.
+    """A phrase: the template for an error's data, and the source that looks for it.
 
     A name that ends with ``.yaml`` is a file of Placement's public API tests (gabbits).
     """
@@ -20,7 +20,7 @@ class Phrase(Enum):
         self.source = source
 
     def about(self, **data: Any) -> str:
-        """Fill in the data; what is missing stands as a question mark."""
+        """Fill in the data; missing data is shown as a question mark."""
         return self.template.format_map(_Unknown(data))
 
     # Form.
@@ -194,6 +194,6 @@ class _Unknown(dict[str, Any]):
 
 
 def before(sentence: str, phrases: Iterable[Phrase], **data: Any) -> str:
-    """Put the phrases about these data before a sentence."""
+    """Put the phrases, filled in with these data, before a sentence."""
     text = ": ".join(phrase.about(**data).rstrip(".:") for phrase in phrases)
     return f"{text}. {sentence}" if text else sentence

@@ -33,7 +33,7 @@ _BASIS = [
 #: Seconds for which a decision is cached: changed rules take effect soon, and a client that writes in a loop is cheap.
 _DECISIONS_HOLD = 1.0
 
-#: The rules that are not for the administrator and services alike.
+#: The rules whose default is not `admin_or_service_api`.
 _OWN_DEFAULTS = {"placement:reshaper:reshape": _SERVICE, "placement:usages": _PROJECT_READER_OR_ADMIN}
 
 
@@ -70,13 +70,13 @@ class PolicyEnforcer:
 
     :param rules: the rules with their defaults; those of the API if none are given.
 
-    A decision is cached for a moment: looking for changed files and evaluating the rules is a sixth of the cost of a
-    write in this process.
+    A decision is cached for a moment: checking for changed files and evaluating the rules takes a sixth of the cost of
+    a write in this process.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, rules: Sequence[policy.RuleDefault] | None = None) -> None:
         self._enforcer = policy.Enforcer(conf)
-        # Old defaults are documented; every process would log them again.
+        # The old defaults are documented; every process would log the warnings again.
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.suppress_default_change_warnings = True
         self._enforcer.register_defaults(list_rules() if rules is None else rules)
@@ -92,7 +92,7 @@ class PolicyEnforcer:
         """
         about = {"project_id": caller.project_id, "user_id": caller.user_id, **target}
         if time.monotonic() > self._decided_until:
-            # A new dictionary: a thread that is deciding by the old rules right now writes into the old one.
+            # A new dictionary: a thread that is just deciding by the old rules writes into the old one.
             self._decided, self._decided_until = {}, time.monotonic() + _DECISIONS_HOLD
         decided, question = self._decided, (rule, _hashable(about), _hashable(caller.to_policy_values()))
         if question not in decided:

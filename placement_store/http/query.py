@@ -34,12 +34,12 @@ class Query:
         return self._values.keys()
 
     def last(self, name: str) -> str | None:
-        """Return the last value of a parameter; null where it was not sent."""
+        """Return the last value of a parameter; null if it was not sent."""
         values = self._values.get(name)
         return values[-1] if values else None
 
     def first(self, name: str) -> str | None:
-        """Return the first value of a parameter; null where it was not sent."""
+        """Return the first value of a parameter; null if it was not sent."""
         values = self._values.get(name)
         return values[0] if values else None
 
@@ -49,7 +49,7 @@ class Query:
 
 
 def canonical_uuid(text: str) -> str | None:
-    """Return a uuid in its canonical form; null where the text is not a uuid."""
+    """Return a uuid in its canonical form; null if the text is not a uuid."""
     # Python's parser would ignore blanks and underscores.
     if not _UUID.fullmatch(text):
         return None
@@ -72,7 +72,7 @@ def resources(text: str) -> dict[str, int]:
         if not colon or ":" in amount:
             raise _bad("an item is malformed", Phrase.BAD_RESOURCES, Phrase.GOT, sent=part)
         try:
-            # No inventory has more, and no database could compute with any number.
+            # No inventory is larger, and a database cannot compute with numbers of any size.
             amounts[name] = min(int(amount), _MORE_THAN_ANY_INVENTORY)
         except ValueError as fault:
             raise _bad("it is not a number", Phrase.BAD_AMOUNT, Phrase.GOT, name=name, sent=amount) from fault
@@ -101,7 +101,7 @@ def group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
     )
 
 
-#: Names, and sets of names of which any one will do.
+#: Names, and sets of names of which any one is sufficient.
 Names = tuple[str, ...]
 Alternatives = tuple[Names, ...]
 
@@ -109,8 +109,8 @@ Alternatives = tuple[Names, ...]
 def traits(texts: Sequence[str], version: Version) -> tuple[Names, Alternatives, Names]:
     """Parse the values of a parameter as required, alternative and forbidden traits.
 
-    From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` requires any of them, and all values count, not only
-    the last.
+    From 1.22, ``!TRAIT`` forbids a trait. From 1.39, ``in:TRAIT,TRAIT`` requires any of them, and all values count, not
+    only the last.
 
     :raises HTTPRefusal: 400, a value is malformed.
     """
@@ -153,7 +153,7 @@ def _distinct(names: Iterable[str]) -> Names:
 def aggregates(suffix: str, texts: Sequence[str], version: Version) -> tuple[Alternatives, Names]:
     """Parse the values of ``member_of`` of a group as alternative and forbidden aggregates.
 
-    From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
+    From 1.24, it may be sent more than once. From 1.32, ``!UUID`` and ``!in:UUID,UUID`` forbid aggregates.
 
     :raises HTTPRefusal: 400, a value is malformed, or the parameter is repeated before 1.24.
     """

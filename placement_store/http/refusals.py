@@ -19,7 +19,7 @@ QUERY_MISSING_VALUE = "placement.query.missing_value"
 
 
 class ErrorAnswer(NamedTuple):
-    """The answer to an error of the store: status, code, and the phrases before its text, filled in with its data."""
+    """The answer to an error of the store: status, code, and the phrases (with the error's data) before its text."""
 
     status: int
     code: str = UNDEFINED

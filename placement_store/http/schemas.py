@@ -1,4 +1,4 @@
-"""Validate bodies and queries by JSON schemas, each of which holds from a microversion on."""
+"""Validate bodies and queries by JSON schemas, each of which applies from a microversion on."""
 
 import bisect
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _Validator = jsonschema.validators.validator_for({})
 
 
 def _is_uuid(value: object) -> bool:
-    """Accept any spelling of a uuid: with hyphens or without, in capitals or not."""
+    """Accept any spelling of a uuid: with or without hyphens, in capitals or not."""
     return not isinstance(value, str) or canonical_uuid(value) is not None
 
 
@@ -40,7 +40,7 @@ class Schemas:
         self._validators = [None, *(_validator(self.by_version[since]) for since in self._since)]
 
     def schema_at(self, version: Version) -> Schema | None:
-        """Return the schema of a version; null where it sends no body or query."""
+        """Return the schema of a version; null if it sends no body or query."""
         validator = self._validators[bisect.bisect_right(self._since, version)]
         return None if validator is None else validator.schema
 
@@ -100,7 +100,7 @@ MAX_AMOUNT = 2**31 - 1
 UUID: Schema = {"type": "string", "format": "uuid"}
 #: The same for the keys of an object.
 UUID_PATTERN = r"^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\Z"
-# No generation is below 0: one that is named has changed.
+# No minimum: a generation below 0 does not exist, so a request that names one gets a conflict.
 GENERATION: Schema = {"type": "integer", "maximum": 2**63 - 1}
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 RESOURCE_CLASS: Schema = {**NAME, "pattern": r"^[A-Z0-9_]+\Z"}

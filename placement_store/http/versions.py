@@ -36,7 +36,7 @@ def v(text: str) -> Version:
 
 
 def negotiate(headers: Mapping[str, str]) -> Version:
-    """Return the version that a request's headers name; the lowest where they name none.
+    """Return the version that a request's headers name; the lowest if they name none.
 
     :raises HTTPRefusal: 406, with the range served, for a version that is not served; 400 for a malformed one.
     """

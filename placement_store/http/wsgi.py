@@ -1,7 +1,7 @@
 """The API for any WSGI server, as ``placement_store.http.wsgi:application``.
 
-It is set up at its first request, when the server has forked its processes, from the file that ``MOORAGE_CONFIG``
-names, else from ``/etc/moorage/moorage.conf``.
+It is built at its first request, after the server has forked its processes. The configuration file is the one that
+``MOORAGE_CONFIG`` names, else ``/etc/moorage/moorage.conf``.
 """
 
 import logging
@@ -37,7 +37,7 @@ class SchemaCheck:
         self._are_ready = False
 
     def prepare(self) -> None:
-        """Check the tables and insert missing standard names, until that has succeeded once.
+        """Check the tables and insert missing standard names, unless this has succeeded before.
 
         :raises SchemaMismatch: the tables are older than this version, or too new for it.
         :raises StoreUnavailable: the database cannot be reached.
@@ -74,7 +74,7 @@ def prepare_once(conf: cfg.ConfigOpts) -> None:
 
 
 def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
-    """Build the API for one process with so many threads; it connects to the database at its first request."""
+    """Build the API for one process with these threads; it connects to the database at its first request."""
     tracing.configure(conf, "placement-api")
     database = Database.configured(conf, pool_size=threads)
     return _with_probes(application_of(conf, database, SchemaCheck(database).prepare), conf)
