@@ -1,4 +1,4 @@
-"""The content of a Placement service, by names and uuids, whichever database it was read from; and its comparison."""
+"""Hold and compare the content of a Placement service, by names and uuids, independently of its database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -34,9 +34,9 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """Hold all that a Placement service has; of sets the keys, with null as their values."""
+    """Hold all data of a Placement service; sets are mappings with null as values."""
 
-    #: By name: the ones of operators and drivers, and all that providers have.
+    #: By name: the custom ones, and all others that providers have.
     resource_classes: Mapping[str, None]
     traits: Mapping[str, None]
     #: By uuid.
@@ -46,7 +46,7 @@ class Content:
     #: Pairs of a provider and a trait, and of a provider and an aggregate's uuid.
     provider_traits: Mapping[tuple[str, str], None]
     provider_aggregates: Mapping[tuple[str, str], None]
-    #: By uuid: those with allocations.
+    #: By uuid: the consumers with allocations.
     consumers: Mapping[str, ImportedConsumer]
     #: The amount by consumer, provider and resource class.
     allocations: Mapping[tuple[str, str, str], int]
@@ -56,7 +56,7 @@ class Content:
 
 #: The parts of a content in the order in which they are written and shown.
 PARTS = tuple(one.name for one in fields(Content) if one.compare)
-#: Parts of which a store may have more than the source: nothing depends on a name that no provider has.
+#: Parts that may be larger in the store than in the source: nothing depends on a name that no provider has.
 NAMES = ("resource_classes", "traits")
 
 

@@ -1,4 +1,4 @@
-"""Read the database of a Placement service, and refuse what a store could not hold as it is."""
+"""Read the database of a Placement service, and refuse content that a store could not hold unchanged."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -59,9 +59,9 @@ _ALL = (
 
 
 def url_of(named: str) -> URL:
-    """Return the URL of a source that is named by it or by a configuration file of Placement.
+    """Return the URL of a source that is named by its URL or by a configuration file of Placement.
 
-    :raises ConfigurationError: it is neither.
+    :raises ConfigurationError: the name is neither.
     """
     text = named
     if "://" not in named:
@@ -70,14 +70,14 @@ def url_of(named: str) -> URL:
         try:
             conf([], project="placement", default_config_files=[named], default_config_dirs=[])
         except (cfg.ConfigFilesNotFoundError, cfg.ConfigFileParseError, cfg.ConfigFilesPermissionDeniedError) as fault:
-            # What has an "@" may be a mistyped URL, with its password.
+            # A text with an "@" may be a mistyped URL with a password.
             reason = "it is neither a URL nor a file that can be read" if "@" in named else str(fault)
             raise errors.ConfigurationError(reason=f"the source: {reason}") from fault
         text = conf.placement_database.connection
     try:
         url = make_url(text or "")
     except (exc.ArgumentError, ValueError) as fault:
-        # Without the URL, because of its password.
+        # The error does not show the URL, which may contain a password.
         what = "is no URL of a database" if "://" in named else f"{named} has no [placement_database] connection"
         raise errors.ConfigurationError(reason=f"the source {what}") from fault
     if _is_sqlite(url) and not Path(url.database or "").is_file():
@@ -88,16 +88,16 @@ def url_of(named: str) -> URL:
 def read(url: URL) -> Content:
     """Read all content of the database of a Placement service in one snapshot.
 
-    :raises ConfigurationError: it cannot be read; or it is no database of Placement, of a release that is too old, or
-        with content that a store cannot hold; the error names what.
+    :raises ConfigurationError: it cannot be read; or it is not a database of Placement; or its release is too old; or
+        it has content that a store cannot hold. The error names the reason.
     """
     try:
-        # An engine of its own: the settings of our databases are for those that we write.
+        # A separate engine: the settings of Moorage's databases are for databases that Moorage writes.
         engine = create_engine(url, isolation_level=None if _is_sqlite(url) else "REPEATABLE READ")
         try:
             with engine.connect() as connection:
                 if _is_sqlite(url):
-                    connection.exec_driver_sql("BEGIN")  # the driver begins a transaction for a write only
+                    connection.exec_driver_sql("BEGIN")  # by itself, the driver begins a transaction only for a write
                 return _content(connection)
         finally:
             engine.dispose()
@@ -128,7 +128,7 @@ class _Names(NamedTuple):
 
 
 class _Reading:
-    """One reading of a source, with the faults found so far."""
+    """Read one source, and collect the faults found so far."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -227,7 +227,7 @@ class _Reading:
         return found
 
     def _consumers(self, holding: set[str]) -> tuple[dict[str, ImportedConsumer], dict[str, Times]]:
-        """Read the consumers with allocations: Placement deletes the others, and sometimes too late."""
+        """Read the consumers with allocations: Placement deletes the others, but sometimes late."""
         projects, users, types = (
             self._by_id(_PROJECTS, "external_id", NewName),
             self._by_id(_USERS, "external_id", NewName),
@@ -266,7 +266,7 @@ class _Reading:
         return dict(rows)
 
     def _pair(self, row: Any, to: str, names: Mapping[int, str], what: str) -> tuple[str, str] | None:
-        """Return the uuid of a row's provider with the name of what it is linked to; null if one does not exist."""
+        """Return the provider uuid and the linked name of an association row; null if one does not exist."""
         provider, name = self._names.providers.get(row.resource_provider_id), names.get(getattr(row, to))
         if provider is None or name is None:
             number = row.resource_provider_id if provider is None else getattr(row, to)
@@ -291,12 +291,12 @@ class _Reading:
 
     @staticmethod
     def _kept(names: Mapping[int, str], in_use: set[str]) -> set[str]:
-        """Return the names that matter: those of operators and drivers, and those in use."""
+        """Return the names to import: the custom ones, and those in use."""
         return {name for name in names.values() if os_resource_classes.is_custom(name)} | in_use
 
 
 def _times(row: Any) -> Times:
-    """Return the times of a row, which Placement writes in UTC; it sets the second one at the first update."""
+    """Return the times of a row, which Placement writes in UTC; ``updated_at`` is null until the first update."""
     created = _seconds(row.created_at)
     return Times(created, created if row.updated_at is None else _seconds(row.updated_at))
 

@@ -36,7 +36,7 @@ _OF_CONSUMER = ("consumer_type", "project_id", "user_id", "generation")
 
 
 def read(connection: Connection) -> Content:
-    """Read all content of the store, in a transaction whose statements read one snapshot or in one that has locks."""
+    """Read all content of the store; the transaction must read one snapshot or hold locks."""
     provider = resource_providers.alias("provider")
     parent, root = resource_providers.alias("parent"), resource_providers.alias("root")
     described = (
@@ -99,9 +99,9 @@ def _pairs(connection: Connection, query: Select[Any]) -> dict[tuple[str, str], 
 
 
 def write(connection: Connection, source: Content) -> None:
-    """Write all content into an empty store and compare what it has then; part of one transaction.
+    """Write all content into an empty store, and compare the store with the source in the same transaction.
 
-    :raises ConfigurationError: the store is not empty, or has not become what the source is.
+    :raises ConfigurationError: the store is not empty, or differs from the source afterwards.
     """
     # If the answer to an earlier COMMIT was lost, the store has all of it already.
     if not differences(source, read(connection)):
@@ -129,7 +129,7 @@ def write(connection: Connection, source: Content) -> None:
 def check_empty(connection: Connection, source: Content) -> None:
     """Refuse a store that has providers or consumers.
 
-    :raises ConfigurationError: it has; the error names how it differs from the source.
+    :raises ConfigurationError: the store has some; the error names how it differs from the source.
     """
     for table, what in ((resource_providers, "resource providers"), (consumers, "consumers")):
         if connection.execute(select(table.c.id).limit(1)).first():
@@ -226,7 +226,7 @@ def _ids(connection: Connection, table: Any, uuids: Iterable[str]) -> dict[str, 
     return {row.uuid: row.id for row in bulk.select_in(connection, query, table.c.uuid, sorted(uuids))}
 
 
-#: Rows of one statement: a million parameters would fill the memory of the server.
+#: Rows in one statement: a million parameters would fill the memory of the server.
 _TOGETHER = 2_000
 
 
