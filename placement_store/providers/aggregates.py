@@ -1,4 +1,4 @@
-"""Read and replace the aggregates of providers; naming an aggregate creates it, and none is ever deleted."""
+"""Read and replace the aggregates of providers; an aggregate is created when first named, and never deleted."""
 
 from collections.abc import Collection, Mapping
 
@@ -28,7 +28,7 @@ def with_numbers(connection: Connection, ids: Collection[int]) -> dict[int, Mapp
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
     """Replace the aggregates of providers by these uuids, by provider id; the providers' rows must be locked.
 
-    Compute nodes stay in the aggregates of their hosts as well. The caller bumps generations and writes the feed.
+    Compute nodes also stay in the aggregates of their hosts. The caller bumps generations and writes the feed.
 
     :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
@@ -74,5 +74,5 @@ _BY_UUID = bulk.Lookup(select(aggregates.c.uuid, aggregates.c.id), aggregates.c.
 
 
 def known(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    """Return the ids of the existing ones of these aggregates, by uuid."""
+    """Return the ids of these aggregates by uuid; an aggregate that does not exist is omitted."""
     return {row.uuid: row.id for row in _BY_UUID.rows(connection, sorted(uuids))}

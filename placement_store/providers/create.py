@@ -1,4 +1,4 @@
-"""Create resource providers: roots, and children of existing providers or of others created with them."""
+"""Create resource providers: roots, and children of existing providers or of other new ones."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
     hosts if the host is disabled. A parent that exists is locked together with its root, so that neither is deleted or
     changes its tree meanwhile. The caller writes the feed.
 
-    :raises AlreadyExists: one of the uuids or names is taken.
+    :raises AlreadyExists: a uuid or a name is taken.
     :raises ProviderNotFound: a parent neither exists nor is among them.
     :raises InvalidRequest: some of them are their own ancestors.
     :raises StaleRead: a concurrent transaction creates one of them, or changes the tree of a parent; a new transaction

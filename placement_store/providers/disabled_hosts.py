@@ -1,8 +1,8 @@
 """Keep the trait COMPUTE_STATUS_DISABLED on the root provider of each disabled host.
 
-It is for the request filter ``disabled_hosts`` and for clients of the HTTP API, which select hosts by traits alone. A
-report of the host's agent leaves the trait in place. A client that replaces the traits of the provider removes it;
-disabling the host once more restores it.
+The trait is for the request filter ``disabled_hosts`` and for clients of the HTTP API, which select hosts only by
+traits. A report of the host's agent leaves the trait in place. A client that replaces the traits of the provider
+removes it. If the host is then disabled again, the trait is restored.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,15 +31,15 @@ _DISABLED = bulk.Lookup(
 
 
 def among(connection: Connection, ids: Collection[int]) -> set[int]:
-    """Return those of these providers that are roots of disabled hosts.
+    """Return the providers among these that are roots of disabled hosts.
 
-    The result stays true while the providers' rows are locked: disabling or enabling a host locks those of its nodes.
+    The result stays true while the providers' rows are locked: disabling or enabling a host locks its nodes' rows.
     """
     return {row.id for row in _DISABLED.rows(connection, sorted(ids))}
 
 
 def add_created(connection: Connection, created: Mapping[str, int]) -> None:
-    """Add the trait to those providers created by this transaction that are roots of disabled hosts.
+    """Add the trait to the providers created by this transaction that are roots of disabled hosts.
 
     The rows of their hosts must be locked. The caller bumps generations and writes the feed.
     """
@@ -58,7 +58,7 @@ def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]
 
 
 def mark(connection: Connection, node_uuids: Collection[str], locked: Collection[int]) -> None:
-    """Add the trait to the roots of these hosts, or remove it, by the present state of the hosts.
+    """Add the trait to the roots of these hosts, or remove it, according to the present state of the hosts.
 
     :param locked: the ids of the roots that were locked before the hosts were changed.
     :raises StaleRead: a root has been created or deleted meanwhile; a new transaction may succeed.
@@ -86,7 +86,7 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
 
 
 def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:
-    # A node that is no root belongs to no host.
+    # A node that is not a root belongs to no host.
     return [key.id for key in providers.keys_found(connection, node_uuids).values() if key.id == key.root_id]
 
 

@@ -1,8 +1,8 @@
 """Keep the compute nodes of hosts in the provider aggregates that mirror their host aggregates.
 
-The compute node of a host is the provider with its node's uuid. It belongs to every aggregate that the host is in, from
-the transaction that creates the later one of the two to the one that deletes either, whatever other writes of provider
-aggregates name.
+The compute node of a host is the provider with the uuid of the host's node. It belongs to every aggregate that the host
+is in: from the transaction that creates the second of the two, host and provider, until the one that deletes either.
+Other writes of the provider's aggregates do not change this.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,9 +40,9 @@ _IN = bulk.Lookup(
 
 
 def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """Return the aggregates that providers belong to as nodes of hosts, by provider id: aggregate ids by uuid.
+    """Return the aggregates that providers must be in as nodes of hosts, by provider id: aggregate ids by uuid.
 
-    The result stays true while the providers' rows are locked: adding a host to an aggregate locks those of its nodes.
+    The result stays true while the providers' rows are locked: adding a host to an aggregate locks its nodes' rows.
     """
     found: dict[int, dict[str, int]] = {}
     for id_, number, uuid in _IN.rows(connection, sorted(ids)):
@@ -51,12 +51,13 @@ def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str
 
 
 def add_created(connection: Connection, created: Mapping[str, int]) -> bool:
-    """Add providers created by this transaction to the aggregates of the hosts whose nodes they are.
+    """Add providers created by this transaction to the aggregates of their hosts.
 
-    Return whether there are such hosts; then their rows are locked.
+    Return whether any of them is a node of a host; then the rows of these hosts are locked.
     """
-    # A concurrent transaction that adds such a host to an aggregate has not read its provider, and holds the host's row
-    # or waits for it. After this lock either this transaction sees the aggregate, or that one the provider.
+    # A concurrent transaction that adds such a host to an aggregate has not read its provider, and holds the lock on
+    # the host's row or waits for it. After this lock, either this transaction sees the aggregate, or that one sees the
+    # provider.
     #
     # SELECT id FROM hosts WHERE compute_node_uuid IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()

@@ -123,10 +123,10 @@ def numbered(
 
 
 def fault_of(inventory: Inventory) -> str | None:
-    """Return why there can be no such inventory, if so."""
+    """Return why an inventory is invalid, or null if it is valid."""
     if inventory.reserved > inventory.total:
         return "more is reserved than there is"
-    # MariaDB and MySQL fail every statement that computes such a capacity, also those of other hosts.
+    # On MariaDB and MySQL every statement that computes such a capacity fails, even if it concerns other hosts too.
     return None if math.isfinite(inventory.capacity) else "allocation_ratio is too large"
 
 
@@ -158,7 +158,7 @@ def replace(connection: Connection, wanted: Mapping[int, Wanted], names: Resourc
                 if (used := present[number].used) > inventory.capacity:
                     uuid, name = providers.uuids_of(connection, [id_])[id_], names.name_of(number, connection)
                     LOG.warning("%s of provider %s is over-full: %s used of %s", name, uuid, used, inventory.capacity)
-    # Custom classes of which a provider gets an inventory are locked against deletion.
+    # Custom classes of the new inventories are locked against deletion.
     custom = {row["resource_class_id"] for row in new if row["resource_class_id"] >= FIRST_CUSTOM_ID}
     names.require(connection, [names.name_of(number, connection) for number in custom], lock=True)
     bulk.insert(connection, inventories, new)

@@ -14,7 +14,7 @@ def held(
 ) -> dict[int, Mapping[int, str]]:
     """Return the traits or aggregates of these providers by provider id: their names by their ids.
 
-    Providers with the same ones share a mapping: thousands of hosts with hundreds of traits have few different sets.
+    Providers with equal sets share one mapping: thousands of hosts with hundreds of traits have few different sets.
 
     :param link: the column of the association table with the id of the trait or aggregate.
     :param label: the column of the trait's or aggregate's own table with its name.
@@ -22,7 +22,7 @@ def held(
     numbers_of = _numbers(connection, link, ids)
     sets = set(numbers_of.values())
     names = dict(_names(label).rows(connection, sorted(frozenset().union(*sets))))
-    # Neither kind is ever deleted from its table.
+    # Traits and aggregates are never deleted from their tables.
     named = {known: {number: names[number] for number in known} for known in sets}
     return {id_: named[known] for id_, known in numbers_of.items()}
 
@@ -37,10 +37,11 @@ def names_by_id(
 
 
 def _numbers(connection: Connection, link: Column[int], ids: Collection[int]) -> dict[int, frozenset[int]]:
-    """Return the ids of what each provider has; equal sets are one object.
+    """Return the ids of the traits or aggregates of each provider; equal sets are one object.
 
-    A row for each provider is read in a twentieth of the time of one for each association. A database cuts the text
-    without an error (MySQL by default after 1,024 characters): what does not add up is read association by association.
+    Reading one row per provider takes a twentieth of the time of reading one row per association. The database may
+    truncate the text without an error (MySQL by default after 1,024 characters): if its count or sum is wrong, the
+    associations of the provider are read one by one.
     """
     split: dict[tuple[int, int, str], frozenset[int] | None] = {}
     found: dict[int, frozenset[int]] = {}
@@ -57,13 +58,13 @@ def _numbers(connection: Connection, link: Column[int], ids: Collection[int]) ->
     for id_, number in _pairs(link).rows(connection, cut):
         apart.setdefault(id_, set()).add(number)
     found |= {id_: frozenset(numbers) for id_, numbers in apart.items()}
-    # Texts in another order, and those read apart, may be of the same set.
+    # Texts in another order, and sets that were read one by one, may be equal sets.
     one_of = {numbers: numbers for numbers in found.values()}
     return {id_: one_of[numbers] for id_, numbers in found.items()}
 
 
 def _split(count: int, total: int, text: str) -> frozenset[int] | None:
-    """Return the numbers of a text; null where it was cut: within a number it has as many of them with another sum."""
+    """Return the numbers of a text; null if it was truncated: within a number, only the sum shows it."""
     numbers = [int(number) for number in text.split(",") if number]
     return frozenset(numbers) if len(numbers) == count and sum(numbers) == total else None
 

@@ -26,7 +26,7 @@ class Outline:
 
 
 _ROOT, _PARENT = resource_providers.alias("root"), resource_providers.alias("parent")
-# One statement, which sees one moment.
+# One statement, so that one snapshot is read.
 _OUTLINES = select(
     resource_providers.c.id,
     resource_providers.c.uuid,
@@ -81,7 +81,7 @@ def query(
 
 
 def fetch(connection: Connection, query: Select[Any]) -> Sequence[Outline]:
-    """Return the providers of a query that :func:`query` has made."""
+    """Return the providers of a query that :func:`query` has built."""
     return [Outline(*row) for row in connection.execute(query)]
 
 

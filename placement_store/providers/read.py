@@ -65,8 +65,8 @@ def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvid
 
 def _filled(connection: Connection, found: Sequence[Outline], names: ResourceClassNames) -> list[ResourceProvider]:
     """Return providers with their inventories, traits and aggregates."""
-    # First the providers, then their inventories: if these are newer than the generation, a write that names the
-    # generation is refused, and the caller reads again. In the reverse order a stale read would pass.
+    # The providers are read first, then their inventories. If these are newer than the generation, a write that names
+    # the generation is refused, and the caller reads again. In the reverse order, a stale read would not be detected.
     ids = [one.id for one in found]
     inventories = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)

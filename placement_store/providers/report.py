@@ -27,7 +27,7 @@ _TRAITS_OF_DISABLED = (disabled_hosts.TRAIT,)
 
 @handles(ReportProviders)
 def _report_providers(store: Store, message: ReportProviders) -> ProvidersReported:
-    # Custom resource classes and traits are created by being reported: the hosts' drivers define them.
+    # Reported custom resource classes and traits are created if missing: the hosts' drivers define them.
     store.classes.ensure({name for one in message.providers for name in one.inventories})
     store.traits.ensure({name for one in message.providers for name in one.traits or ()})
     return store.once(
@@ -38,7 +38,7 @@ def _report_providers(store: Store, message: ReportProviders) -> ProvidersReport
 def report(connection: Connection, message: ReportProviders, names: ResourceClassNames) -> dict[str, int]:
     """Create missing providers, update those that differ, delete those that are gone; return the generations by uuid.
 
-    A provider that is as reported already is not written. The generation of an updated one is bumped once, unless only
+    A provider that already is as reported is not written. The generation of an updated one is bumped once, unless only
     its name has changed.
 
     :raises InvalidRequest: a provider is reported twice, before its parent, or under another parent than it has.
@@ -50,13 +50,13 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     :raises ProviderInUse: a provider that is gone has children or allocations.
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait does not exist.
-    :raises StaleRead: another report of the same providers was faster; a new transaction may succeed.
+    :raises StaleRead: a concurrent transaction has changed the same providers; a new transaction may succeed.
     """
     _check(message)
     wanted = {one.uuid: inventories.numbered(connection, one.uuid, one.inventories, names) for one in message.providers}
     known = _known(connection, {*wanted, *message.gone, *_parents(message.providers)})
     _compare(message.providers, known)
-    # Compared without a lock: most reports change nothing, and then lock nothing.
+    # The comparison takes no lock: most reports change nothing, and then nothing is locked.
     new = [one for one in message.providers if one.uuid not in known]
     old = [one for one in message.providers if one.uuid in known]
     renamed = [one for one in old if one.name != known[one.uuid].name]
@@ -81,7 +81,7 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     providers.bump_generations(connection, filled_ids, by=1)
     change_feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
     # For a provider that was not written, the generation at which it was compared is returned: a concurrent transaction
-    # may have changed it since, and the agent would take a newer generation for that of its own report.
+    # may have changed it since, and the agent would regard a newer generation as that of its own report.
     filled = {one.uuid for one in changed}
     found = {one.uuid: known[one.uuid].generation for one in old if one.uuid not in filled}
     query = select(resource_providers.c.uuid, resource_providers.c.generation)
@@ -193,7 +193,7 @@ def _has_anything(report_: ProviderReport) -> bool:
 
 
 def _create(connection: Connection, new: Sequence[ProviderReport]) -> dict[str, int]:
-    """Create the missing providers; a concurrent report may have created them since they were looked for."""
+    """Create the missing providers; a concurrent report may have created them since they were read."""
     try:
         return new_providers.create(
             connection, [NewProvider(one.uuid, one.name, one.parent_provider_uuid) for one in new]

@@ -29,7 +29,7 @@ class InventoryRow(NamedTuple):
 
     @property
     def capacity(self) -> float:
-        """Return the amount that may be allocated in all."""
+        """Return the amount that may be allocated in total."""
         return (self.total - self.reserved) * self.allocation_ratio
 
     @property
@@ -77,8 +77,8 @@ _KEYS = bulk.Lookup(
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRow]:
     """Return the providers of these ids, or all; an id that does not exist is omitted."""
-    # First the providers, then their inventories: these may then be newer than `seq`, and are read once more when the
-    # newer `seq` is seen. In the reverse order a follower might keep old inventories for ever.
+    # The providers are read first, then their inventories. So inventories may be newer than `seq`; they are read again
+    # when the newer `seq` is seen. In the reverse order, a follower might keep old inventories for ever.
     table = resource_providers.c
     query = select(table.id, table.uuid, table.root_provider_id, table.parent_provider_id, table.generation, table.seq)
     found: Iterable[Any] = (
@@ -124,7 +124,7 @@ def require(uuids: Iterable[str], found: Collection[str]) -> None:
 
 
 def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:
-    """Return the keys of the existing ones of the providers of these uuids."""
+    """Return the keys of the providers of these uuids; a uuid that does not exist is omitted."""
     return {uuid: ProviderKey(id_, root_id) for uuid, id_, root_id in _KEYS.rows(connection, sorted(set(uuids)))}
 
 
@@ -156,7 +156,7 @@ class LockedRow(NamedTuple):
 
 
 def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
-    """Lock providers in the order of their ids, before anything of them is changed; return their rows by id.
+    """Lock providers in the order of their ids, before any change; return their rows by id.
 
     :raises StaleRead: one of them has been deleted.
     """
@@ -175,9 +175,9 @@ def bump_generations(
 ) -> None:
     """Lock providers in the order of their ids and raise their ``seq`` by one and their ``generation`` by ``by``.
 
-    Every change of an inventory or an allocation begins with this: a provider's row is the lock on all that it has.
+    Every change of an inventory or an allocation begins with this: the lock on a provider's row protects all its data.
 
-    :param by: 1, or 0 where the change is none that ``generation`` stands for.
+    :param by: 1; or 0 for a change that does not count for ``generation``.
     :param roots: the ids of the roots that some of the providers were read with, by provider id.
     :raises StaleRead: one of them has been deleted, or has another root by now.
     """
@@ -192,7 +192,7 @@ def bump_generations(
             )
             if roots and found:
                 pairs = ", ".join(f"({id_:d}, {roots[id_]:d})" for id_ in found)
-                # SQLite compares a pair with rows alone.
+                # SQLite compares a pair only with rows.
                 places = f"VALUES {pairs}" if script.dialect.name == "sqlite" else pairs
                 text += f" AND (id NOT IN ({_listed(found)}) OR (id, root_provider_id) IN ({places}))"
             script.add(text, then=partial(_require_all, len(chunk)))

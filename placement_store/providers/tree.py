@@ -1,6 +1,6 @@
 """Change provider trees: rename providers, move subtrees under another parent, and delete providers.
 
-Every change of a tree's shape locks the root's row first, so that changes of one tree are serialised; see also
+Every change of a tree's structure locks the root's row first, so that changes of one tree are serialised; see also
 :func:`placement_store.providers.create.create`.
 """
 
@@ -38,8 +38,8 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     :param may_leave_parent: whether a provider that has a parent may get another one, or none.
     :raises ProviderNotFound: there is no such provider, or no such parent.
     :raises AlreadyExists: the name belongs to another provider.
-    :raises InvalidRequest: the parent is the provider itself or below it, or it would leave its parent and may not.
-    :raises ProviderInUse: it would change trees, and a claim or a host depends on its present or its future tree.
+    :raises InvalidRequest: the parent is the provider itself or below it, or the provider may not leave its parent.
+    :raises ProviderInUse: the provider would change trees, and a claim or a host depends on one of the two trees.
     :raises StaleRead: a concurrent transaction is changing the same trees; a new transaction may succeed.
     """
     changed: set[int] = set()
@@ -53,12 +53,12 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
 
 
 def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
-    """Rename providers by id, whose rows are locked; return the ids of those whose name has changed.
+    """Rename providers by id, whose rows are locked; return the ids of the providers whose name has changed.
 
     The caller bumps ``seq`` and writes the feed.
 
     :raises AlreadyExists: a name belongs to another provider.
-    :raises StaleRead: a concurrent transaction has taken one of the names; a new transaction finds by which provider.
+    :raises StaleRead: a concurrent transaction has taken one of the names; a new transaction finds its provider.
     """
     table = resource_providers
     query = select(table.c.id, table.c.name)
@@ -163,7 +163,7 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
     for chunk in bulk.chunks(ids):
         for table in (inventories, provider_traits, provider_aggregates):
             connection.execute(table.delete().where(table.c.resource_provider_id.in_(chunk)))
-        # InnoDB deletes no row that is referred to by another one, or by itself as a root is.
+        # InnoDB deletes no row to which another row refers, or that refers to itself, as a root does.
         these = resource_providers.c.id.in_(chunk)
         unbound = {"root_provider_id": None, "parent_provider_id": None}
         connection.execute(resource_providers.update().where(these).values(unbound))

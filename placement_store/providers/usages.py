@@ -22,7 +22,7 @@ def of_provider(
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    # One statement, which sees one moment. The page of consumers is chosen first: each has a row for each class.
+    # One statement, so that one snapshot is read. The page of consumers is selected first: each has a row per class.
     #
     # SELECT ... FROM resource_providers p
     #   LEFT JOIN (SELECT DISTINCT c.id, c.uuid, c.generation FROM allocations a JOIN consumers c ...
@@ -80,7 +80,7 @@ def of_stored_types(
 ) -> dict[str | None, Sums]:
     """Return the sums of the allocations of a project, or of one user of it, by stored consumer type.
 
-    Null is the type of consumers written before types existed, for which :func:`of_project` has a name.
+    Null is the type of consumers that were written before types existed; :func:`of_project` has a name for it.
     """
     return _summed(connection, consumers.c.consumer_type, project_id, user_id, names)
 
@@ -88,7 +88,7 @@ def of_stored_types(
 def _summed(
     connection: Connection, kind: ColumnElement[Any], project_id: str, user_id: str | None, names: ResourceClassNames
 ) -> dict[Any, Sums]:
-    # One statement, which sees one moment: the sum of each class, and with null for a class the number of consumers.
+    # One statement, so that one snapshot is read: the sum of each class; for class null, the number of consumers.
     holder, held = consumers.c, allocations.c
     source = consumers.join(allocations, held.consumer_id == holder.id)
     sums = select(kind, held.resource_class_id, func.sum(held.used)).group_by(kind, held.resource_class_id)
