@@ -30,7 +30,7 @@ class ExtendedTree:
     names: Mapping[str, str]
 
     def uuid_of(self, reference: str) -> str:
-        """Return the uuid of a provider, existing or new, that is referred to by uuid or by name.
+        """Return the uuid of the provider, existing or new, to which a uuid or a name refers.
 
         :raises ProviderNotFound: it neither exists nor is described.
         """
@@ -43,7 +43,7 @@ class ExtendedTree:
 def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> ExtendedTree:
     """Extend a tree by the children that are described.
 
-    :param new_uuid: generates the uuid of a new provider of which only the name is given.
+    :param new_uuid: generates the uuid of a new provider for which only the name is given.
     :raises InvalidRequest: a child is described twice, exists with another name or parent, or is its own ancestor.
     :raises ProviderNotFound: a parent neither exists nor is described.
     """

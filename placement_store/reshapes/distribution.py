@@ -1,7 +1,7 @@
-"""The distribution of moved allocations: each consumer's part goes whole to one of its places, as items into bins.
+"""Distribute moved allocations, as items into bins: each part of a consumer goes as a whole to one of its places.
 
-These are plain values: providers and consumers are given by their uuids, resource classes by their names, and nothing
-is read or written.
+Here are only plain values: providers and consumers are given by their uuids, resource classes by their names, and
+nothing is read or written.
 """
 
 import math
@@ -17,13 +17,13 @@ Pair = tuple[str, str]
 #: A consumer, a provider and a resource class.
 Held = tuple[str, str, str]
 
-#: The most places that an error lists, each with its shortage.
+#: The most places that an error lists, each with the reason why it is refused.
 _PLACES_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """An inventory after the reshape: its capacity, the use that is not distributed again, and its unit rules."""
+    """An inventory after the reshape: its capacity, its usage without the items, and its unit rules."""
 
     capacity: float
     used: int = 0
@@ -70,7 +70,7 @@ class DistributionProblem:
     held: Mapping[Held, int]
     #: The names of the providers, for errors.
     names: Mapping[str, str]
-    #: By consumer, the providers of its isolated groups by suffix: no two groups may end on one provider.
+    #: By consumer, the providers of its isolated groups by suffix: no two groups may end up on one provider.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
 
@@ -83,7 +83,7 @@ class PartialDistribution:
         self._names = problem.names
         self._used = {pair: bin_.used for pair, bin_ in problem.bins.items()}
         self._isolated = problem.isolated
-        #: By consumer and provider, a count for each isolated group: its provider itself, and items placed there.
+        #: By consumer and provider, a count for each isolated group there: 1 for its present provider, 1 for each item.
         self._groups = {
             (consumer, provider): Counter({suffix: 1})
             for consumer, groups in problem.isolated.items()
@@ -122,13 +122,13 @@ class PartialDistribution:
         return max(0, math.floor(self._bins[pair].capacity - self._used[pair]))
 
     def holds(self, item: Item, place: str) -> bool:
-        """Tell whether a place already has amounts of an item's consumer and classes, or an isolated group of it."""
+        """Return whether a place already has amounts of an item's consumer and classes, or an isolated group of it."""
         if (item.consumer, place) in self._groups:
             return True
         return any(self._sums[item.consumer, place, name] for name in item.amounts)
 
     def fits(self, item: Item, place: str) -> bool:
-        """Tell whether an item fits into a place; unit rules are checked once its consumer's last item is placed."""
+        """Return whether an item fits into a place; unit rules are checked once its consumer's last item is placed."""
         return all(self._lack(item, place, name) is None for name in item.amounts)
 
     def slack(self, item: Item, place: str) -> float:
@@ -149,7 +149,7 @@ class PartialDistribution:
                     yield f"{self._name_of(place)} takes no {amount} of {name}: {rule}"
 
     def refusals(self, item: Item) -> list[str]:
-        """Return the shortage of each place that an item does not fit into."""
+        """Return, for each place that an item does not fit into, the reason."""
         lacks = ((self._lack(item, place, name) for name in item.amounts) for place in item.places)
         return [found for of_place in lacks if (found := next(filter(None, of_place), None))]
 
@@ -177,7 +177,7 @@ class PartialDistribution:
 
 
 def impossible(item: Item, refusals: Sequence[str]) -> errors.ImpossibleDeal:
-    """Build the error for an item that fits nowhere, with the shortage of each place."""
+    """Build the error for an item that fits nowhere, with the reason for each place."""
     shown = "; ".join(refusals[:_PLACES_SHOWN])
     more = f"; and {len(refusals) - _PLACES_SHOWN} more" if len(refusals) > _PLACES_SHOWN else ""
     return errors.ImpossibleDeal(consumer_uuid=item.consumer, provider_uuid=item.source, reason=f"{shown}{more}")

@@ -16,14 +16,14 @@ _NARROW = "allow more steps, or say for some of the consumers where their amount
 def distribute(problem: DistributionProblem, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
     """Return a place for each item, such that all fit; deterministic.
 
-    An item stays where it is if it can. Otherwise it prefers a place where its consumer has nothing of its classes, and
-    among those the one with the least free room left (best fit). Items that have no bin in common are searched for
-    separately.
+    An item stays where it is if it can. Otherwise the search prefers a place where its consumer has nothing of its
+    classes, and among such places the one with the least room left (best fit). Items that have no bin in common are
+    searched separately.
 
     :param max_steps: how many times to place an item.
-    :param max_seconds: a limit of processor time: the providers may be locked as long as the search goes on.
-    :raises ImpossibleDeal: there is no distribution; it names a consumer that could not be placed beside the others.
-    :raises SearchBoundReached: within these limits, none was found, nor proved impossible.
+    :param max_seconds: the limit of processor time: the providers may be locked while the search runs.
+    :raises ImpossibleDeal: there is no distribution; the error names a consumer that did not fit beside the others.
+    :raises SearchBoundReached: within these limits, none was found, and none was proved impossible.
     """
     sources = sorted({item.source for item in problem.items})
     what = f"a deal of what is held of {', '.join(problem.names.get(source, source) for source in sources)}"
@@ -103,9 +103,9 @@ _State = tuple[int, tuple[tuple[tuple[int, ...], ...], ...]]
 class _Search:
     """The search for the places of one component.
 
-    Two rules break symmetries. Of equal places with equal use, only one is tried. And once all items of some consumers
-    are placed, the rest of the search depends on the use of the places alone: a state that has failed before, whichever
-    way it was reached, is not tried again.
+    Two rules break symmetries. First, of equal places with equal usage, only one is tried. Second, once all items of
+    some consumers are placed, the rest of the search depends only on the usage of the places. So a state that has
+    failed is not tried again, no matter how it is reached.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class _Search:
             fitting.append((place != item.source, shared, self._distribution.slack(item, place), place))
         if not fitting:
             self._record_dead_end(number, self._distribution.refusals(item))
-        # A consumer's allocations of two providers may be two groups, which the store has recorded only where they are
-        # isolated: they stay apart where there is room. Equally good places keep the order of their uuids.
+        # A consumer's allocations of two providers may be two groups, which the store records only if they are
+        # isolated. So they stay apart if there is room. Equally good places keep the order of their uuids.
         for *_, place in sorted(fitting, key=itemgetter(0, 1, 2)):
             yield place
 
     def _may_go_on(self, placed: int) -> bool:
-        """Tell whether the search can go on after placing the ``placed``-th item."""
+        """Return whether the search can go on after placing the ``placed``-th item."""
         if not self._begins_a_consumer(placed):
             return True
         consumer = self._items[placed - 1].consumer
@@ -223,7 +223,7 @@ def _pairs_by_place(items: Sequence[Item]) -> dict[str, list[Pair]]:
 
 
 def _kinds(problem: DistributionProblem, items: Sequence[Item]) -> list[list[str]]:
-    """Group the places that are equal for every item, apart from their use."""
+    """Group the places that are equal for every item, apart from their usage."""
     choices = sorted({(item.places, tuple(sorted(item.amounts))) for item in items})
     distinct = {item.source for item in items} | {provider for _, provider, _ in problem.held}
     distinct |= {one for groups in problem.isolated.values() for providers in groups.values() for one in providers}
@@ -236,7 +236,7 @@ def _kinds(problem: DistributionProblem, items: Sequence[Item]) -> list[list[str
 
 
 def _exceeds_capacity(distribution: PartialDistribution, items: Sequence[Item]) -> bool:
-    """Tell whether the items need more than all bins have free: then the first dead end is the answer."""
+    """Return whether the items need more than all bins have free: then the first dead end is the answer."""
     demanded: Counter[str] = Counter()
     for item in items:
         demanded.update(item.amounts)

@@ -56,8 +56,9 @@ def _log(_message: ReshapeByInstructions, done: ReshapePlan) -> None:
 def carry_out(connection: Connection, message: ReshapeByInstructions, names: ResourceClassNames) -> ReshapePlan:
     """Move inventories together with their allocations; return the changes.
 
-    Once the tree is locked, earlier writers have ended and later ones have not begun: so it succeeds unless it is
-    impossible. The claims of the consumers do not change. See :func:`.move_instructions.plan_changes` for more errors.
+    Once the tree is locked, earlier writers have ended and later ones have not begun: so the reshape succeeds unless it
+    is impossible. The claims of the consumers do not change. See :func:`.move_instructions.plan_changes` for more
+    errors.
 
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait of a new provider does not exist.
@@ -66,8 +67,8 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     """
     root_id = reshape_tree.root_of(connection, move_instructions.references(message))
     classes = move_instructions.classes(message)
-    # Claims on this tree wait while it is locked: so the plan is made before the lock, and made again only if the tree
-    # has changed by then.
+    # Claims on this tree wait while it is locked. So the plan is made before the lock, and is made again only if the
+    # tree has changed by then.
     before = reshape_tree.read(connection, root_id, classes, names)
     planned = _planned(before, message)
     tree = reshape_tree.lock(connection, before, root_id, classes, names)
@@ -105,7 +106,7 @@ def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
 
 
 def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) -> dict[int, dict[int, Inventory]]:
-    """Return all inventories, after the change, of the providers of which some inventory changes."""
+    """Return all inventories, after the change, of the providers with an inventory that changes."""
     present = providers.inventories_of(connection, {provider_id for provider_id, _ in changed})
     wanted = {
         provider_id: {number: row.described for number, row in present.get(provider_id, {}).items()}

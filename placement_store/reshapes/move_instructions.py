@@ -63,7 +63,7 @@ def classes(message: Instructed) -> list[str]:
 def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str], str]) -> InstructedChanges:
     """Plan the changes that a request makes to a tree.
 
-    :param new_uuid: generates the uuid of a new provider of which only the name is given.
+    :param new_uuid: generates the uuid of a new provider for which only the name is given.
     :raises ProviderNotFound: a provider neither exists nor is described.
     :raises InvalidRequest: naming the path of the fault.
     :raises InvalidInventory: an inventory would be impossible, or more is to be moved than its total.
@@ -75,7 +75,7 @@ def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str
     inventories = moved_inventories.inventories_after(extended, moved)
     places = _places(tree, moved)
     held = Counter(tree.held)
-    # The caller's own distribution first: the search has only the rest to distribute.
+    # First the part that the caller has distributed: the search distributes only the rest.
     items = [*_callers_items(extended, message.dealt, places, held), *_items(held, places)]
     bins = _bins(tree, inventories, items)
     problem = DistributionProblem(items=items, bins=bins, held=tree.held, names=extended.names, isolated=tree.isolated)

@@ -1,4 +1,4 @@
-"""Compute the inventories after move instructions: what leaves, what stays, what arrives."""
+"""Compute the inventories after move instructions: the amounts that leave, stay and arrive."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruct
     """Sum the instructions by inventory.
 
     :raises ProviderNotFound: a provider neither exists nor is described.
-    :raises InvalidRequest: source and target are the same, or an inventory is described where nothing arrives.
-    :raises InvalidInventory: more is to be moved than there is.
+    :raises InvalidRequest: source and target are the same, or an inventory is described that gets no amount.
+    :raises InvalidInventory: more is to be moved than the inventory has.
     """
     found = MovedAmounts()
     for position, instruction in enumerate(instructions):
@@ -74,9 +74,9 @@ def _refuse_idle_descriptions(extended: ExtendedTree, found: MovedAmounts) -> No
 
 
 def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
-    """Return the inventories that change, as they will be; null for one of which nothing is left.
+    """Return the inventories that change, as they will be; null for one that will be empty.
 
-    :raises InvalidInventory: an inventory would be impossible, or less would be reserved in all than now.
+    :raises InvalidInventory: an inventory would be impossible, or less would be reserved in total than now.
     """
     changed: dict[Pair, Inventory | None] = {}
     for pair in dict.fromkeys([*found.leaving, *found.arriving]):
@@ -87,7 +87,7 @@ def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair,
         elif pair in found.arriving:
             changed[pair] = _arrived(extended, found, pair, total)
         elif row is not None:
-            # Reservations stay with what stays, as far as the total allows.
+            # The reserved amount stays in the source, up to its new total.
             changed[pair] = msgspec.structs.replace(row.described, total=total, reserved=min(row.reserved, total))
     for pair, inventory in changed.items():
         if inventory is not None:
@@ -113,8 +113,8 @@ def _arrived(extended: ExtendedTree, found: MovedAmounts, pair: Pair, total: int
 def _rules(known: Inventory, total: int, *, arrives: bool) -> dict[str, int]:
     """Return the unit rules of an inventory with this total, derived from those of its source or of itself.
 
-    A max_unit that was the total stays the total. In a new place, the rules are lowered so that all of a part that is
-    smaller than the source can be allocated.
+    A max_unit that was equal to the total stays equal to it. In a new place the rules are lowered to the total, so that
+    a part that is smaller than the source can be allocated as a whole.
     """
     largest = total if known.max_unit == known.total else known.max_unit
     if not arrives:

@@ -54,12 +54,12 @@ def carry_out(
     }
     for uuid, reshaped in described.items():
         put_plan.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
-    # The locks come first: what has been read so far counts only if no generation has changed until they are held.
+    # Lock before the comparison: what was read so far is valid only if no generation has changed until now.
     locked = providers.lock(connection, wanted.keys() | allocations.providers_touched(put_plan.changes))
     for id_, generations in put_plan.relied_on.items():
         for generation in generations:
             providers.compare_generation(locked[id_], generation)
-    # The plan was made with the providers' roots as they were read; a provider may have changed its tree since.
+    # The plan relies on the providers' roots as they were read; a provider may have changed its tree since.
     if any(locked[id_].root_id != root_id for id_, root_id in put_plan.roots.items()):
         raise StaleRead
     write(connection, wanted, put_plan.changes, names)
@@ -72,7 +72,7 @@ def write(
 
     The generation of each of these providers is bumped by one.
 
-    :raises InventoryInUse: a class is to be removed of which a consumer, named or not, still has allocations then.
+    :raises InventoryInUse: a class is to be removed, but a consumer, named or not, would still have allocations of it.
     :raises CapacityExceeded: the allocations do not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises ResourceClassNotFound: a resource class has been deleted.
@@ -80,7 +80,7 @@ def write(
     """
     others = wanted.keys() - allocations.providers_touched(changes)
     providers.bump_generations(connection, others, by=1)
-    # Allocations need their inventory both before and after they move: so in between, old and new exist together.
+    # Allocations need an inventory both before and after they move: so for a moment, old and new inventories coexist.
     inventories.replace(connection, _interim(connection, wanted, changes), names)
     allocations.write(connection, changes, names)
     inventories.replace(connection, wanted, names)
@@ -92,8 +92,9 @@ def _interim(
 ) -> dict[int, dict[int, Inventory]]:
     """Return the present inventories together with the wanted ones.
 
-    An inventory that gains an allocation is already as wanted: that is what the allocation must fit. One that only
-    loses allocations keeps its present form until then, so that no warning about an over-full inventory is logged.
+    An inventory that gains an allocation already has its wanted form, since the allocation must fit into that. One that
+    only loses allocations keeps its present form until they are moved, so that no warning about an over-committed
+    inventory is logged.
     """
     given = {pair for change in changes for pair in change.measured if pair in change.after}
     present = providers.inventories_of(connection, wanted)

@@ -1,4 +1,4 @@
-"""Find, read and lock the tree that a reshape by move instructions is about."""
+"""Find, read and lock the tree of a reshape by move instructions."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class TreeProvider(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReshapeTree:
-    """One tree with its inventories of some classes, and their allocations, as of one moment."""
+    """One tree with its inventories of some classes and their allocations, from one snapshot."""
 
     #: By uuid.
     providers: Mapping[str, TreeProvider]
@@ -42,7 +42,7 @@ class ReshapeTree:
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
     def uuid_of(self, reference: str) -> str | None:
-        """Return the uuid of the provider with this uuid or, failing that, this name; null where there is none."""
+        """Return the uuid of the provider with this uuid or else this name; null if there is none."""
         if reference in self.providers:
             return reference
         return next((one.uuid for one in self.providers.values() if one.name == reference), None)
@@ -108,7 +108,7 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
     texts = {reference.text for reference in references}
     rows = [
         *bulk.select_in(connection, query, table.name, sorted(texts)),
-        # Only texts that can be a uuid: the column takes no other characters.
+        # Only texts that can be uuids: the column accepts no other characters.
         *bulk.select_in(connection, query, table.uuid, sorted(text for text in texts if _UUID.fullmatch(text))),
     ]
     # A uuid takes precedence over a name that is spelled like one.
