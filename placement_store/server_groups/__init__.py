@@ -1,1 +1,1 @@
-"""Server groups: rows, and the rules that a claim keeps."""
+"""Server groups: their rows, and the rules that claims must keep."""

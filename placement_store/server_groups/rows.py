@@ -1,8 +1,8 @@
 """Create, list and delete server groups, and find the root providers that their members are on.
 
-A member is an instance. It is on the root provider where it is placed, and on the one that a migration of it holds; if
-these are the same, the two count as one member. A residue, which holds a host for a guest that has to go, is in no
-group. :mod:`placement_store.server_groups.rules` decides whether a root may gain a member.
+A member is an instance. It is on the root provider where it is placed, and on the one that its migration holds; on the
+same root, the two count as one member. A residue is in no group, since its guest is to be removed.
+:mod:`placement_store.server_groups.rules` decides whether a root may gain a member.
 """
 
 import logging
@@ -34,8 +34,8 @@ MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 def bind(connection: Connection, named: Mapping[str, ServerGroup]) -> dict[str, int]:
     """Return the ids of the groups that claims name, by uuid, and create those that do not exist.
 
-    Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits for its
-    end. They are created in the order of their uuids, as by every other transaction.
+    Call it before any row is locked: if a concurrent transaction is creating one of the groups, this one waits until
+    that one ends. Every transaction creates groups in the order of their uuids.
 
     :raises InvalidRequest: the store has one of them with another policy or maximum; neither ever changes.
     """
@@ -64,7 +64,7 @@ def create(connection: Connection, message: CreateServerGroup) -> ServerGroupSta
 
 
 def _create_or_find(connection: Connection, group: ServerGroup) -> Row[Any]:
-    with suppress(exc.IntegrityError):  # a concurrent transaction has created it; its commit was waited for
+    with suppress(exc.IntegrityError):  # a concurrent transaction has created it and is committed now
         _insert(connection, group, name=None, project_id=None)
     found: list[Row[Any]] = list(_BY_UUID.rows(connection, [group.uuid]))
     if not found:
@@ -105,13 +105,13 @@ def get(connection: Connection, message: GetServerGroup) -> ServerGroupState:
 def listed(connection: Connection, message: ListServerGroups) -> list[ServerGroupState]:
     """Return the groups of all projects or of one, with their members, or one page of them in the order of uuids.
 
-    They are sorted by name and uuid; those without a name come first.
+    They are sorted by name and uuid; groups without a name come first.
     """
     table = consumer_groups.c
     chosen = select(table.id)
     if message.project_id is not None:
         chosen = chosen.where(table.project_id == message.project_id)
-    # Joined and not `id IN (...)`: MySQL takes no LIMIT there.
+    # A join and not `id IN (...)`: MySQL does not support LIMIT there.
     listed_ids = bulk.page(chosen, table.uuid, message.after, message.limit).subquery()
     query = _SHOWN.join(listed_ids, listed_ids.c.id == table.id)
     return sorted(_states(connection, query), key=lambda state: (state.name or "", state.group.uuid))
@@ -122,10 +122,10 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
     """Delete a group that has no members.
 
     :raises ServerGroupNotFound: there is none of that uuid.
-    :raises InvalidState: it has members, if only such that are on no host.
+    :raises InvalidState: it has members; those that are on no host count too.
     """
     uuid = message.uuid
-    # By the uuid, so that its index entry is locked first: a transaction that has waited for it in `bind` holds that.
+    # Select by the uuid, so that its index entry is locked first: a transaction that waited in `bind` holds that lock.
     #
     # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE
     group_id = connection.scalar(select(consumer_groups.c.id).where(consumer_groups.c.uuid == uuid).with_for_update())
@@ -139,7 +139,7 @@ def delete(connection: Connection, message: DeleteServerGroup) -> None:
 
 
 def outdated(connection: Connection, older_than: float, at_once: int) -> list[str]:
-    """Return groups without members that claims created so many seconds ago, and that nobody has named since.
+    """Return the uuids of groups without members that claims created more than this many seconds ago.
 
     A client that still uses such a group names it with its rule in each request: the next claim creates it again.
     """
@@ -153,7 +153,7 @@ def outdated(connection: Connection, older_than: float, at_once: int) -> list[st
 
 
 def delete_without_members(connection: Connection, uuids: Sequence[str]) -> int:
-    """Delete those of these groups that have no members; return their number. First in its transaction."""
+    """Delete the groups among these that have no members; return their number. Call it first in a transaction."""
     # Locked as by `delete`: a claim that adds a member meanwhile waits for the row, or its member is found here.
     locked = select(consumer_groups.c.id).where(consumer_groups.c.uuid.in_(uuids)).order_by(consumer_groups.c.uuid)
     group_ids = set(connection.scalars(locked.with_for_update()))
@@ -162,7 +162,7 @@ def delete_without_members(connection: Connection, uuids: Sequence[str]) -> int:
     return connection.execute(consumer_groups.delete().where(consumer_groups.c.id.in_(sorted(group_ids)))).rowcount
 
 
-# One statement, which sees one moment.
+# One statement, so that one snapshot is read.
 _SHOWN = select(
     consumer_groups.c.uuid,
     consumer_groups.c.policy,
@@ -182,8 +182,8 @@ _SHOWN = select(
 def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState]:
     described: dict[str, Row[Any]] = {}
     members: dict[str, dict[str, str | None]] = {}
-    # An instance that is being moved is shown on its destination: its own row sorts before those of its migrations. Of
-    # these, one that is on a host comes first, and always the same one.
+    # An instance that is being moved is shown on its destination: its own row comes before the rows of its migrations.
+    # Of these, one that is on a host comes first, and always the same one.
     rows = connection.execute(query).all()
     for row in sorted(rows, key=lambda row: (row.migration_of is not None, row.root_uuid is None, row.root_uuid)):
         described[row.uuid] = row
@@ -220,7 +220,7 @@ class Occupancy:
 
     #: By the uuid of the root provider.
     roots: Mapping[str, OccupiedRoot] = field(default_factory=dict)
-    #: Whether a member is on two roots whose hosts are not forced down, so that it is being moved. Until that move has
+    #: Whether a member is on two roots whose hosts are not forced down: then it is being moved. Until the move has
     #: ended, no other instance may join a group with the policy affinity.
     moving: bool = False
 

@@ -1,8 +1,8 @@
 """Verify the rules of server groups, in the transaction of the write itself, on each root provider that gains a member.
 
-A write by which a root gains a member locks the group's row, after all other rows, and then counts the members as they
-are now. No counter is stored, so none can be wrong. A write that only removes members, or leaves them where they are,
-locks no group and is never refused. Many groups take as many statements as one.
+A write that adds a member to a root locks the group's row, after all other rows, and then counts the present members.
+No counter is stored, so none can be wrong. A write that only removes members, or leaves them where they are, locks no
+group and is never refused. The number of statements does not depend on the number of groups.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,11 +21,11 @@ _HARD = ("affinity", "anti-affinity")
 
 
 class Membership(NamedTuple):
-    """Record that a member of a server group is on a root provider, or, with null, on none."""
+    """Record that a member of a server group is on a root provider, or on none (null)."""
 
     group_id: int
     root_id: int | None
-    #: The uuid of the instance, also where its migration holds the allocations.
+    #: The uuid of the instance, even if its migration holds the allocations.
     member: str
 
 
@@ -59,17 +59,17 @@ def verify(
 
 
 def _lock(connection: Connection, group_ids: Sequence[int]) -> dict[int, Row[Any]]:
-    """Lock groups against other writes by which a root gains a member; with a soft rule, only against deletion.
+    """Lock groups against other writes that add a member to a root; with a soft rule, only against deletion.
 
-    Those with a hard rule come first, in the order of their ids, and then the others: as in every transaction.
+    In every transaction, groups with a hard rule come first, in the order of their ids, and then the others.
 
     :raises ClaimContention: one has been deleted before it had a member; the next request that names it creates it.
     """
     groups = {row.id: row for row in _BY_ID.rows(connection, group_ids)}
     hard = [id_ for id_ in group_ids if id_ in groups and groups[id_].policy in _HARD]
     soft = sorted(groups.keys() - set(hard))
-    # An update rather than a locking read: nodes of a Galera cluster certify each other's updates when they commit,
-    # and never see each other's locks.
+    # An update and not a locking read: the nodes of a Galera cluster certify each other's updates at the commit, but
+    # never see each other's locks.
     #
     # UPDATE consumer_groups SET seq = seq + 1 WHERE id IN (...)
     locked = sum(connection.execute(_BUMP, {"ids": chunk}).rowcount for chunk in bulk.chunks(hard))
@@ -104,7 +104,7 @@ def _members_on(connection: Connection, places: Sequence[tuple[int, int]]) -> di
     found: dict[tuple[int, int], list[Row[Any]]] = {place: [] for place in places}
     roots = sorted({root_id for _, root_id in places})
     for row in _MEMBERS_ON_ROOTS.rows(connection, sorted({group_id for group_id, _ in places}), roots=roots):
-        # Of each of these groups on each of these roots: some of the pairs were not asked for.
+        # The query combines each of these groups with each of these roots: some of the pairs are not wanted.
         place = (row.consumer_group_id, row.root_provider_id)
         if place in found:
             found[place].append(row)
@@ -149,10 +149,10 @@ class _GainedRoot:
             raise self._refused(member, f"{there} of its members are there already, and at most {most} may be")
 
     def _verify_together(self) -> None:
-        """Refuse the write unless all other members are on this root and no other, except on hosts forced down.
+        """Refuse the write unless all other members are only on this root; hosts that are forced down do not count.
 
-        So a group's only member may go anywhere. While its migration holds the source it is on two roots, and no other
-        member may join it on either.
+        So the only member of a group may go anywhere. While its migration holds the source, it is on two roots, and no
+        other member may join it on either.
         """
         elsewhere: dict[str, set[str]] = {}
         not_here = (consumers.c.root_provider_id != self.root_id, hosts.c.forced_down.is_not(true()))
@@ -176,7 +176,7 @@ class _GainedRoot:
         return f"its members are on {roots}"
 
     def _newcomers(self, here: Sequence[Row[Any]]) -> set[str]:
-        """Return those of the members that no consumer outside this write has on this root."""
+        """Return the members that were not on this root before: no consumer outside this write counts for them here."""
         return set(self.members).difference(row.member for row in here if row.uuid not in self.written)
 
     def _here(self) -> Sequence[Row[Any]]:
