@@ -33,9 +33,10 @@ def _audit_store(store: Store, message: AuditStore) -> StoreAudit:
 def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit:
     """Return the audit of the whole store, or one page of it; nothing is locked or changed.
 
-    The inventories are of one moment, and so are the holders, also while others write; with ``amounts``, only within a
-    transaction that sees one moment. ``overcommitted`` are the inventories with more allocations than capacity, also if
-    the capacity has shrunk since; ``drifted`` are those whose ``used`` is not the sum of the allocations.
+    The inventories are read in one snapshot, and so are the holders, even while others write. With ``amounts``, this
+    holds only if the transaction itself reads one snapshot. ``overcommitted`` are the inventories with more allocations
+    than capacity, even if the capacity has shrunk since; ``drifted`` are those whose ``used`` differs from the sum of
+    the allocations.
 
     :param part: the page of the holders; inventories are in the first page only.
     """
@@ -192,7 +193,7 @@ def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, di
 
 
 def _roots(connection: Connection, holders: Sequence[Holder]) -> dict[str, str]:
-    """Return the root of each provider that these have allocations of, by uuid; roots themselves are omitted."""
+    """Return the root of each provider with allocations of these holders, by uuid; roots themselves are omitted."""
     named = sorted({uuid for holder in holders for uuid in holder.held})
     root = resource_providers.alias()
     query = select(resource_providers.c.uuid, root.c.uuid.label("root_uuid")).join_from(

@@ -55,14 +55,14 @@ class Pruning:
             LOG.info("Forgot %d stored answers, %d tombstones and %d server groups", answers, buried, groups)
 
     def _forget_groups(self) -> int:
-        # As long as tombstones: no message that still arrives is older.
+        # Kept as long as tombstones: no message that still arrives is older.
         kept, forgotten = self._retention.tombstones, 0
         while uuids := self._database.read(lambda connection: server_groups.outdated(connection, kept, _AT_ONCE)):
-            # In a transaction of its own, which sees the members of the moment in which it holds the locks.
+            # In a separate transaction, which sees the members as they are once it holds the locks.
             deleted = self._database.write(partial(server_groups.delete_without_members, uuids=uuids))
             forgotten += deleted
             if deleted < len(uuids):
-                break  # some have got members just now; the next round finds what is left
+                break  # some have just got members; the next round finds the rest
         return forgotten
 
     def _unbury(self, connection: Connection) -> int:

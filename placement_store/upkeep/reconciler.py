@@ -1,7 +1,7 @@
 """Reconcile claims: query the owners of claims that no host has accepted for a while, and release unwanted ones.
 
-No claim is released for its age alone, only upon the owner's reply, and by a transaction that names the claim and fails
-once a host has accepted it. Several placement roles may do this concurrently.
+Age alone never releases a claim: only its owner's reply does, in a transaction that names the claim and fails once a
+host has accepted it. Several placement roles may do this concurrently.
 """
 
 import logging
@@ -25,19 +25,19 @@ from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubt
 
 LOG = logging.getLogger(__name__)
 
-#: The outcome, for metrics, of a claim that is in doubt no more when it is to be released.
+#: The outcome, for metrics, of a claim that is no longer in doubt at the moment of its release.
 _SETTLED = "settled"
 
 #: Claims examined in one round; the next round begins with those that were examined longest ago.
 _AT_ONCE = 200
-#: So many calls in a row without a reply end a round: each of them may have taken the whole timeout.
+#: This many calls in a row without a reply end a round: each of them may have taken the whole timeout.
 _PATIENCE = 3
-#: The fraction of an interval for which no other role examines a claim that one has examined.
+#: The fraction of an interval during which a claim that one role has examined is examined by no other role.
 _LOOKED_AT = 0.5
 
 
 class Reconciler:
-    """Find claims in doubt, query their owners, and release the claims that these do not want."""
+    """Find claims in doubt, query their owners, and release the claims that the owners do not want."""
 
     def __init__(self, conf: cfg.ConfigOpts, bus: Bus, database: Database, names: ResourceClassNames) -> None:
         self._older_than = conf.placement.reconcile_after
@@ -76,7 +76,7 @@ class Reconciler:
                     unanswered = 0 if self._examine(claim, request_id) else unanswered + 1
 
     def _examine(self, claim: Doubtful, request_id: str) -> bool:
-        """Query the owner of a claim and act upon the reply; return whether the owner could be reached."""
+        """Query the owner of a claim and act on the reply; return whether the owner could be reached."""
         question = OwnsClaim(request_id=request_id, consumer_uuid=claim.consumer_uuid, claim_id=claim.claim_id)
         try:
             # Under a new request id each time: a stored reply would be out of date.
@@ -106,7 +106,7 @@ class Reconciler:
         try:
             run_once(self._requests, message, work)
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
-            # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
+            # Since it was found, its owner has released it or a host has accepted it: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
             metrics.RECONCILER_ACTIONS.labels(_SETTLED).inc()
         except errors.StoreUnavailable:

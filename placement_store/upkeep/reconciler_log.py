@@ -51,7 +51,7 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
         .select_from(consumers.outerjoin(reconciled, reconciled.c.claim_id == consumers.c.claim_id))
         .where(
             consumers.c.accepted_by.is_(None),
-            # Age alone releases nothing, so a claim whose time is ahead of the clock is examined too.
+            # Age alone never releases a claim, so a claim whose time is ahead of the clock is examined too.
             or_(consumers.c.claimed_at <= now() - older_than, is_ahead(consumers.c.claimed_at)),
             consumers.c.claim_id.is_not(None),
             consumers.c.owner.is_not(None),
@@ -64,7 +64,7 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
 
 
 def unaccepted(connection: Connection, *, older_than: float) -> int:
-    """Count the claims that no host has accepted, those without an owner included, up to a thousand.
+    """Count the claims that no host has accepted, including those without an owner, up to a thousand.
 
     :param older_than: the least age of a claim in seconds.
     """
@@ -102,7 +102,7 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
 def forget_settled(connection: Connection) -> int:
     """Delete the findings about claims that have been accepted, released or replaced since; return their number.
 
-    Those about claims that the reconciler has released itself stay.
+    Findings about claims that the reconciler itself has released stay.
     """
     # SELECT r.claim_id FROM reconciled r LEFT JOIN consumers c ON c.claim_id = r.claim_id AND c.accepted_by IS NULL
     #  WHERE r.outcome <> 'released' AND c.id IS NULL
@@ -127,7 +127,7 @@ def actions(connection: Connection, _message: ListReconciled) -> list[Reconciler
 
 
 def prune(connection: Connection, older_than: float) -> int:
-    """Delete findings about claims that were last examined so many seconds ago; return their number."""
+    """Delete findings about claims last examined more than this many seconds ago; return their number."""
     return connection.execute(reconciled.delete().where(reconciled.c.looked_at < now() - older_than)).rowcount
 
 

@@ -1,4 +1,4 @@
-"""Recount inventories: set `used` to the sum of the allocations, after someone has written to the tables by hand."""
+"""Recount inventories: set `used` to the sum of the allocations, after somebody has changed the tables by hand."""
 
 import logging
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def recount(connection: Connection, message: RecountInventories) -> Recounted:
     :raises StaleRead: one of them has been deleted concurrently; a new transaction may succeed.
     """
     ids = sorted(key.id for key in providers.keys_found(connection, message.provider_uuids).values())
-    # A provider's row is the lock on its allocations: all other writes of them are committed now, and a consumer is
-    # written in the same transaction as its allocations, so one without a consumer is an orphan.
+    # The lock on a provider's row protects its allocations: all other writes of them are committed now. A consumer is
+    # written in the same transaction as its allocations, so an allocation without a consumer is an orphan.
     providers.bump_generations(connection, ids, by=0)
     orphans = _orphans(connection, ids)
     for chunk in bulk.chunks(orphans):

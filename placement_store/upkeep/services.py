@@ -15,7 +15,7 @@ from placement_store.schema import services
 
 @writes(ReportService, is_stored=False)
 def report(connection: Connection, message: ReportService) -> None:
-    """Record that a service is running, or that it is being stopped in order.
+    """Record that a service is running, or that it is being stopped regularly.
 
     :raises StaleRead: two first reports of the service are concurrent; a new transaction succeeds.
     """
@@ -43,7 +43,7 @@ def services_heard(connection: Connection, _message: ListServices) -> list[Servi
 
 
 def prune(connection: Connection, silent_for: float) -> int:
-    """Delete services that have been silent for so many seconds; return their number."""
+    """Delete services that have been silent for more than this many seconds; return their number."""
     return connection.execute(services.delete().where(services.c.heard_at < now() - silent_for)).rowcount
 
 
