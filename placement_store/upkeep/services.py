@@ -15,7 +15,7 @@ from placement_store.schema import services
 
 @writes(ReportService, is_stored=False)
 def report(connection: Connection, message: ReportService) -> None:
-    """Record that a service is running, or that it is being stopped regularly.
+    """Record that a service is running, or that it is being shut down gracefully.
 
     :raises StaleRead: two first reports of the service are concurrent; a new transaction succeeds.
     """
