@@ -58,7 +58,7 @@ def create(
 def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
     """Change a cell's ``name``, ``transport_url`` or ``database_connection``; other columns stay unchanged.
 
-    :raises CellNotFound: there is no such cell.
+    :raises CellNotFound: the cell does not exist.
     :raises AlreadyExists: the new name is taken.
     """
     values = {column: value if column == "name" else _encoded(value) for column, value in columns.items()}
@@ -78,7 +78,7 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
     """Delete a cell's row; its message bus and its database stay unchanged.
 
     :param dry_run: only verify that the cell could be deleted.
-    :raises CellNotFound: there is no such cell.
+    :raises CellNotFound: the cell does not exist.
     :raises InvalidState: it has hosts.
     """
     cell = database.read(lambda connection: by_name(connection, name))
@@ -150,7 +150,7 @@ def hosts_declared_down(connection: Connection, message: ListHostsDeclaredDown) 
 def by_uuid(connection: Connection, uuid: str) -> Cell:
     """Return one cell.
 
-    :raises CellNotFound: there is none of that uuid.
+    :raises CellNotFound: no cell has that uuid.
     """
     return _one(connection, cells.c.uuid, uuid)
 
@@ -170,7 +170,7 @@ def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
 def by_name(connection: Connection, name: str) -> Cell:
     """Return one cell.
 
-    :raises CellNotFound: there is none of that name.
+    :raises CellNotFound: no cell has that name.
     """
     return _one(connection, cells.c.name, name)
 

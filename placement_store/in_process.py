@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 class InProcessPlacement:
     """Serve topic `placement` from one database, by the same functions and with the same checks as a service.
 
-    It may run beside services: the transactions of the store decide between them.
+    It may run at the same time as services: the transactions of the store resolve conflicts between them.
 
     :raises SchemaMismatch: the tables are older or newer than this version.
     :raises StoreUnavailable: the database cannot be reached.

@@ -14,7 +14,7 @@ from placement_store.schema import allocations, inventories
 def rename(connection: Connection, old: str, new: str) -> None:
     """Rename a custom resource class to another custom name.
 
-    An id stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets an id of its own, and all
+    An id stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets a new id, and all
     inventories and allocations of the class change to it. The generations of providers stay: only a name has changed.
     The generations of consumers with allocations of the class are bumped, so that no concurrent transaction writes the
     old id.

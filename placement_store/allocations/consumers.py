@@ -182,8 +182,8 @@ def create(script: Script, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
             if rows[uuid].claimed is claimed and rows[uuid].columns.keys() == set(columns)
         ]
         _ROWS[claimed].add_to(script, new, _stale_if_present)
-    # The consumer is written first, and its tombstone is then looked for with a lock. A concurrent delete for good does
-    # the reverse: it writes the tombstone first and then looks for the consumer with a lock. Each waits for the other's
+    # The consumer is written first, and its tombstone is then read with a lock. A concurrent delete for good does
+    # the reverse: it writes the tombstone first and then reads the consumer with a lock. Each waits for the other's
     # write, so one of the two sees the other, or the database ends one of them as a deadlock; both cannot succeed.
     #
     # SELECT ... FROM consumers c LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN (...)

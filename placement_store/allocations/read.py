@@ -36,7 +36,7 @@ _SHOWN = (
 def get(connection: Connection, message: GetAllocations, names: ResourceClassNames) -> Consumer:
     """Return one consumer with its allocations, which may be empty.
 
-    :raises ConsumerNotFound: there is none of that uuid.
+    :raises ConsumerNotFound: no consumer has that uuid.
     """
     return get_stored(connection, message.consumer_uuid, names).consumer
 
@@ -54,7 +54,7 @@ class Stored(NamedTuple):
 def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> Stored:
     """Return one consumer; see :func:`get`.
 
-    :raises ConsumerNotFound: there is none of that uuid.
+    :raises ConsumerNotFound: no consumer has that uuid.
     """
     found = connection.execute(_SHOWN, {"uuid": uuid}).all()
     if not found:

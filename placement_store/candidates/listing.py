@@ -59,7 +59,7 @@ def list_candidates(
     gives the same answer, unless ``rng`` is given: then trees come in random order, and so do providers that are
     equal for the request. No transaction is open while trees are searched.
 
-    :param read: runs a function of a connection in a transaction of its own.
+    :param read: runs a function of a connection in a separate transaction.
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
     :param rng: the random numbers that shuffle the answer.
     :param folds: whether to merge candidates that differ only in their mappings.

@@ -1,4 +1,4 @@
-"""A host's providers as the candidate search sees them: plain values, read from SQL or from a snapshot in memory."""
+"""Hold a host's providers for the candidate search: plain values, read from SQL or from a snapshot in memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

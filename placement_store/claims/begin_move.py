@@ -43,7 +43,7 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises ProviderNotFound: a provider of the new claim does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises ClaimContention: something else has been changed by a concurrent transaction.
+    :raises ClaimContention: a concurrent transaction has changed something else.
     """
     try:
         return _begin(connection, new, move, names)
@@ -178,7 +178,7 @@ def migration_of(found: Mapping[str, Holding], instance: Holding, uuid: str) -> 
     Both must have been read by one statement. The move may end between two statements: then the instance is read with
     its claim, and its migration is no longer found.
 
-    :raises ConsumerNotFound: there is none of that uuid, or it is a residue by now.
+    :raises ConsumerNotFound: no consumer has that uuid, or it is a residue by now.
     :raises InvalidRequest: the consumer is a migration of another instance.
     """
     migration = found.get(uuid)

@@ -107,7 +107,7 @@ def claim(
     :raises InvalidRequest: a consumer is named twice, or the store knows its group with another rule.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises ClaimContention: something else has been changed by a concurrent transaction.
+    :raises ClaimContention: a concurrent transaction has changed something else.
     """
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
@@ -157,9 +157,9 @@ def _log(message: AcceptClaim, _done: Done) -> None:
 # Not stored: after the claim is released, a repeated message must not get a stored success.
 @writes(AcceptClaim, is_stored=False, row=lambda message: message.consumer_uuid, log=_log)
 def accept(connection: Connection, message: AcceptClaim) -> None:
-    """Record that an attempt's host has accepted a claim that still stands; the same attempt may repeat it.
+    """Record that an attempt's host has accepted a claim that still exists; the same attempt may repeat it.
 
-    :raises ClaimReleased: the claim no longer stands, or was accepted for another attempt.
+    :raises ClaimReleased: the claim was released or replaced, or was accepted for another attempt.
     """
     accepted = {
         "consumer": message.consumer_uuid,

@@ -42,9 +42,9 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     :raises InvalidRequest: ``unaccepted`` is set, and no claim is named; or a named migration is not one of this
         consumer; or a field is set that has a meaning only with ``for_good``.
     :raises ConsumerGenerationConflict: the consumer or its migration is at another generation than the one named.
-    :raises ClaimReleased: a claim is named, and it no longer stands.
+    :raises ClaimReleased: a claim is named, and it was released or replaced.
     :raises InvalidState: ``unaccepted`` is set, and a host has accepted the claim; or a residue cannot be left.
-    :raises ConsumerNotFound: there is no such consumer, and ``for_good`` is not set.
+    :raises ConsumerNotFound: the consumer does not exist, and ``for_good`` is not set.
     :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """
     _require_consistent(message)
@@ -175,7 +175,7 @@ def _change(message: DeleteAllocations, uuid: str, going: Holding | None, after:
     )
 
 
-# --- Foreign allocations: those beyond what a consumer was claimed with -----------------------------------------------
+# --- Foreign allocations: the allocations of a consumer beyond its claims ---------------------------------------------
 
 
 def _foreign_allocations(

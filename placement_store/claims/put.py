@@ -122,10 +122,10 @@ def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassN
 def write_each(
     connection: Connection, sent: Sequence[tuple[str, Put]], names: ResourceClassNames
 ) -> list[Exception | None]:
-    """Replace the allocations of several consumers in one transaction, each as if it had one of its own; for HTTP.
+    """Replace the allocations of several consumers in one transaction, each as if in a separate one; for HTTP.
 
     :return: for each put: null if it was written; the error of :func:`write` that was found by reading, so that the put
-        was not written; or ``Alone`` if the caller must write it in a transaction of its own.
+        was not written; or ``Alone`` if the caller must write it in a separate transaction.
     :raises MoorageError: a put does not fit; or nothing is to be written, and a put was refused.
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """

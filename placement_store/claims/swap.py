@@ -54,10 +54,10 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     :mod:`placement_store.claims.released_amounts`, and for moves :mod:`placement_store.claims.move_split`. If the guest
     may still run and ``leave_residue`` is set, a residue holds the amounts that are released on the host.
 
-    :raises ClaimReleased: the claim no longer stands.
+    :raises ClaimReleased: the claim was released or replaced.
     :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may or can be left.
-    :raises CapacityExceeded: the next host has not enough room; the old claim stands.
-    :raises GroupRuleRefused: the rule of the consumer's server group forbids the next host; the old claim stands.
+    :raises CapacityExceeded: the next host has not enough room; the old claim stays.
+    :raises GroupRuleRefused: the rule of the consumer's server group forbids the next host; the old claim stays.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises InvalidRequest: the migration is not one of the consumer, or the amounts of its source are not named.

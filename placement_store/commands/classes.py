@@ -51,7 +51,7 @@ class ClassShow(_ClassCommand, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the class.
 
-        :raises ResourceClassNotFound: there is none of that name.
+        :raises ResourceClassNotFound: no resource class has that name.
         """
         if parsed_args.name not in self.placement.call(ListResourceClasses()):
             raise errors.ResourceClassNotFound(name=parsed_args.name)

@@ -62,7 +62,7 @@ class DbUpgrade(Configured, Lister):
 
     at = "upgrading"
     arguments = (
-        # Looked up where the parser is built: importing this module must not load every schema.
+        # Looked up when the parser is built: importing this module must not load every schema.
         lambda parser: parser.add_argument(
             "--schema", choices=sorted(known_schemas()), help="Upgrade only this schema"
         ),

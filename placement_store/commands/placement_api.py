@@ -53,7 +53,7 @@ class PlacementApi(Configured, Command):
         if parsed_args.database_url:
             self.conf.set_override("connection", parsed_args.database_url, group="database")
         logs.setup(self.conf, "placement-api")
-        # A permanent fault is reported once, before any worker is forked; workers have connections of their own.
+        # A permanent fault is reported once, before any worker is forked; workers open their own connections.
         with _shared_metrics(self.conf.placement_api.serve_metrics):
             wsgi.prepare_once(self.conf)
             _Servers(self.conf).run()
@@ -101,7 +101,7 @@ class _FirstProcess(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     _is_stopping = False
 
     def signal(self, sig: int, frame: Any) -> None:
-        """Note a signal; upon SIGTERM gunicorn waits for requests under way, upon SIGQUIT it does not."""
+        """Queue a signal: on SIGTERM, gunicorn waits for the requests in progress, on SIGQUIT it does not."""
         if sig in (signal.SIGTERM, signal.SIGINT):
             sig, self._is_stopping = signal.SIGQUIT if self._is_stopping else signal.SIGTERM, True
         super().signal(sig, frame)

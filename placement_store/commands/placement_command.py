@@ -83,7 +83,7 @@ class PlacementCommand(Configured):
     def uuid_of(self, named: str) -> str:
         """Return the uuid of a provider; a uuid is returned without a call.
 
-        :raises ProviderNotFound: there is none of that name.
+        :raises ProviderNotFound: no provider has that name.
         """
         return as_uuid(named) or find(self.placement, named).uuid
 

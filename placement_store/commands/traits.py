@@ -109,7 +109,7 @@ class TraitShow(_TraitCommand, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Record:
         """Show the trait.
 
-        :raises TraitNotFound: there is none of that name.
+        :raises TraitNotFound: no trait has that name.
         """
         if not self.placement.call(ListTraits(names=(parsed_args.name,))):
             raise errors.TraitNotFound(name=parsed_args.name)

@@ -52,7 +52,7 @@ class ProviderTreeShow(PlacementCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return one row per provider.
 
-        :raises ProviderNotFound: there is no such provider.
+        :raises ProviderNotFound: the provider does not exist.
         """
         uuid = self.uuid_of(parsed_args.provider)
         providers = self.placement.call(ListProviderTrees(uuids=(uuid,)))

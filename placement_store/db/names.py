@@ -54,7 +54,7 @@ class Names:
     def id_of(self, name: str, connection: Connection | None = None) -> int:
         """Return the id of a name; within a transaction, pass its ``connection``, which is used if it must be read.
 
-        :raises NotFound: there is none of that name.
+        :raises NotFound: the name does not exist.
         """
         known = self._ids  # another thread may drop the cache at any time
         if name not in known:
@@ -67,7 +67,7 @@ class Names:
     def name_of(self, number: int, connection: Connection | None = None) -> str:
         """Return the name of an id; within a transaction, pass its ``connection``, which is used if it must be read.
 
-        :raises NotFound: there is none of that id.
+        :raises NotFound: no name has that id.
         """
         known = self._names
         if number not in known:
@@ -151,7 +151,7 @@ class Names:
     def delete(cls, connection: Connection, name: str) -> None:
         """Delete a custom name that no provider has; its id stays reserved for it.
 
-        :raises NotFound: there is none of that name.
+        :raises NotFound: the name does not exist.
         :raises NameInUse: a provider has it.
         """
         # Its row is locked first: a write that gives it to a provider takes that lock too (`require`), so either this

@@ -1,6 +1,6 @@
 """Mark the functions of the store that serve messages, and hold the database, the caches and the requests they need.
 
-A function serves a message by its decorator alone, for the bus, for commands and for HTTP:
+A decorator alone makes a function serve a message, for the bus, for commands and for HTTP:
 
 - :func:`reads`: it reads, in one transaction;
 - :func:`writes`: it writes, in one transaction that also stores the answer;

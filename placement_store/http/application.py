@@ -10,7 +10,7 @@ A resource is added in two steps:
    ``self.store.read`` or ``self.store.once_unnamed`` and returns an
    :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
    (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
-   :class:`~placement_store.http.refusals.HTTPRefusal` for errors of HTTP alone.
+   :class:`~placement_store.http.refusals.HTTPRefusal` for errors that concern only HTTP.
 2. ``resources/__init__.py``: its class in the list.
 """
 

@@ -18,7 +18,7 @@ class CallerContext(RequestContext):
     """The caller of a request, for the policy.
 
     oslo.context stores the first context of a thread as the thread's own, and oslo.log would then write its request id
-    onto every later line of that thread. Here :mod:`moorage.context` alone holds the request that a thread serves.
+    onto every later line of that thread. Here only :mod:`moorage.context` holds the request that a thread serves.
     """
 
     def update_store(self) -> None:

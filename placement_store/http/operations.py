@@ -75,7 +75,7 @@ class DeclaredOperation:
     #: The first version with this operation; a request of an older version is refused with the status ``below``.
     since: Version = MIN
     below: int = 404
-    #: Whether a GET is answered whatever media type the client accepts, as in the published API.
+    #: Whether a GET is answered regardless of the media type that the client accepts, as in the published API.
     for_any_accept: bool = False
     #: The schemas of its parameters.
     query: Schemas = NO_QUERY

@@ -81,7 +81,7 @@ def _names(connection: Connection, table: Any, used: Any) -> dict[str, None]:
 
 
 def _linked(table: Any, name: Any, *more: Any) -> Select[Any]:
-    """Return a query for the rows of a table with their providers' uuids, and the names of what they are linked to."""
+    """Return a query for the rows of a table with their providers' uuids, and the names of the linked rows."""
     to = {resource_classes: "resource_class_id", traits: "trait_id", aggregates: "aggregate_id"}[name.table]
     return (
         select(resource_providers.c.uuid, name, *more)

@@ -46,7 +46,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 def set_aggregates(connection: Connection, message: SetAggregates) -> None:
     """Replace all aggregates of a provider; its generation is bumped, even if nothing changes. See :func:`replace`.
 
-    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderNotFound: the provider does not exist.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """

@@ -90,7 +90,7 @@ def _write(
 ) -> None:
     """Replace the inventories of a provider by those that ``make`` returns for its present ones.
 
-    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderNotFound: the provider does not exist.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises InventoryInUse: an inventory with allocations would be deleted.
     """

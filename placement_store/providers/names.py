@@ -45,7 +45,7 @@ def ensure(store: Store, message: EnsureResourceClass | EnsureTrait) -> Ensured:
 def delete(store: Store, message: DeleteResourceClass | DeleteTrait) -> Done:
     """Delete a custom resource class or trait.
 
-    :raises NotFound: there is none of that name.
+    :raises NotFound: the name does not exist.
     :raises NameInUse: a provider has it.
     :raises InvalidRequest: it is a standard one.
     """

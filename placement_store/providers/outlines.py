@@ -45,7 +45,7 @@ _OUTLINES = select(
 def get(connection: Connection, uuid: str) -> Outline:
     """Return one provider.
 
-    :raises ProviderNotFound: there is none of that uuid.
+    :raises ProviderNotFound: no provider has that uuid.
     """
     for found in fetch(connection, query(connection, uuid=uuid)):
         return found

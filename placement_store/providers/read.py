@@ -19,7 +19,7 @@ from placement_store.schema import resource_providers
 def get(connection: Connection, message: GetResourceProvider, names: ResourceClassNames) -> ResourceProvider:
     """Return one provider with its inventories and their usage, traits and aggregates.
 
-    :raises ProviderNotFound: there is none of that uuid.
+    :raises ProviderNotFound: no provider has that uuid.
     """
     return _filled(connection, [outlines.get(connection, message.uuid)], names)[0]
 

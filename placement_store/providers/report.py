@@ -62,7 +62,7 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     renamed = [one for one in old if one.name != known[one.uuid].name]
     changed = _changed(connection, old, wanted, known)
     gone = {known[uuid].id: uuid for uuid in message.gone if uuid in known}
-    # All locks at once, in the order of ids; then what was compared above must still hold.
+    # Take all locks at once, in the order of ids; then the values compared above must still be the same.
     rows = providers.lock(
         connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_parents_and_roots(new, known)}
     )

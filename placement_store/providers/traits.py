@@ -39,7 +39,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 def set_traits(connection: Connection, message: SetTraits) -> None:
     """Replace all traits of a provider; its generation is bumped if anything changes.
 
-    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderNotFound: the provider does not exist.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises TraitNotFound: a trait does not exist.
     """

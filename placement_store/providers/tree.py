@@ -36,7 +36,7 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     As in Placement, generations are not bumped: they stand for a provider's inventories, traits and aggregates.
 
     :param may_leave_parent: whether a provider that has a parent may get another one, or none.
-    :raises ProviderNotFound: there is no such provider, or no such parent.
+    :raises ProviderNotFound: the provider or the parent does not exist.
     :raises AlreadyExists: the name belongs to another provider.
     :raises InvalidRequest: the parent is the provider itself or below it, or the provider may not leave its parent.
     :raises ProviderInUse: the provider would change trees, and a claim or a host depends on one of the two trees.
@@ -135,7 +135,7 @@ def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[i
 def delete(connection: Connection, message: DeleteResourceProvider) -> None:
     """Delete a provider without children and allocations, with its inventories, traits and aggregates.
 
-    :raises ProviderNotFound: there is none of that uuid.
+    :raises ProviderNotFound: no provider has that uuid.
     :raises ProviderInUse: it has allocations.
     :raises ProviderHasChildren: it has children.
     """

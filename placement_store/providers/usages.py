@@ -20,7 +20,7 @@ def of_provider(
 ) -> ProviderAllocations:
     """Return the consumers with allocations of one provider, with the amounts; or one page of them by uuid.
 
-    :raises ProviderNotFound: there is none of that uuid.
+    :raises ProviderNotFound: no provider has that uuid.
     """
     # One statement, so that one snapshot is read. The page of consumers is selected first: each has a row per class.
     #

@@ -58,7 +58,7 @@ def _components(problem: DistributionProblem) -> list[list[int]]:
         first, *others = item.pairs
         for other in others:
             leader[find(other)] = find(first)
-    # Isolated groups of one consumer exclude each other, whatever classes they have.
+    # Isolated groups of one consumer exclude each other, regardless of their classes.
     isolated: dict[str, Pair] = {}
     for item in problem.items:
         if item.consumer in problem.isolated:

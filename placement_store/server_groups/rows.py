@@ -93,7 +93,7 @@ def _insert(connection: Connection, group: ServerGroup, *, name: str | None, pro
 def get(connection: Connection, message: GetServerGroup) -> ServerGroupState:
     """Return one group with its members.
 
-    :raises ServerGroupNotFound: there is none of that uuid.
+    :raises ServerGroupNotFound: no server group has that uuid.
     """
     found = _states(connection, _SHOWN.where(consumer_groups.c.uuid == message.uuid))
     if not found:
@@ -121,7 +121,7 @@ def listed(connection: Connection, message: ListServerGroups) -> list[ServerGrou
 def delete(connection: Connection, message: DeleteServerGroup) -> None:
     """Delete a group that has no members.
 
-    :raises ServerGroupNotFound: there is none of that uuid.
+    :raises ServerGroupNotFound: no server group has that uuid.
     :raises InvalidState: it has members; those that are on no host count too.
     """
     uuid = message.uuid

@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 #: The most tombstones that one transaction deletes, so that none grows without bound.
 _AT_ONCE = 1000
-#: A day, so that in the morning an operator still sees which services fell silent in the night.
+#: A day, so that an operator still sees in the morning which services stopped reporting in the night.
 _SILENT_SERVICES_KEPT = 86400.0
 
 

@@ -56,7 +56,7 @@ class Reconciler:
         self._ended.set()
 
     def round(self) -> None:
-        """Examine each claim that is due.
+        """Examine the claims in doubt that were not examined recently.
 
         :raises StoreUnavailable: the database cannot be reached.
         """

@@ -22,7 +22,7 @@ from placement_store.providers.outlines import Outline
 
 _UUIDS: Schema = {"type": "array", "items": UUID, "uniqueItems": True, "maxItems": 1024}
 
-#: What ``PUT /resource_providers/{uuid}/aggregates`` takes.
+#: The body of ``PUT /resource_providers/{uuid}/aggregates``.
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.1": _UUIDS,
@@ -77,7 +77,7 @@ class AggregatesResource(ProviderScopedResource):
     ) -> tuple[Outline, Sequence[str]]:
         """Replace the aggregates of a provider without bumping its generation, for a client from before 1.19.
 
-        Such a client does not compare generations here, and goes on using the one that it has.
+        Such a client does not compare generations here, and continues to use the one that it has.
         """
         id_ = providers.lock_at(connection, uuid, None)
         aggregates.replace(connection, {id_: wanted})

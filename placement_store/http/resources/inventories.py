@@ -53,13 +53,13 @@ ALL_INVENTORIES = document(
     required=("resource_provider_generation", "inventories"),
 )
 
-#: What ``POST /resource_providers/{uuid}/inventories`` takes.
+#: The body of ``POST /resource_providers/{uuid}/inventories``.
 _CREATE_SCHEMAS = Schemas(
     {"1.0": with_more(INVENTORY, {"resource_class": RESOURCE_CLASS}, required=("resource_class",))}
 )
-#: What ``PUT /resource_providers/{uuid}/inventories`` takes.
+#: The body of ``PUT /resource_providers/{uuid}/inventories``.
 _REPLACE_SCHEMAS = Schemas({"1.0": ALL_INVENTORIES})
-#: What ``PUT /resource_providers/{uuid}/inventories/{resource_class}`` takes.
+#: The body of ``PUT /resource_providers/{uuid}/inventories/{resource_class}``.
 _UPDATE_SCHEMAS = Schemas({"1.0": with_more(INVENTORY, {}, required=("resource_provider_generation",))})
 
 _ALL_RESERVED_SINCE = v("1.26")

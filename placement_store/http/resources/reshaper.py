@@ -22,7 +22,7 @@ from placement_store.reshapes import reshape
 
 _RESHAPED = by_key(UUID_PATTERN, ALL_INVENTORIES, some=True)
 
-#: What ``POST /reshaper`` takes.
+#: The body of ``POST /reshaper``.
 _RESHAPE_SCHEMAS = Schemas(
     {
         since: document({"inventories": _RESHAPED, "allocations": BY_CONSUMER[form]}, ("inventories", "allocations"))

@@ -15,9 +15,9 @@ from placement_store.http.versions import v
 
 _NAMED = document({"name": CUSTOM_NAME}, required=("name",))
 
-#: What ``POST /resource_classes`` takes.
+#: The body of ``POST /resource_classes``.
 _CREATE_SCHEMAS = Schemas({"1.2": _NAMED})
-#: What ``PUT /resource_classes/{name}`` takes: the new name, before 1.7.
+#: The body of ``PUT /resource_classes/{name}``: the new name, before 1.7.
 _UPDATE_SCHEMAS = Schemas({"1.2": _NAMED, "1.7": None})
 
 _CREATED_BY_PUT_SINCE = v("1.7")
@@ -92,6 +92,6 @@ class ResourceClassResource(NamedResource):
 
     @DeclaredOperation("placement:resource_classes:delete", since=v("1.2"), error_status=_DELETE_ANSWERS)
     def on_delete(self, _call: Call, name: str) -> OperationResult:
-        """Delete a custom resource class that has no inventories."""
+        """Delete a custom resource class of which there is no inventory."""
         self._delete(self.store.classes, name, Phrase.STANDARD_CLASS)
         return OperationResult(204)

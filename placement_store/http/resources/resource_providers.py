@@ -41,9 +41,9 @@ _WITH_PARENT = {"parent_provider_uuid": _PARENT}
 _CREATE = document({"name": _NAME, "uuid": UUID}, required=("name",))
 _UPDATE = document({"name": _NAME}, required=("name",))
 
-#: What ``POST /resource_providers`` takes.
+#: The body of ``POST /resource_providers``.
 _CREATE_SCHEMAS = Schemas({"1.0": _CREATE, "1.14": with_more(_CREATE, _WITH_PARENT)})
-#: What ``PUT /resource_providers/{uuid}`` takes.
+#: The body of ``PUT /resource_providers/{uuid}``.
 _UPDATE_SCHEMAS = Schemas({"1.0": _UPDATE, "1.14": with_more(_UPDATE, _WITH_PARENT)})
 
 _LIST_1_0 = document({"name": TEXT, "uuid": UUID})
@@ -93,7 +93,7 @@ def providers_first(store: Dispatcher, named: Mapping[str, int | None]) -> Itera
 
     :param named: the generations that the request names, by the provider's uuid; null if it names none.
     :raises ProviderGenerationConflict: a provider is at another one, and there is another fault.
-    :raises ProviderNotFound: there is no such provider, and there is another fault.
+    :raises ProviderNotFound: the provider does not exist, and there is another fault.
     """
     try:
         yield

@@ -100,7 +100,7 @@ def _wanted(parameters: Query) -> dict[str, Any]:
     return wanted
 
 
-#: What ``PUT /resource_providers/{uuid}/traits`` takes.
+#: The body of ``PUT /resource_providers/{uuid}/traits``.
 _REPLACE_SCHEMAS = Schemas(
     {
         "1.6": document(
