@@ -131,7 +131,7 @@ consumers = Table(
     Column("updated_at", Double, nullable=False),
     # The instance that a migration moves: on one root provider the two count as one member of their group.
     Column("migration_of", uuid_type()),
-    # The providers of its isolated request groups, by suffix; null where groups may share one.
+    # The providers of its isolated request groups, by suffix; null if groups may share a provider.
     Column("isolated_groups", document_type()),
     Index("ix_consumers_claim", "claim_id"),
     Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),

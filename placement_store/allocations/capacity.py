@@ -84,7 +84,7 @@ class _Kind(NamedTuple):
     growth: int
     smallest: int
     largest: int
-    #: The greatest common divisor of the new amounts: they are all multiples of a step if and only if it is one.
+    #: The greatest common divisor of the new amounts: a step divides all of them if and only if it divides this.
     divisor: int
 
     @classmethod

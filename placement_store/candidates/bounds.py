@@ -139,7 +139,7 @@ class _Matching:
         self._full: Mask = 0
 
     def add(self, group: int) -> bool:
-        """Match one more group, rematching others where that helps; return whether it succeeded."""
+        """Match one more group, rematching others if that helps; return whether it succeeded."""
         # Breadth first and not by recursion, since an augmenting path may be as long as the number of providers. The
         # key is a provider, the value the group that takes its slot if one of its own groups can be matched elsewhere.
         wanted_by: dict[int, int] = {}

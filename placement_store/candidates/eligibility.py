@@ -76,7 +76,7 @@ def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
 
 
 def room(inventory: InventoryRow) -> int:
-    """Return how much more one consumer can get, in one or more amounts; negative if it is over-committed."""
+    """Return how much more one consumer can get, in one or more amounts; negative if over-committed."""
     # Amounts are whole numbers, so rounding down cannot disagree with the capacity check of the write.
     return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
 

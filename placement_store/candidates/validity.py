@@ -7,7 +7,7 @@ from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
 
 
 def check(request: ResourceRequest, path: str = "$") -> None:
-    """Refuse a request that requests nothing, contradicts itself, or lacks a parameter that it needs.
+    """Refuse a request that asks for nothing, contradicts itself, or lacks a parameter that it needs.
 
     :param path: the path of the request in the message.
     :raises InvalidRequest: naming the path of the first fault.

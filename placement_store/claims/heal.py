@@ -226,7 +226,7 @@ def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
 
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
-    """Set the time of acceptance where it is missing, so that a later repetition of the acceptance changes nothing."""
+    """Set the time of acceptance if it is missing, so that a later repetition of the acceptance changes nothing."""
     # UPDATE consumers SET accepted_at = :now WHERE uuid IN (...) AND accepted_by IS NOT NULL AND accepted_at IS NULL
     table = consumer_table.c
     for chunk in bulk.chunks(uuids):

@@ -1,9 +1,9 @@
 """Split the allocations of an instance and its migration into the parts of a move, and put them together again.
 
-The allocations of the two add up from three parts. *Old* are the amounts of the instance's request on the source, *new*
-those that the destination is claimed with, and *foreign allocations* are all the rest, which other clients have written
-to these consumers. Of a provider outside the source's tree that the destination uses, the instance holds the larger of
-old and new, and the migration nothing. Everywhere else old belongs to the migration.
+The allocations of the two consist of three parts: *old*, the amounts of the instance's request on the source; *new*,
+the amounts that the destination is claimed with; and *foreign allocations*, all others, which other clients have
+written to these consumers. On a provider outside the source's tree that the destination uses, the instance holds the
+larger of old and new, and the migration nothing. Everywhere else, old belongs to the migration.
 """
 
 from collections import Counter
@@ -127,7 +127,7 @@ def split_move(
     return MoveParts(
         new=new,
         kept_old=+kept_old,
-        # The larger of the two counts where old and new are on one provider.
+        # If old and new are on one provider, the larger of the two counts.
         foreign_on_instance=Counter(mine) - (new | kept_old),
         old=old,
         foreign_on_migration=Counter(migration.amounts) - old,

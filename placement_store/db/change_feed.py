@@ -65,8 +65,8 @@ class Changes(NamedTuple):
 def changes_since(connection: Connection, last_id: int) -> Changes:
     """Return the providers and hosts changed since the number ``last_id``, and the number to continue from.
 
-    A change may be returned twice. One is missed if its transaction took longer than :data:`SETTLED_AFTER` from its
-    number to its commit: only the comparison of all (id, ``seq``), see :func:`differing_ids`, makes a cache correct.
+    A change may be returned twice. A change is missed if its transaction took longer than :data:`SETTLED_AFTER` from
+    its number to its commit: only the comparison of all (id, ``seq``) makes a cache correct, see :func:`differing_ids`.
     """
     rows = connection.execute(_SINCE, {"last_id": last_id}).all()
     if not rows and 0 < (last := newest(connection)) < last_id:
@@ -77,7 +77,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     host_ids: set[int] = set()
     while rows:
         for row in rows:
-            # A row from far in the future was written before the clock was set back, and is settled.
+            # A row whose time is far in the future was written before the clock was set back: it is settled.
             is_fresh = -CLOCK_SET_BACK < row.age < SETTLED_AFTER
             has_gap = has_gap or (row.id > go_on_from + 1 and is_fresh)
             if not has_gap:

@@ -83,7 +83,7 @@ def set_library_defaults() -> None:
 
 
 def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Wrap the application in CORS and in proxy headers parsing, where they are configured."""
+    """Wrap the application in CORS and in the parsing of proxy headers, if they are configured."""
     register_options(conf)
     # Middleware that is not configured would only cost time in every request.
     if conf.oslo_middleware.enable_proxy_headers_parsing:

@@ -55,7 +55,7 @@ def _documented(name: str, about: Sequence[tuple[str, str]]) -> policy.RuleDefau
         # No operation needs system scope: its objects belong to a project, or to none.
         scope_types=["project"],
         operations=[{"method": method, "path": path} for method, path in about],
-        # Allowed as well where [oslo_policy] enforce_new_defaults is false.
+        # Also allowed if [oslo_policy] enforce_new_defaults is false.
         deprecated_rule=policy.DeprecatedRule(
             name,
             f"rule:{_ADMIN}",

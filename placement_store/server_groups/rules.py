@@ -125,7 +125,7 @@ class _GainedRoot:
     root_id: int
     members: Collection[str]
     written: Collection[str]
-    #: The members on it now; only where the policy is anti-affinity.
+    #: The members on it now; only if the policy is anti-affinity.
     here: Sequence[Row[Any]]
 
     def verify(self) -> None:
