@@ -1,4 +1,4 @@
-"""The reference of what plug-ins and drivers are written with, from the docstrings when the site is built."""
+"""Write the reference of the classes for plug-ins and drivers from their docstrings, when the site is built."""
 
 import ast
 import dataclasses
@@ -91,7 +91,7 @@ def _page(title: str, introduction: str, described: list[Any]) -> str:
 def _class(kind: type, described: list[Any]) -> Iterator[str]:
     """Yield the description of a class: its docstring, its fields, and its public methods.
 
-    :param described: what else the page describes, to which its base is a link.
+    :param described: everything that the page describes; a base class that is among it becomes a link.
     """
     yield f"## {kind.__name__} {{#{kind.__name__.lower()}}}"
     for base in kind.__bases__:
@@ -121,7 +121,7 @@ def _function(node: ast.FunctionDef, heading: str, prefix: str) -> list[str]:
 
 
 def _fields(kind: type, tree: ast.ClassDef) -> str:
-    """Return the table of a class's annotated names, with the comments above them; empty without any."""
+    """Return the table of a class's annotated names, with the comments above them; empty if the class has none."""
     lines = textwrap.dedent(inspect.getsource(kind)).splitlines()
     required = dataclasses.is_dataclass(kind) or issubclass(kind, Value)
     rows = ["| field | type | default | |", "|---|---|---|---|"]

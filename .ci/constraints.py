@@ -1,4 +1,4 @@
-"""Write etc/constraints.txt: what Moorage stands on, each in the version that is installed here and so was tested.
+"""Write etc/constraints.txt: the version of each package that Moorage needs, as it is installed here and so was tested.
 
 python .ci/constraints.py            # print
 python .ci/constraints.py write
@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 FILE = Path(__file__).parent.parent / "etc/constraints.txt"
-#: The optional parts that are for those who run it; the others are for its tests.
+#: The extras for people who run Moorage; the other extras are for its tests.
 _EXTRAS = ("keystone", "servers", "bench", "simulation", "tracing")
 _HEAD = """\
 # What Moorage has been tested with: pip install -c etc/constraints.txt .

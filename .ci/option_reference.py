@@ -1,4 +1,4 @@
-"""The reference of the options in moorage.conf, written from their declarations when the site is built."""
+"""Write the reference of the options in moorage.conf from their declarations, when the site is built."""
 
 import re
 from collections.abc import Iterator
@@ -54,5 +54,5 @@ def _facts(option: cfg.Opt) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a help text as Markdown in which no character has a meaning of its own."""
+    """Return a help text as Markdown with all special characters escaped."""
     return re.sub(r"([\\`*_<>\[\]])", r"\\\1", text)

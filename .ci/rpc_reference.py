@@ -1,4 +1,4 @@
-"""The reference of the messages on the bus, written from their classes when the site is built."""
+"""Write the reference of the messages on the bus from their classes, when the site is built."""
 
 import ast
 import inspect
@@ -29,7 +29,7 @@ message travels, and what to do without an answer.
 A field with its default value is not sent. An unknown argument is refused; ignore unknown fields of an answer.
 *Version* is the lowest version that a message with this field must have.
 """.strip()
-#: The names of all values, which are links wherever they stand.
+#: The names of all values; wherever one occurs, it becomes a link.
 _VALUES: set[str] = set()
 
 
@@ -156,7 +156,7 @@ def _aliases() -> str:
 
 
 def _reply_in_words(kind: type[Message[Any]]) -> str:
-    """Return the type argument of the nearest base that has one: that of the answer."""
+    """Return the type of the answer: the type argument of the nearest base class that has one."""
     for base in kind.__mro__:
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(tree, ast.ClassDef)

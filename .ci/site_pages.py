@@ -1,4 +1,4 @@
-"""The pages that are written when the site is built: commands, messages, options, classes, HTTP, release notes."""
+"""Write the pages of the site that have no file: commands, messages, options, classes, HTTP, release notes."""
 
 import json
 import re
@@ -27,7 +27,7 @@ _SECTIONS |= {"security": "Security", "fixes": "Mended"}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages that no file holds."""
+    """Add the pages that have no file."""
     pages = {"commands.md": commands(), "messages.md": rpc_reference.page(), "release-notes.md": release_notes()}
     pages |= {"configuration.md": option_reference.page(), "http.md": http_operations()} | api_reference.pages()
     for name, page in pages.items():
@@ -36,13 +36,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
-    """Name the files of the check-out that the site does not hold, in place of links to them."""
+    """Replace links to files of the check-out that the site does not have by the names of these files."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
     return re.sub(r"\[([^]]+)\]\(((?:\.\./)+[^)#]+)(?:#[^)]*)?\)", lambda link: _in_site(link, folder), markdown)
 
 
 def on_post_page(output: str, *, page: Any, **_: object) -> str:
-    """Load Mermaid from the site itself, on pages with a diagram: without that the theme fetches it from elsewhere."""
+    """Load Mermaid from the site itself on pages with a diagram; otherwise the theme fetches it from elsewhere."""
     if 'class="mermaid"' not in output:
         return output
     script = get_relative_url("javascripts/mermaid.min.js", page.url)
@@ -50,7 +50,7 @@ def on_post_page(output: str, *, page: Any, **_: object) -> str:
 
 
 def http_operations() -> str:
-    """Return a page with every operation of the placement API, from the description that the server gives of itself."""
+    """Return a page with every operation of the placement API, from the API's own description."""
     described = json.loads((ROOT / "docs" / "placement-api.openapi.json").read_text())
     parts = [
         "# HTTP: every operation of the placement API",
@@ -96,7 +96,7 @@ def release_notes() -> str:
 
 
 def _in_site(link: re.Match[str], folder: Path) -> str:
-    """Return a link as it is where it leads to a page of the site, else its text and the file in the check-out."""
+    """Return a link unchanged if it leads to a page of the site, else its text and the path in the check-out."""
     target = (folder / link[2]).resolve()
     if target.is_relative_to(ROOT / "docs") and target.suffix == ".md":
         return link[0]
