@@ -1,1 +1,1 @@
-"""A page to look at the cloud: its hosts, what is asked of it, what is under way. Reads, and changes nothing."""
+"""A read-only web page of the cloud: its hosts, its requests, and the operations under way."""

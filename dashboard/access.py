@@ -1,4 +1,4 @@
-"""The policy rules of the page, beside those of the Placement API."""
+"""The policy rules of the page, in addition to those of the Placement API."""
 
 from oslo_policy import policy
 

@@ -14,9 +14,9 @@ from moorage.messages.wire import decode_strictly
 from moorage.model import Flavor
 from placement_store.http.refusals import HTTPRefusal
 
-#: A shorter answer is not compressed: it would hardly become shorter.
+#: Bytes of an answer from which it is compressed: compression hardly shortens a smaller one.
 _COMPRESSED_FROM = 2_000
-#: The most hosts to be explained in one question: as many as the message takes.
+#: The maximum number of hosts to explain in one question: the limit of the message.
 _MOST_HOSTS = 20
 _SIZE = ("vcpus", "memory_mb", "root_gb")
 
@@ -24,7 +24,7 @@ _SIZE = ("vcpus", "memory_mb", "root_gb")
 class DashboardResource:
     """A path of the API.
 
-    :param sources: what the answers come from.
+    :param sources: the sources of the answers.
     """
 
     #: A falcon URI template.
@@ -42,7 +42,7 @@ class HostsResource(DashboardResource):
     path = "/api/hosts"
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Return the hosts; with ``since``, the version of a former answer, only those that have changed."""
+        """Return the hosts; with ``since``, the version of an earlier answer, only the hosts changed since then."""
         _parameters(request, "since")
         _answer(request, response, self.sources.hosts(request.get_param("since")))
 
@@ -53,7 +53,7 @@ class HostResource(DashboardResource):
     path = "/api/host"
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Return the host ``name`` with its providers and guests; ``node`` and ``cell`` (a uuid) tell it apart."""
+        """Return the host ``name`` with its providers and guests; ``node`` and ``cell`` (a uuid) make it unique."""
         _parameters(request, "name", "node", "cell")
         name = _required(request, "name")
         _answer(request, response, self.sources.host(name, request.get_param("node"), request.get_param("cell")))
@@ -76,7 +76,7 @@ class InstanceResource(DashboardResource):
     path = "/api/instances/{uuid}"
 
     def on_get(self, request: falcon.Request, response: falcon.Response, uuid: str) -> None:
-        """Return the life of an instance."""
+        """Return the history of an instance."""
         _parameters(request)
         _answer(request, response, self.sources.instance(uuid))
 
@@ -98,9 +98,9 @@ class ExplainResource(DashboardResource):
     path = "/api/explain"
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Explain the request of an ``instance``, or of a size; ``host`` names hosts to be explained too.
+        """Explain the request of an ``instance``, or of a size; ``host`` names hosts to explain too.
 
-        What is on record of a refused instance is returned, unless ``now`` is true or a host is named.
+        The recorded explanation of a refused instance is returned, unless ``now`` is true or a host is named.
         """
         _parameters(request, "instance", "host", "now", *_SIZE)
         hosts = tuple(request.get_param_as_list("host") or ())
@@ -124,12 +124,12 @@ class AuditResource(DashboardResource):
     rules: ClassVar[Mapping[str, str]] = {"GET": READ, "POST": AUDIT}
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Return what the last audit has found."""
+        """Return the state and the findings of the last audit."""
         _parameters(request)
         _answer(request, response, self.sources.audits.state())
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Begin an audit, unless one is running or has just ended; it changes nothing in the cloud."""
+        """Start an audit, unless one is running or has just ended; it changes nothing in the cloud."""
         _parameters(request)
         response.status = HTTPStatus.ACCEPTED
         _answer(request, response, self.sources.audits.begin())
@@ -147,9 +147,9 @@ RESOURCES: tuple[type[DashboardResource], ...] = (
 
 
 def _parameters(request: falcon.Request, *known: str) -> None:
-    """Check that a request has no other parameters than these.
+    """Check that a request has no other parameters.
 
-    :raises HTTPRefusal: 400, it has.
+    :raises HTTPRefusal: 400, the request has another parameter.
     """
     if unknown := sorted(request.params.keys() - set(known)):
         raise HTTPRefusal(400, f"There is no parameter {unknown[0]!r} here.")
@@ -163,7 +163,7 @@ def _required(request: falcon.Request, name: str) -> str:
 
 
 def _answer(request: falcon.Request, response: falcon.Response, content: Any) -> None:
-    """Write an answer as JSON, compressed if the client takes that."""
+    """Write an answer as JSON, compressed if the client accepts that."""
     data = msgspec.json.encode(content)
     response.content_type = falcon.MEDIA_JSON
     if len(data) >= _COMPRESSED_FROM and "gzip" in (request.get_header("Accept-Encoding") or ""):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _API = "/api/"
-#: Nothing is fetched from elsewhere, no script or style stands in the page, and no other page may frame this one.
+#: Nothing is fetched from another site, the page contains no inline script or style, and no other page may frame it.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -61,7 +61,7 @@ class _Guard:
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         """Give the request an id, and determine its caller."""
         request.context.request_id = f"req-{uuid.uuid4()}"
-        # That of the error documents: they have codes.
+        # The microversion decides on the form of error documents: in the newest one they have codes.
         request.context.version = versions.MAX
         request.context.caller = self._identify(request)
 
@@ -70,7 +70,7 @@ class _Guard:
     ) -> None:
         """Refuse methods that a path does not have, and callers that the policy does not allow.
 
-        falcon itself would answer OPTIONS.
+        OPTIONS is refused here, because falcon itself would answer it.
         """
         if request.method not in resource.rules:
             headers = {"Allow": ", ".join(resource.rules)}
@@ -80,7 +80,7 @@ class _Guard:
     def process_response(
         self, request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: bool
     ) -> None:
-        """Add the headers of every answer."""
+        """Add the headers that every answer has."""
         response.set_headers(SECURITY_HEADERS)
         response.set_header("Cache-Control", "no-store")
         response.set_header("X-Openstack-Request-Id", request.context.request_id)

@@ -1,4 +1,4 @@
-"""Audits of the cloud at a viewer's request: one at a time, and the last one is shown to all."""
+"""Audits of the cloud at a viewer's request: one at a time, and all viewers see the last one."""
 
 import logging
 import threading
@@ -17,14 +17,14 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between the two collections of an audit, as `moorage audit` has them by default.
 _SETTLE_SECONDS = 2.0
-#: Seconds after an audit in which no other is begun: it reads the whole store and all records.
+#: Seconds after an audit before another one may start: an audit reads the whole store and all records.
 _REST_SECONDS = 30.0
 
 
 class Audits:
-    """Runs `moorage audit` in a thread, and keeps what it has found.
+    """Runs `moorage audit` in a thread, and keeps its findings.
 
-    :param audit: makes one audit.
+    :param audit: runs one audit.
     """
 
     def __init__(self, audit: Callable[[], Examination], clock: Callable[[], float] = time.time) -> None:
@@ -45,7 +45,7 @@ class Audits:
             return {**self._state, "now": self._clock()}
 
     def begin(self) -> dict[str, Any]:
-        """Begin an audit, unless one is running or has just ended, and return the state."""
+        """Start an audit, unless one is running or has just ended, and return the state."""
         with self._lock:
             now = self._clock()
             rests = self._state["state"] == "done" and now - self._state["ended_at"] < _REST_SECONDS
@@ -56,7 +56,7 @@ class Audits:
         return self.state()
 
     def stop(self, seconds: float) -> None:
-        """Wait for a running audit, so many seconds at most."""
+        """Wait for a running audit, at most for ``seconds``."""
         if self._running is not None:
             self._running.join(seconds)
 
@@ -81,7 +81,7 @@ class Audits:
 
 
 def _audited(conf: cfg.ConfigOpts) -> Examination:
-    # Clients of its own: they remember which topics were served when the audit began.
+    # Each audit has clients of its own, because a client remembers which topics were served when the audit began.
     clients = Clients(conf, conf.rpc.call_timeout)
     try:
         return examine(lambda: AuditCollector(conf, clients).collect(), _SETTLE_SECONDS)

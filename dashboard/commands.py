@@ -26,7 +26,7 @@ class Dashboard(Serving, Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal arrives.
 
-        :raises ConfigurationError: an option has a value that it cannot have.
+        :raises ConfigurationError: an option has an invalid value.
         """
         from dashboard.service import DashboardService  # here, because it brings the whole host view
 

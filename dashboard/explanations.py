@@ -1,4 +1,4 @@
-"""Why a request was refused or where it would go: an explanation as the page draws it."""
+"""Explanations in the form that the page draws: why a request was refused, or where it would go."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ from moorage.messages import ExplainRequest, ShowInstance
 from moorage.model import Explanation, Flavor, Instance, RequestSpec
 from scheduler.commands.explain import present_request
 
-#: An instance of these states asks for nothing any more.
+#: The states in which an instance requests nothing any more.
 _ENDED = ("deleting", "deleted")
 
 
 def of_instance(
     conductor: MessageClient, scheduler: MessageClient, uuid: str, hosts: tuple[str, ...], *, now: bool
 ) -> dict[str, Any]:
-    """Return why an instance was refused, as recorded, or what would be decided on its request now.
+    """Return the recorded reason why an instance was refused, or what the scheduler would decide on its request now.
 
-    :param hosts: hosts to be explained; then, and with ``now``, the scheduler is asked.
-    :raises InstanceNotFound: there is none of that uuid.
-    :raises InvalidState: it asks for nothing any more, or what it asks for is not on record.
-    :raises MoorageError: the super conductor or the scheduler gives no answer, or refuses the question.
+    :param hosts: hosts to explain; if there are any, or with ``now``, the scheduler is asked.
+    :raises InstanceNotFound: no instance has this uuid.
+    :raises InvalidState: the instance requests nothing any more, or its request is not on record.
+    :raises MoorageError: the super conductor or the scheduler does not answer, or refuses the question.
     """
     instance = conductor.call(ShowInstance(instance_uuid=uuid, with_request=True))
     if instance.explanation is not None and not (hosts or now):
@@ -44,9 +44,9 @@ def _question(instance: Instance, hosts: tuple[str, ...]) -> ExplainRequest:
 
 
 def of_size(scheduler: MessageClient, flavor: Flavor, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """Return what would be decided on a new instance of a size.
+    """Return what the scheduler would decide on a new instance of a size.
 
-    :raises MoorageError: the scheduler gives no answer, or refuses the question.
+    :raises MoorageError: the scheduler does not answer, or refuses the question.
     """
     spec = RequestSpec(project_id="dashboard", user_id="dashboard", flavor=flavor)
     return {"asked": "now", **described(scheduler.call(ExplainRequest(request_spec=spec, hosts=hosts)))}

@@ -1,4 +1,4 @@
-"""One host: its provider tree with inventories and usage, and who holds something there."""
+"""One host: its provider tree with inventories and usage, and the consumers that hold something there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from moorage.model.inspection import ClaimState
 from scheduler.registry.hosts import HostRow
 from scheduler.view.snapshot import Snapshot
 
-#: Traits of some drivers' hosts are many; attributes may be of any size.
+#: The maximum number of attributes that are shown of a host: a driver may report many.
 _ATTRIBUTES = 200
 
 
 def find(snapshot: Snapshot, service_host: str, nodename: str | None, cell_uuid: str | None) -> HostRow:
-    """Return the host of a name; of several nodes or cells the first one that fits.
+    """Return the host with a name; if several nodes or cells have one of that name, the first match.
 
-    :raises HostNotFound: there is none.
+    :raises HostNotFound: no host matches.
     """
     for row in snapshot.names.by_host.get(service_host.casefold(), ()):
         host = snapshot.hosts[row]
@@ -57,7 +57,7 @@ def read(placement: MessageClient, host: HostRow) -> dict[str, Any]:
 
 
 def _held(placement: MessageClient, providers: Sequence[ResourceProvider]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what each consumer holds, by provider and resource class."""
+    """Return the amounts that each consumer holds, by provider and resource class."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for provider in providers:
         if not any(provider.used.values()):
@@ -65,7 +65,7 @@ def _held(placement: MessageClient, providers: Sequence[ResourceProvider]) -> di
         try:
             consumers = lists.provider_allocations(placement, ListProviderAllocations(uuid=provider.uuid))
         except errors.ProviderNotFound:
-            # Deleted just now.
+            # The provider was deleted in the meantime.
             continue
         for uuid, hold in consumers.items():
             found.setdefault(uuid, {})[provider.uuid] = hold.resources

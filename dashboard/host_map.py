@@ -1,4 +1,4 @@
-"""The map of all hosts: compact rows from a host view that follows the store, whole or only those that have changed."""
+"""The map of all hosts: compact rows from a host view that follows the store, either all rows or the changed ones."""
 
 import threading
 from collections.abc import Hashable, Sequence
@@ -14,7 +14,7 @@ H = TypeVar("H", bound=Hashable)
 
 #: The bits of a row's state.
 ALIVE, DISABLED, FORCED_DOWN = 1, 2, 4
-#: The answers that are kept for other viewers; each begins at another position.
+#: The number of answers that are kept for other viewers; each contains the changes since another version.
 _KEPT = 16
 
 
@@ -22,14 +22,15 @@ class HostMap:
     """Encodes the hosts of a snapshot as JSON, shared by all viewers. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        #: Positions of another process, or of the time before its restart, mean nothing here.
+        #: Identifies this process: feed positions that another process, or this one before a restart, gave out are not
+        #: valid.
         self._epoch = ids.fresh()[:8]
         self._lock = threading.Lock()
         self._position = -1
         self._encoded: dict[str | None, msgspec.Raw] = {}
 
     def encoded(self, snapshot: Snapshot, since: str | None) -> msgspec.Raw:
-        """Return the rows as JSON: those that have changed since a version, or all where they are not known.
+        """Return the rows as JSON: those that have changed since a version, or all if the changes are not known.
 
         :param since: the version of the viewer's last answer, if it has one.
         """
@@ -37,7 +38,7 @@ class HostMap:
             if snapshot.position > self._position:
                 self._position, self._encoded = snapshot.position, {}
             elif snapshot.position < self._position:
-                # A thread that was late: its snapshot is older than those of the kept answers.
+                # This thread is late: its snapshot is older than that of the kept answers.
                 return self._encode(snapshot, since)
             if since not in self._encoded:
                 if len(self._encoded) >= _KEPT:
@@ -57,7 +58,7 @@ class HostMap:
         return msgspec.Raw(msgspec.json.encode(content))
 
     def _changed(self, snapshot: Snapshot, since: str | None) -> set[int] | None:
-        """Return the rows that have changed since a version; null if that is not known."""
+        """Return the rows that have changed since a version; null if the changes are not known."""
         epoch, _, position = (since or "").partition(".")
         if epoch != self._epoch or not position.isdecimal():
             return None
@@ -79,7 +80,7 @@ def _columns(snapshot: Snapshot, rows: Sequence[int]) -> dict[str, Any]:
             (
                 row,
                 host.service_host,
-                # Mostly the same, and then not repeated.
+                # Mostly equal to the name of the service host, and then not repeated.
                 None if host.nodename == host.service_host else host.nodename,
                 cells.number(host.cell_uuid),
                 zones.number(host.availability_zone),
@@ -104,14 +105,14 @@ def _columns(snapshot: Snapshot, rows: Sequence[int]) -> dict[str, Any]:
 
 
 class _Table(dict[H, int]):
-    """Numbers values in the order in which they are met."""
+    """Numbers values in the order in which they first occur."""
 
     def number(self, value: H) -> int:
         return self.setdefault(value, len(self))
 
 
 def _plain(columns: Sequence[Any], rows: int) -> list[list[float]]:
-    """Return amounts row by row, whole ones without a fraction: these are shorter, and nearly all are whole."""
+    """Return amounts row by row, whole ones as integers: these are shorter, and nearly all amounts are whole."""
     amounts: Any = np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
     whole = amounts.astype(np.int64)
     plain: list[list[float]] = whole.tolist() if (whole == amounts).all() else amounts.tolist()

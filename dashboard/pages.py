@@ -34,7 +34,7 @@ class _File:
 def application(headers: Mapping[str, str]) -> "WSGIApplication":
     """Return the application that serves the files.
 
-    :param headers: of every answer.
+    :param headers: the headers of every answer.
     """
     app = falcon.App(middleware=[_Headers(headers)])
     files = _Files()
@@ -63,12 +63,12 @@ class _Files:
         self._files = dict(_read(root, ""))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: Any) -> None:
-        """Answer a file; falcon leaves the body of a HEAD out."""
+        """Answer with a file; falcon omits the body of the answer to HEAD."""
         file = self._files.get(req.path.lstrip("/") or _INDEX)
         if file is None:
             raise falcon.HTTPNotFound
         resp.etag = file.tag
-        # A new release is seen at once: browsers ask whether their copy is still good.
+        # Browsers ask each time whether their copy is still valid, so that viewers get a new release at once.
         resp.cache_control = ["no-cache"]
         resp.append_header("Vary", "Accept-Encoding")
         if file.tag in [str(tag) for tag in req.if_none_match or ()]:

@@ -1,4 +1,4 @@
-"""The newest instances, as they are placed or refused; and the life of one of them."""
+"""The newest instances, as they are placed or refused; and the history of one of them."""
 
 import math
 import time
@@ -14,15 +14,15 @@ from moorage.cli.lists import MessageClient
 from moorage.messages import ListClaims, ListInstances, ListMigrations, ListOperations, ShowInstance
 from moorage.model import Attempt, Instance, Migration
 
-#: After so many seconds without a question the newest instance is searched for anew: many may have come since.
+#: After so many seconds without a request, the newest instance is searched for again: many may have come since then.
 _STALE_SECONDS = 60.0
 
 
 class RecentRequests:
-    """Reads the newest instances by their numbers: those that are known, with their present states, and later ones.
+    """Reads the newest instances by their numbers: the known ones with their current states, and later ones.
 
     :param conductor: a client of the super conductor.
-    :param most: the most instances.
+    :param most: the maximum number of instances.
     """
 
     def __init__(self, conductor: MessageClient, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class RecentRequests:
     def read(self) -> list[dict[str, Any]]:
         """Return the newest instances, the newest first.
 
-        :raises MoorageError: the super conductor gives no answer.
+        :raises MoorageError: the super conductor does not answer.
         """
         if self._clock() - self._asked > _STALE_SECONDS:
             self._start = max(0, self._newest() - self._most)
@@ -47,7 +47,7 @@ class RecentRequests:
         return [_in_short(instance) for instance in found]
 
     def _newest(self) -> int:
-        """Return the greatest number of an instance, or 0: by bisection, as lists are only read forwards."""
+        """Return the greatest number of an instance, or 0, by bisection, because lists can only be read forwards."""
         low, high = 0, 1
         while (number := self._after(high)) is not None:
             low, high = number, 2 * max(number, high)
@@ -58,16 +58,16 @@ class RecentRequests:
         return low
 
     def _after(self, number: int) -> int | None:
-        """Return the number of the instance that follows a number, or None."""
+        """Return the number of the next instance after a number, or None."""
         part = self._conductor.call(ListInstances(deleted=True, after=number, limit=1))
         return min((one.number for one in part), default=None)
 
 
 def life(conductor: MessageClient, placement: MessageClient, uuid: str) -> dict[str, Any]:
-    """Return an instance with its attempts, its moves, its operations and what it holds.
+    """Return an instance with its attempts, its moves, its operations and its allocations.
 
-    :raises InstanceNotFound: there is none of that uuid.
-    :raises MoorageError: the super conductor gives no answer.
+    :raises InstanceNotFound: no instance has this uuid.
+    :raises MoorageError: the super conductor does not answer.
     """
     instance = conductor.call(ShowInstance(instance_uuid=uuid))
     migrations = lists.migrations(conductor, ListMigrations(instance_uuid=uuid, ended=True))

@@ -15,7 +15,7 @@ from placement_store.schema import MAIN
 
 LOG = logging.getLogger(__name__)
 
-#: Viewers' browsers have some connections each; an idle one is kept for a while.
+#: A viewer's browser opens several connections; an idle one is kept for some time.
 _CONNECTIONS = 500
 _KEEP_ALIVE = 75
 
@@ -30,15 +30,15 @@ class DashboardService:
         self._probe: SchemaProbe | None = None
 
     def start(self) -> None:
-        """Read all hosts, and begin to listen.
+        """Read all hosts, and start to listen.
 
-        :raises ConfigurationError: an option has a value that it cannot have, or the address cannot be listened on.
-        :raises SchemaMismatch: the main schema is of another revision.
+        :raises ConfigurationError: an option has an invalid value, or the service cannot listen on the address.
+        :raises SchemaMismatch: the main schema has another revision.
         :raises StoreUnavailable: the database cannot be reached.
         """
         options = self._conf.dashboard
         sources = self._sources = Sources(self._conf)
-        # The first viewer does not wait for that.
+        # Read all hosts now, so that the first viewer does not wait for them.
         sources.follow()
         listener = HttpListener(
             application(self._conf, sources),
@@ -56,11 +56,11 @@ class DashboardService:
         LOG.info("The dashboard is served at http://%s:%s/", options.host, options.port)
 
     def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
+        """Return the readiness checks; before the start there are none."""
         return {} if self._probe is None else {"database": self._probe.check}
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what is to be read of it: nothing that is not counted."""
+        """Return no samplers: the service has no metrics that must be sampled."""
         return {}
 
     def stop(self) -> None:

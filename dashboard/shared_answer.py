@@ -10,18 +10,18 @@ from moorage import errors
 
 T = TypeVar("T")
 
-#: The most of the time that is spent on asking: an answer that takes long is asked for less often.
+#: The maximum share of the time that is spent on asking: a slow answer is requested less often.
 _SHARE = 0.05
 
 
 class SharedAnswer(Generic[T]):
-    """Keeps an answer for a while, and asks for a new one when somebody wants it. Safe to use from several threads.
+    """Keeps an answer for a while, and requests a new one when a viewer wants it. Safe to use from several threads.
 
-    One thread asks at a time. While it does, the others get the former answer, so that a slow part of the cloud holds
-    one thread of the page; only the first answer is waited for. A failure is kept like an answer.
+    One thread asks at a time. While it does, the others get the previous answer, so that a slow part of the cloud holds
+    only one thread of the page. The others wait only for the first answer. A failure is kept like an answer.
 
-    :param ask: returns a new answer, or raises an error of ours.
-    :param interval: seconds for which an answer is kept; twenty times as long as it took, if that is longer.
+    :param ask: returns a new answer, or raises one of Moorage's errors.
+    :param interval: seconds for which an answer is kept; if it is longer, twenty times the time that the answer took.
     """
 
     def __init__(self, ask: Callable[[], T], interval: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,14 +33,14 @@ class SharedAnswer(Generic[T]):
         self._until = float("-inf")
 
     def get(self) -> T:
-        """Return the present answer.
+        """Return the current answer.
 
-        :raises MoorageError: the last question has failed with this error.
+        :raises MoorageError: the last request failed with this error.
         """
         known = self._outcome
         if known is None:
             with self._asking:
-                # Another thread may have asked meanwhile.
+                # Another thread may have asked in the meantime.
                 return (self._outcome or self._renewed())()
         if self._clock() < self._until or not self._asking.acquire(blocking=False):
             return known()
@@ -50,7 +50,7 @@ class SharedAnswer(Generic[T]):
             self._asking.release()
 
     def _renewed(self) -> Callable[[], T]:
-        """Ask anew, and return the outcome; the lock is held."""
+        """Ask again, and return the outcome; the caller holds the lock."""
         began = self._clock()
         outcome = self._asked()
         now = self._clock()
@@ -67,5 +67,5 @@ class SharedAnswer(Generic[T]):
 
 
 def _fail(kind: type[errors.MoorageError], data: dict[str, Any]) -> NoReturn:
-    # A new one for each viewer: a raised exception keeps the traceback of the thread that raised it.
+    # Each viewer gets a new exception, because a raised exception keeps the traceback of the thread that raised it.
     raise kind(**data)

@@ -1,4 +1,4 @@
-"""All that the page is told: each answer of the cloud is asked for once, and shared by all viewers."""
+"""The sources of the page: each answer of the cloud is requested once, and shared by all viewers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ from scheduler.view.snapshot import Snapshot
 
 #: Seconds for which the names of cells and host aggregates are kept.
 _NAMES_SECONDS = 10.0
-#: The most operations of an answer, the oldest first.
+#: The maximum number of operations in an answer, the oldest first.
 _MOST_OPERATIONS = 500
 
 
@@ -35,10 +35,10 @@ class Sources:
     """The host view of this process, and clients of conductors and schedulers. Safe to use from several threads.
 
     Hosts and providers are read from the main database, as the schedulers read them, so that no scheduler works for the
-    page; the records of instances and operations are asked for over the bus. Nothing is read while nobody asks.
+    page. The records of instances and operations are requested over the bus. Nothing is read while no viewer asks.
 
-    :raises ConfigurationError: there is no database or no bus in the configuration.
-    :raises SchemaMismatch: the main schema is of another revision.
+    :raises ConfigurationError: the configuration has no database or no bus.
+    :raises SchemaMismatch: the main schema has another revision.
     :raises StoreUnavailable: the database cannot be reached.
     """
 
@@ -69,7 +69,7 @@ class Sources:
         self.audits = Audits.of_cloud(conf)
 
     def follow(self) -> Snapshot:
-        """Return all hosts: read at most one interval ago, and completely compared as often as by a scheduler.
+        """Return all hosts, read at most one interval ago; they are fully compared as often as by a scheduler.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -94,7 +94,7 @@ class Sources:
     def host(self, service_host: str, nodename: str | None, cell_uuid: str | None) -> dict[str, Any]:
         """Return one host with its providers and their consumers.
 
-        :raises HostNotFound: there is none of that name.
+        :raises HostNotFound: no host has this name.
         :raises StoreUnavailable: the database cannot be reached.
         """
         found = host_detail.find(self.follow(), service_host, nodename, cell_uuid)
@@ -103,14 +103,14 @@ class Sources:
     def requests(self) -> list[dict[str, Any]]:
         """Return the newest instances.
 
-        :raises MoorageError: the super conductor gives no answer.
+        :raises MoorageError: the super conductor does not answer.
         """
         return self._requests.get()
 
     def operations(self) -> dict[str, Any]:
         """Return the operations under way, the oldest first.
 
-        :raises MoorageError: the super conductor gives no answer.
+        :raises MoorageError: the super conductor does not answer.
         """
         found = self._operations.get()
         shown = [
@@ -120,7 +120,7 @@ class Sources:
         return {"operations": shown, "count": len(found)}
 
     def instance(self, uuid: str) -> dict[str, Any]:
-        """Return the life of an instance; see :func:`dashboard.recent_requests.life` for its errors."""
+        """Return the history of an instance; see :func:`dashboard.recent_requests.life` for its errors."""
         return recent_requests.life(self._conductor, self._placement, uuid)
 
     def explain_instance(self, uuid: str, hosts: tuple[str, ...], *, now: bool) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Sources:
         return explanations.of_size(self._scheduler, flavor, hosts)
 
     def cell_name(self, uuid: str) -> str:
-        """Return the name of a cell, or its uuid where it has none."""
+        """Return the name of a cell, or its uuid if it has no name."""
         return self._cells.get().get(uuid, uuid)
 
     def close(self) -> None:

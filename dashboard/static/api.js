@@ -1,8 +1,8 @@
-// Asks the page's own server. A refused token asks for another one.
+// Sends requests to the page's own server. If the server refuses a token, the viewer is asked for another one.
 
 const KEY = "moorage.token";
 
-/** An answer that was not what was asked for, with the sentence of the server. */
+/** An unexpected answer, with the sentence of the server. */
 export class Refused extends Error {
   constructor(status, detail) {
     super(detail);
@@ -17,7 +17,7 @@ export function leave() {
 
 let login = null;
 
-/** Ask for a token until one is given; all that ask meanwhile share the question. */
+/** Ask for a token until the viewer gives one; concurrent callers share one dialog. */
 function ask(why) {
   login ??= new Promise((resolve) => {
     const dialog = document.querySelector("#login");
@@ -64,7 +64,7 @@ async function request(method, path, parameters) {
     if (answer.ok) return answer.json();
     const detail = await sentence(answer);
     if (answer.status === 401 || answer.status === 403) {
-      // Another question may have been given a better token meanwhile.
+      // Another request may have got a better token in the meantime.
       if (sessionStorage.getItem(KEY) !== token) continue;
       sessionStorage.removeItem(KEY);
       await ask(answer.status === 403 ? "The policy does not let this token look." : "The token is not accepted.");

@@ -1,4 +1,4 @@
-// What an audit has found; it is run when somebody asks, and shown to all.
+// The findings of an audit; it runs when a viewer asks for it, and all viewers see it.
 
 import { get, post } from "./api.js";
 import { chip, duration, h, instanceLink, moment, replace, table } from "./dom.js";

@@ -1,4 +1,4 @@
-// All hosts as last seen: the whole at first, then what has changed.
+// All hosts as last seen: first all of them, then only the changes.
 
 import { get } from "./api.js";
 
@@ -101,7 +101,7 @@ class Cloud extends EventTarget {
     return this.aggregateNames[uuid] ?? uuid;
   }
 
-  /** Return a host of that name; several nodes, or hosts of several cells, are told apart by `node` and `cellUuid`. */
+  /** Return the host of that name; `node` and `cellUuid` select one of several nodes or cells. */
   find(name, node, cellUuid) {
     return this.sorted.find(
       (host) =>

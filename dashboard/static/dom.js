@@ -1,4 +1,4 @@
-// Builds elements. Texts are text nodes: nothing that the cloud says is ever read as markup.
+// Builds elements. Texts are text nodes, so that nothing from the cloud is ever parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -6,7 +6,7 @@ function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    // By property: an attribute `style` would be refused by the page's own security policy.
+    // Set as a property: the page's own security policy would refuse an attribute `style`.
     else if (name === "style") Object.assign(element.style, value);
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -31,7 +31,7 @@ export function svg(tag, properties, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
 
-/** Replace the children of an element; the focus stays on what has the same `data-key`. */
+/** Replace the children of an element; the element with the same `data-key` keeps the focus. */
 export function replace(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   element.replaceChildren();

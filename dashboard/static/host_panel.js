@@ -1,4 +1,4 @@
-// One host: its provider tree, who holds something there, and why a request does not go there.
+// One host: its provider tree, the consumers that hold something there, and why a request does not go there.
 
 import { get } from "./api.js";
 import { chip, h, duration, instanceLink, number, percent, replace, short } from "./dom.js";

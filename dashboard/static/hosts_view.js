@@ -90,7 +90,7 @@ export class HostsView {
   }
 
   async poll() {
-    // The hosts are refreshed for all views; the panel is this view's own.
+    // The hosts are refreshed for all views; this view refreshes only its own panel.
     await this.panel.refresh();
   }
 
@@ -134,7 +134,7 @@ export class HostsView {
       {
         cell: (host) => [host.cell],
         zone: (host) => [host.zone],
-        // A host of several aggregates is in the group of each combination, so that it is on the map once.
+        // A host of several aggregates is in the group of that combination, so that it is on the map once.
         aggregate: (host) => [
           host.aggregates
             .map((uuid) => cloud.aggregate(uuid))

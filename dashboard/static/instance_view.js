@@ -1,4 +1,4 @@
-// The life of one instance: a time line with its attempts, moves and operations; what it holds; why it was refused.
+// The history of one instance: a time line of its attempts, moves and operations; its allocations; why it was refused.
 
 import { get } from "./api.js";
 import { chip, duration, h, moment, number, replace, short, table } from "./dom.js";
@@ -115,7 +115,7 @@ function holds(found) {
   );
 }
 
-/** Lay events out from left to right; long pauses are drawn shorter, or a build of two seconds would not be seen. */
+/** Lay events out from left to right; long pauses are shortened, or a build of two seconds would be invisible. */
 function timeline(found) {
   const rows = events(found);
   const times = [...new Set(rows.flatMap((row) => [row.from, row.to]))].sort((a, b) => a - b);

@@ -1,4 +1,4 @@
-// The page: which view is shown, and what is asked for how often.
+// The page: which view is shown, and how often each request is repeated.
 
 import { leave, Refused } from "./api.js";
 import { AuditView } from "./audit_view.js";
@@ -18,7 +18,7 @@ const views = {
   audit: new AuditView(),
 };
 const KEYS = { 1: "hosts", 2: "requests", 3: "operations", 4: "audit" };
-/** Behind another view the numbers at the top are refreshed more rarely. */
+/** While another view is shown, the numbers at the top are refreshed less often. */
 const RARELY = 5;
 
 let view = null;
@@ -103,7 +103,7 @@ async function poll() {
   asking = true;
   again = false;
   const began = performance.now();
-  // What does not answer leaves the other alone.
+  // If one request fails, the other one still counts.
   const questions = [view.poll()];
   if (view === views.hosts || cloud.version === null || turn % RARELY === 0) questions.push(cloud.refresh());
   const failed = (await Promise.allSettled(questions)).find((one) => one.status === "rejected");
@@ -121,7 +121,7 @@ function answered(milliseconds) {
   pulse.title = `asked every ${cloud.interval} s; answered in ${Math.round(milliseconds)} ms`;
 }
 
-/** Ask at once, or as soon as what is being asked has been answered. */
+/** Ask at once, or as soon as the current requests have been answered. */
 function wake() {
   again = true;
   if (asking) return;

@@ -1,4 +1,4 @@
-// The operations under way: what is done next, and for how long it has been waited for.
+// The operations under way: the next step of each, its age, and how long it has been idle.
 
 import { get } from "./api.js";
 import { chip, duration, h, instanceLink, replace, table } from "./dom.js";

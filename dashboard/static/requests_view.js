@@ -1,4 +1,4 @@
-// The newest instances, as decisions fall.
+// The newest instances, updated as they are decided on.
 
 import { get } from "./api.js";
 import { bars, Chart } from "./charts.js";
@@ -93,7 +93,7 @@ export class RequestsView {
       start = Math.floor(first / width) * width;
     const length = Math.floor((last - start) / width) + 1;
     const at = Array.from({ length }, (_, i) => start + i * width);
-    // No bar for none: it would be a line.
+    // No bar for zero: it would be drawn as a line.
     const all = new Array(length).fill(null),
       bad = new Array(length).fill(null);
     for (const one of this.found) {

@@ -1,3 +1,3 @@
-// Before the page is drawn: the theme that was chosen, if any. A classic script, for modules run later.
+// Sets the theme that was chosen, if any, before the page is drawn. A classic script, because modules run later.
 const chosen = localStorage.getItem("moorage.theme");
 if (chosen) document.documentElement.dataset.theme = chosen;
