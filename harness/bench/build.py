@@ -19,9 +19,9 @@ from moorage.messages import BuildInstances
 from placement_store.db import bulk
 
 _TIMEOUT = 60.0
-#: Seconds between two looks at the records, for one build and for many: each look costs what is measured a share.
+#: Seconds between two reads of the records, for one build and for many: each read slows down the measured cloud.
 _INTERVAL, _INTERVAL_OF_MANY = 0.004, 0.05
-# Built once, for the same reason.
+# Built once, so that a read costs less.
 _ENDED = union_all(
     *(
         select(table.c.uuid, table.c.state).where(
@@ -33,7 +33,7 @@ _ENDED = union_all(
 
 
 class _Watch:
-    """Watches the conductors' records for the ends of builds: one statement for all that a process waits for."""
+    """Watches the conductors' records for the ends of builds: one statement for all builds that a process waits for."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,10 +53,10 @@ class _Watch:
     def wait(self, uuids: Collection[str]) -> list[str]:
         """Wait until builds have ended, and return the instances that are active.
 
-        :raises TimeoutError: one of them does not end.
+        :raises TimeoutError: a build does not end.
         """
         began = time.monotonic()
-        # No build ends in half of that time: a look would only slow down what is measured.
+        # No build ends within half of the shortest time, so a read before would only slow down the measured cloud.
         time.sleep(self._shortest / 2)
         events = {uuid: self._waiting.setdefault(uuid, threading.Event()) for uuid in uuids}
         for event in events.values():
@@ -74,7 +74,7 @@ class _Watch:
 
 
 def ended(database: Database, uuids: Collection[str]) -> dict[str, str]:
-    """Return the states of those instances whose builds have ended, by uuid."""
+    """Return the states of the instances whose builds have ended, by uuid."""
     found: dict[str, str] = {}
     for chunk in bulk.chunks(sorted(uuids)):
         named = {"uuids": list(chunk)}
@@ -101,7 +101,7 @@ def _clients(transport_url: str, database_url: str, per_order: int) -> Iterator[
 
 
 def build(cloud: BenchCloud, per_order: int, load: Load) -> Measured:
-    """Measure builds ordered by clients that wait for the end of each order."""
+    """Measure builds: each client waits until its order has ended, then sends the next one."""
     database_url = cloud.database.url.render_as_string(hide_password=False)
     return measure(load, _clients, cloud.transport_url, database_url, per_order, cpu=cloud.cpu_seconds)
 

@@ -15,7 +15,7 @@ from placement_store.candidates import CandidateProvider, HostTree, search
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
 
-#: The largest cross product that is walked through for comparison: a tenth of a second of work.
+#: The largest cross product that is enumerated for comparison: it takes a tenth of a second.
 _LARGEST_PRODUCT = 100_000
 _FLAVOR = ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 4096})
 
@@ -27,16 +27,16 @@ class CandidatesResult:
     shape: str
     providers: int
     groups: int
-    #: The number of ways to give each class and each group a provider with it (powers of ten).
+    #: The number of ways to choose a suitable provider for each class and each group (as a power of ten).
     combinations: str
     #: The number of candidates taken.
     candidates: int
-    #: Seconds to the first candidate, or to the proof that there is none.
+    #: Milliseconds to the first candidate, or to the proof that there is none.
     first_ms: float
     first_worst_ms: float
-    #: Seconds to all those candidates.
+    #: Milliseconds to all those candidates.
     all_ms: float
-    #: The time of the cross product for all candidates as a multiple; null where it is too large to be tried.
+    #: The time of the cross product divided by the time for all candidates; null if the product is too large to try.
     product_takes: float | None
 
 
@@ -68,9 +68,9 @@ def shapes() -> Iterator[Shape]:
 
 
 def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
-    """Measure each shape ``repeat`` times: its first candidate, and the first so many.
+    """Measure each shape ``repeat`` times: the search for its first candidate, and for its first ``candidates``.
 
-    Times are of the processor, so that other work on the machine does not count.
+    Times are processor times, so that other work on the machine does not count.
     """
     for shape in shapes():
         first = [_seconds(partial(_take, shape, 1)) for _ in range(repeat)]
@@ -119,7 +119,7 @@ def _combinations(shape: Shape) -> int:
 
 
 def _parts(shape: Shape) -> list[tuple[dict[str, int], list[int]]]:
-    """Return the parts that must be placed whole, each with the numbers of the providers that have all its classes."""
+    """Return the parts that must be placed whole, with the numbers of the providers that have all its classes."""
     groups = shape.request.groups
     wholes = [{name: amount} for name, amount in groups[UNSUFFIXED].resources.items()]
     wholes += [dict(group.resources) for suffix, group in groups.items() if suffix != UNSUFFIXED]
@@ -135,7 +135,7 @@ def _providers(tree: HostTree) -> list[dict[str, int]]:
 
 
 def _by_product(shape: Shape) -> set[frozenset[tuple[tuple[int, str], int]]]:
-    """Return all candidates by trying every combination, considering amounts alone."""
+    """Return all candidates by trying every combination, with regard to amounts only."""
     parts = _parts(shape)
     room = _providers(shape.tree)
     found = set()

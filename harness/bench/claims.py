@@ -1,4 +1,4 @@
-"""Benchmark of the store alone: claims of arbitrary hosts, written by the claim writer of a scheduler."""
+"""Benchmark of the store alone: claims on arbitrary hosts, written by the claim writer of a scheduler."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +28,12 @@ from scheduler.decide.environment import DecisionPolicy
 from scheduler.decide.planner import DestinationPlan
 from scheduler.view.snapshot import Snapshot
 
-#: The most requests of one transaction: as many as a scheduler decides together.
+#: The maximum number of requests in one transaction: as many as a scheduler decides together.
 _TOGETHER = 32
 
 
 def measure(servers: Servers, hosts: int, per_request: int, load: Load, say: Say) -> tuple[Measured, Verdict]:
-    """Fill an empty database with hosts, and measure claims; return them with the verdict on the store.
+    """Fill an empty database with hosts, and measure claims; return the measurement and the verdict on the store.
 
     The database is empty again afterwards.
 
@@ -75,9 +75,9 @@ def _clients(url: str, request: Request) -> Iterator[Callable[[int], Operation]]
 
 
 def _write(writer: ClaimWriter, batch: Sequence[BatchItem[PlannedRequest, None]]) -> None:
-    """Write claims that come together in one transaction.
+    """Write claims that arrive together in one transaction.
 
-    :raises ClaimContention: the store has refused one of them; a scheduler would plan it again.
+    :raises ClaimContention: the store has refused one of them; a scheduler would plan that request again.
     """
     planned = [item.value for item in batch]
     try:
@@ -92,7 +92,7 @@ def _write(writer: ClaimWriter, batch: Sequence[BatchItem[PlannedRequest, None]]
 
 
 def _plan(view: Snapshot, message: SelectDestinations, rows: list[int]) -> DestinationPlan:
-    """Return a plan that nobody has made: an instance for the host of each of these rows."""
+    """Return a plan without a decision: one instance for the host of each of these rows."""
     amounts = ProviderAmounts(resources=message.request_spec.resources)
     nodes = [view.hosts[row].compute_node_uuid for row in rows]
     chosen = [

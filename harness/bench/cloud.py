@@ -1,4 +1,4 @@
-"""The clouds of benchmarks: on real servers each service is a process of its own; on embedded ones all are threads."""
+"""The clouds of benchmarks: on real servers each service is a process; on embedded ones all services are threads."""
 
 import contextlib
 import logging
@@ -18,14 +18,14 @@ from moorage.db.database import Database
 from moorage.messages import CatchUpView
 from scheduler.decide import claim_writer
 
-#: The beginning of the line that a claim writer logs where the store has refused claims.
+#: The beginning of the line that a claim writer logs when the store has refused claims.
 CLAIM_REFUSED = "The claim was refused by"
 
 
 def is_embedded(servers: Servers) -> bool:
     """Return whether everything runs in this process.
 
-    :raises ConfigurationError: bus or database is embedded, and the other is not; or the bus cannot be shared.
+    :raises ConfigurationError: only one of bus and database is embedded; or the bus cannot be shared.
     """
     if servers.transport_url is not None:
         require_broker(servers.transport_url)
@@ -38,7 +38,7 @@ def is_embedded(servers: Servers) -> bool:
 
 @dataclass
 class BenchCloud:
-    """A running cloud, with what its processes have used so far."""
+    """A running cloud, with the resources that its processes have used so far."""
 
     transport_url: str
     database: Database
@@ -50,7 +50,7 @@ class BenchCloud:
         return self._cloud.client(topic, timeout=60.0)
 
     def catch_up(self) -> None:
-        """Wait until each scheduler's view shows all that is in the store."""
+        """Wait until the view of each scheduler shows everything that is in the store."""
         for name in self._schedulers():
             self._cloud.client("scheduler", 60.0, name).call(CatchUpView())
 
@@ -63,7 +63,7 @@ class BenchCloud:
             self._cloud.stop(name)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return the processor seconds of each process so far, with those of its children; by name."""
+        """Return the processor seconds of each process so far, including its children, by name."""
         if isinstance(self._cloud, RunningCloud):
             return {"all": time.process_time()}
         running = {name: process.pid for name, process in self._cloud.processes.items()}
@@ -77,9 +77,9 @@ class BenchCloud:
 
     @contextlib.contextmanager
     def conflicts(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that returns how many claims the store has refused to the schedulers so far.
+        """Yield a function that returns how many claims of the schedulers the store has refused so far.
 
-        They are counted by the lines that the schedulers log.
+        The function counts lines in the logs of the schedulers.
         """
         cloud = self._cloud
         if isinstance(cloud, ProcessCloud):
@@ -119,7 +119,7 @@ class _LineCounter(logging.Handler):
 
 @contextlib.contextmanager
 def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
-    """Run a cloud: threads of this process on embedded servers, processes on others; yield it once all hosts are up.
+    """Run a cloud and yield it once all hosts are up: threads of this process on embedded servers, else processes.
 
     :raises ConfigurationError: the database is not empty.
     """
@@ -138,7 +138,7 @@ def running(servers: Servers, spec: CloudSpec) -> Iterator[BenchCloud]:
 
 
 def _logged() -> dict[str, str]:
-    """Return the log levels with the refused claims, which are counted, in the schedulers' logs."""
+    """Return log levels with which schedulers log refused claims, so that these can be counted."""
     levels = [*options.new({}).default_log_levels, f"{claim_writer.LOG.name}=DEBUG"]
     return {"default_log_levels": ",".join(levels)}
 

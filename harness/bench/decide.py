@@ -1,4 +1,4 @@
-"""Benchmark of planning alone: whole decisions of a scheduler that never waits for a bus or a database."""
+"""Benchmark of planning alone: the decisions of a scheduler that never waits for a bus or a database."""
 
 import tempfile
 import time
@@ -30,7 +30,7 @@ from scheduler.decide.selections import Selections
 from scheduler.policy import SchedulingPolicy
 from scheduler.view.follower import Follower
 
-#: Decisions that are not counted: they fill the caches.
+#: The number of decisions that are not counted, because they fill the caches.
 _WARM_UP = 5
 
 
@@ -38,7 +38,7 @@ _WARM_UP = 5
 class DecideResult:
     """The result of a run; the field names are those of `moorage bench decide -f json`.
 
-    The times of decisions are processor times, and the rate is that of the median: a busy machine changes it least.
+    Decision times are processor times, and the rate is derived from their median: a busy machine affects it least.
     """
 
     hosts: int
@@ -46,7 +46,7 @@ class DecideResult:
     occupancy: float | None
     groups: float
     nested: bool
-    #: Of each host; and whether all have their disks from one pool.
+    #: Traits and devices of each host, and whether all hosts have their disks from one pool.
     traits: int
     devices: int
     pool: bool
@@ -54,7 +54,7 @@ class DecideResult:
     p50_ms: float
     p99_ms: float
     decisions_per_s: float
-    #: Seconds by the clock until the view has all hosts, and the memory of this process with it.
+    #: Wall-clock seconds until the view has all hosts, and the memory of this process with this view.
     load_s: float
     rss_mb: int
 
@@ -64,10 +64,10 @@ def measure(
 ) -> DecideResult:
     """Fill a SQLite file with hosts, load them as a scheduler does, and measure decisions with the default plug-ins.
 
-    Each decision sees the claims of those before it. The view notes them; the store does not.
+    Each decision sees the earlier claims, because the view counts them; they are not written to the store.
 
     :param settings: see :func:`harness.bench.store.host_settings`.
-    :param occupancy: the percentage to which the hosts are filled; null for hosts that nothing fills.
+    :param occupancy: the percentage to which the hosts are filled; null for very large hosts, which stay nearly empty.
     :raises ConfigurationError: there are too few hosts.
     """
     with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
@@ -106,7 +106,7 @@ def _decisions(decided: DecisionEnvironment, request: Request, repeat: int) -> I
 
     :raises ConfigurationError: the hosts are full.
     """
-    # Whatever the clock says, the store has not changed.
+    # The store has not changed, so the follower never has to read it, no matter how much time has passed.
     decided.follower = _AtRest(decided.database, decided.names, decided.host_cache)
     writer = _Unwritten(StoredRequests(decided.database, request_table), decided.names)
     members: dict[str, Counter[str]] = {}
@@ -123,7 +123,7 @@ def _decisions(decided: DecisionEnvironment, request: Request, repeat: int) -> I
 
 
 class _AtRest(Follower):
-    """The follower of a store that nobody changes."""
+    """The follower of a store that does not change."""
 
     def follow(self, begun_after: float) -> None:
         """Leave the view as it is."""
@@ -133,7 +133,7 @@ class _AtRest(Follower):
 
 
 class _Unwritten(ClaimWriter):
-    """A writer that takes the claims of every plan, and writes nothing."""
+    """A writer that accepts the claims of every plan, and writes nothing."""
 
     def write(self, planned: PlannedRequest) -> WrittenClaims:
         """Return the answer as if the claims were written."""
@@ -141,7 +141,7 @@ class _Unwritten(ClaimWriter):
 
 
 class _Planning(ClaimingDecision):
-    """Decide a request with the members of its server group at hand, by group and compute node."""
+    """Decide a request with the members of its server group given by group and compute node."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Planning(ClaimingDecision):
         return answer
 
     def read_context(self) -> RequestContext:
-        """Return the members, which a scheduler reads from the store."""
+        """Return the members of the group, which a scheduler reads from the store."""
         if self._members is None:
             return NO_CONTEXT
         return RequestContext({uuid: OccupiedRoot(count, False) for uuid, count in self._members.items()})

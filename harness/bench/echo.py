@@ -1,4 +1,4 @@
-"""Benchmark of bare RPC: the library's own server and clients, which exchange payloads of the size of a decision's."""
+"""Benchmark of bare RPC: the library's own server and clients exchange payloads as large as those of a decision."""
 
 import logging
 import multiprocessing
@@ -21,7 +21,7 @@ _TIMEOUT = 60
 
 
 class _Echo:
-    """The endpoint; it answers each call with the same document."""
+    """The RPC endpoint; it answers each call with the same document."""
 
     def __init__(self, reply: Any) -> None:
         self._reply = reply
@@ -32,7 +32,7 @@ class _Echo:
 
 
 def _transport(url: str) -> oslo_messaging.Transport:
-    """Return a transport with the library's own defaults where it has another number of messages at a time."""
+    """Return a transport whose number of prefetched messages is the library's default, and not ours."""
     conf = cfg.ConfigOpts()
     messaging.register_options(conf)
     conf([])
@@ -42,7 +42,8 @@ def _transport(url: str) -> oslo_messaging.Transport:
 
 def _serve(url: str, reply: Any, pipe: Connection) -> None:
     """Serve until the other end of the pipe is closed."""
-    # It warns of each message that comes while a channel is closed: at every end of a run.
+    # The library warns about each message that arrives while a channel is closed, which happens at the end of every
+    # run.
     logging.getLogger("amqp").setLevel(logging.ERROR)
     transport = _transport(url)
     target = oslo_messaging.Target(topic=_TOPIC, server="echo")
@@ -74,9 +75,9 @@ def _clients(url: str, payload: dict[str, Any]) -> Iterator[Callable[[int], Oper
 
 
 def echo(url: str, payload: dict[str, Any], reply: Any, load: Load, pids: Mapping[str, int] | None = None) -> Measured:
-    """Measure calls with a payload and a reply over the broker at ``url``, answered by a process of its own.
+    """Measure calls with a payload and a reply over the broker at ``url``; a separate process answers them.
 
-    :param pids: further processes whose processor time counts, by name.
+    :param pids: further processes whose processor time is counted, by name.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()

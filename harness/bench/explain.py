@@ -1,4 +1,4 @@
-"""Benchmark of explanations, compared with the decisions that they explain, in turns in one process."""
+"""Benchmark of explanations, compared with the decisions that they explain; both alternate in one process."""
 
 import tempfile
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from scheduler.decide.selections import Selections
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import load_filters, load_weighers
 
-#: More than any host has.
+#: More memory than any host has.
 _TOO_LARGE = 2**30
 _ZONES = ("a", "b")
 
@@ -37,19 +37,19 @@ _ZONES = ("a", "b")
 class ExplainResult:
     """The result of one kind of request; the field names are those of `moorage bench explain -f json`.
 
-    All times are medians of processor time, which a busy machine changes least; a decision also waits for its database.
+    All times are medians of processor time, which a busy machine affects least; a decision also waits for its database.
     """
 
     request: str
     hosts: int
     filters: int
     weighers: int
-    #: From the request to the stored answer, without the explanation.
+    #: The time from the request to the stored answer, without the explanation.
     decision_ms: float
-    #: Of that, finding the hosts on the view.
+    #: The part of it that finds the hosts on the view.
     planning_ms: float
     explanation_ms: float
-    #: The share of the explanation in the decision, and in the planning alone.
+    #: The time of the explanation divided by that of the decision, and by that of the planning alone.
     of_decision: float
     of_planning: float
 
@@ -71,14 +71,14 @@ class Bench:
     def placed(self, what: str, spec: RequestSpec) -> ExplainResult:
         """Measure a request that finds a host: its decision with a claim, and planning with and without explanation.
 
-        :raises NoValidHost: it finds none.
+        :raises NoValidHost: the request finds no host.
         """
         decisions, without, more = [], [], []
         for _ in range(self._repeat):
             message = _message(spec)
             decisions.append(seconds_of(partial(self._select, message)))
             plain, explained = _message(spec), structs.replace(_message(spec), explain=True)
-            # In turns, so that other work of the machine affects both.
+            # They alternate, so that other work on the machine affects both.
             without.append(seconds_of(partial(self._plan, plain)))
             more.append(seconds_of(partial(self._plan, explained)) - without[-1])
         return self._figures(what, decisions, without, more)
@@ -86,7 +86,7 @@ class Bench:
     def refused(self, what: str, spec: RequestSpec) -> ExplainResult:
         """Measure a request that finds no host: its decision, with a retry after catching up, and its explanation.
 
-        :raises InvalidState: it finds one.
+        :raises InvalidState: the request finds a host.
         """
         decisions, plans, explanations = [], [], []
         for _ in range(self._repeat):
@@ -103,7 +103,7 @@ class Bench:
         return destinations.select(self._environment, self._writer, message)
 
     def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
-        # A new view, as after any claim, without cached results of the former plan.
+        # A new view, as after any claim, so that it has no cached results of the previous plan.
         return self._planner.plan(replace(self._host_cache.snapshot()), message, RefusedClaims())
 
     def _why_not(self, no_host: NoHost, message: SelectDestinations) -> str:
@@ -158,7 +158,7 @@ def measure(hosts: int, repeat: int) -> list[ExplainResult]:
 
 
 def _described(number: int) -> DescribedHost:
-    """Describe a host in one of two zones, of one of several sizes, perhaps with too little memory for any request."""
+    """Describe a host in one of two zones and of one of several sizes; some have too little memory for any request."""
     name, node = f"host{number}", ids.derived("bench", "node", number)
     host = HostReport(
         service_host=name,
@@ -176,7 +176,7 @@ def _described(number: int) -> DescribedHost:
 
 
 def _all(group: str, enabled: Sequence[str]) -> list[str]:
-    """Return the names of all plug-ins of a kind, the enabled ones first, in their order."""
+    """Return the names of all plug-ins of a kind: first the enabled ones in their order, then the others."""
     return list(dict.fromkeys([*enabled, *sorted(metadata.entry_points(group=group).names)]))
 
 

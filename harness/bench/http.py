@@ -1,4 +1,4 @@
-"""Benchmark of the Placement API over HTTP: candidates by their limit, and allocation writes of many clients."""
+"""Benchmark of the Placement API over HTTP: candidates by their limit, and allocation writes by many clients."""
 
 import contextlib
 import http.client
@@ -160,7 +160,7 @@ class _HttpClient:
 
 
 def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> HttpResult:
-    """Measure requests, divided among threads, after a tenth as many that are not counted."""
+    """Measure requests, divided among threads; before them, a tenth as many requests are sent and not counted."""
     warmed = _HttpClient(port, make, range(max(1, requests // 10)))
     warmed.run()
     each = max(1, requests // clients)

@@ -1,13 +1,14 @@
-"""Benchmark of a cloud at rest: what heartbeats, reports, sweeps and comparisons cost while nobody asks."""
+"""Benchmark of an idle cloud: the cost of heartbeats, reports, sweeps and comparisons while there are no requests."""
 
 import time
 from dataclasses import dataclass
 
 from harness.bench.cloud import BenchCloud
 
-#: The beginning of the names of the processes that play the hosts, which have processors of their own in a real cloud.
+#: The common prefix of the names of the processes that run the hosts; in a real cloud these have processors of their
+#: own.
 _AGENTS = "compute"
-#: What this process uses is its looking at the others.
+#: The processor time of this process is not counted: it only measures the others.
 _ONESELF = "clients"
 
 
@@ -15,7 +16,7 @@ _ONESELF = "clients"
 class IdleResult:
     """The result of a run; the field names are those of `moorage bench idle -f json`.
 
-    The shares are of one processor, by process, and in all without those of the agents.
+    The shares are of one processor: for each process, and in total without the agents.
     """
 
     hosts: int
@@ -26,9 +27,9 @@ class IdleResult:
 
 
 def measure(cloud: BenchCloud, hosts: int, settle: float, seconds: float) -> IdleResult:
-    """Leave a cloud alone for some seconds, and return the processor time that it has used.
+    """Leave a cloud idle for some seconds, and return the processor time that it has used.
 
-    :param settle: seconds before, in which it ends what its start has begun.
+    :param settle: seconds to wait before, so that the cloud finishes its start.
     """
     cloud.catch_up()
     time.sleep(settle)

@@ -1,4 +1,4 @@
-"""Load by many clients: threads in processes of their own, which begin together and are counted for a given time."""
+"""Load by many clients: threads in several processes, which start together and are counted for a given time."""
 
 import multiprocessing
 import threading
@@ -17,19 +17,20 @@ from moorage import errors
 
 #: One operation of a client; it returns the uuids that it has created.
 Operation = Callable[[], tuple[str, ...]]
-#: Opens what the clients of one process share, and yields a function that returns a client's operation by its number.
-#: It is called in the client's process with the arguments of the run, and so is a function of a module.
+#: Opens the resources that the clients of one process share, and yields a function that returns the operation of a
+#: client by its number. It is called in the clients' process with the arguments of the run, so it must be a function of
+#: a module.
 Opened = Callable[..., AbstractContextManager[Callable[[int], Operation]]]
 
-#: Seconds for a process of clients to start and connect, and to end.
+#: Seconds for a process of clients to start and connect, and for it to end.
 _PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """The number of clients, the processes that they are divided among, and the seconds that are counted.
+    """The number of clients, the number of processes that they are divided among, and the seconds that are counted.
 
-    With no process the clients are threads of this one, as they must be on a bus within it.
+    With no process, the clients are threads of this process; a bus inside this process requires that.
     """
 
     clients: int
@@ -40,9 +41,9 @@ class Load:
 
 @dataclass
 class Measured:
-    """The result of a load: the latency of each operation in seconds, refusals by error, and all uuids created.
+    """The result of a load: the latency of each operation in seconds, refusals by error, and all created uuids.
 
-    The uuids are those of the warm-up too; operations and refusals are those that ended in the counted time.
+    The uuids include those of the warm-up. Operations and refusals are those that ended in the counted time.
     """
 
     seconds: float
@@ -51,7 +52,7 @@ class Measured:
     refused: Mapping[str, int]
     created: list[str]
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
-    #: Claims that the store has refused to a decision, which then was made anew.
+    #: Claims of a decision that the store has refused, so that the decision was repeated.
     conflicts: int = 0
 
     @property
@@ -65,11 +66,11 @@ class Measured:
         return self.items / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latency in milliseconds; 0 where no operation has ended."""
+        """Return a percentile of the latency in milliseconds; 0 if no operation has ended."""
         return float(np.percentile(self.latencies, percent)) * 1000 if len(self.latencies) else 0.0
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures that all loads share; the processor time is that of each item or, without any, call."""
+        """Return the figures that all loads share; processor time is per created item or, without any, per call."""
         each = self.items or len(self.latencies) or 1
         return {
             "calls_per_s": round(self.calls_per_s, 1),
@@ -83,7 +84,7 @@ class Measured:
 
 @dataclass
 class _Tally:
-    """The operations of one client, as it has counted them."""
+    """The counts of one client."""
 
     latencies: list[float] = field(default_factory=list)
     items: int = 0
@@ -91,7 +92,7 @@ class _Tally:
     created: list[str] = field(default_factory=list)
 
     def run(self, operation: Operation, begin: float, end: float) -> None:
-        """Repeat an operation until ``end``, and count what ends between ``begin`` and ``end``."""
+        """Repeat an operation until ``end``, and count the operations that end between ``begin`` and ``end``."""
         while (started := time.monotonic()) < end:
             refusal, uuids = "", tuple[str, ...]()
             try:
@@ -116,11 +117,12 @@ def measure(
     cpu: Callable[[], Mapping[str, float]] = dict,
     conflicts: Callable[[], int] = int,
 ) -> Measured:
-    """Run a load and count it.
+    """Run a load, and measure it.
 
-    :param cpu: returns the processor seconds of each process so far; called at both ends of the counted time.
-    :param conflicts: returns the claims that were refused so far; called likewise.
-    :raises RuntimeError: a process of clients has ended before its time.
+    :param cpu: returns the processor seconds of each process so far; called at the start and the end of the counted
+        time.
+    :param conflicts: returns the number of refused claims so far; called at the same times.
+    :raises RuntimeError: a process of clients has ended early.
     """
     with _started(load, opened, arguments) as pipes:
         begin = time.monotonic() + load.warm_up
@@ -145,7 +147,7 @@ def measure(
 
 @contextmanager
 def _started(load: Load, opened: Opened, arguments: tuple[object, ...]) -> Iterator[list[Connection]]:
-    """Start the clients, and yield a pipe to each of their processes once all are connected."""
+    """Start the clients, and yield a pipe to each of their processes once all clients are connected."""
     spawn = multiprocessing.get_context("spawn")
     pipes, running = [], []
     for number in range(max(1, load.processes)):
@@ -172,7 +174,7 @@ def _started(load: Load, opened: Opened, arguments: tuple[object, ...]) -> Itera
 def _received(pipe: Connection) -> Any:
     """Return what a process of clients has sent.
 
-    :raises RuntimeError: it has failed, or ended without a word.
+    :raises RuntimeError: the process has failed, or ended without an answer.
     """
     try:
         what, value = pipe.recv()
@@ -184,7 +186,7 @@ def _received(pipe: Connection) -> Any:
 
 
 def _run(opened: Opened, arguments: tuple[object, ...], numbers: range, pipe: Connection) -> None:
-    """Run the clients of one process: report that they are connected, take the counted time, and send the tallies."""
+    """Run the clients of one process: report that they are connected, get the counted time, and send the tallies."""
     try:
         with opened(*arguments) as client:
             operations = [client(number) for number in numbers]

@@ -1,11 +1,11 @@
 """Benchmark of packing formulas: hosts in use, refused requests, and fragmentation of free resources.
 
 A simulation in one process: servers come and go on hosts of three kinds, and each formula places the same stream. A
-formula gets the data that a weigher has of a host: capacity, use, and the request.
+formula gets the same data about a host as a weigher: capacity, use, and the request.
 
-The streams are random, with sizes, lifetimes and batches as published of two large clouds: the numbers are those of
-Azure's public dataset (fleet of 2019; flavors of V1) and of Huawei-East-1, as published in tables and charts. No trace
-is read. The third mix is invented: few servers, most of them large, that stay.
+The streams are random, with published sizes, lifetimes and batches of two large clouds: the numbers are from the tables
+and charts of Azure's public dataset (fleet of 2019; flavors of V1) and of Huawei-East-1. No trace is read. The third
+mix is invented: few servers, most of them large, with long lifetimes.
 """
 
 import heapq
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Virtual CPUs and MiB of each kind of host, and the number of such hosts among eight.
+#: Virtual CPUs and MiB of each kind of host, and how many of eight hosts are of this kind.
 _KINDS = ((64, 256 * 1024, 4), (64, 512 * 1024, 2), (32, 128 * 1024, 2))
-#: A large request, by which fragmentation is measured.
+#: The large request by which fragmentation is measured.
 _LARGE = np.array([16.0, 64 * 1024.0])
 #: The number of samples of the cloud's state during a run.
 _LOOKS = 200
@@ -39,7 +39,7 @@ HUAWEI_SIZES = (
     (16, 32, 0.8),
     (32, 64, 0.1),
 )
-#: The frequencies of numbers of cores are published, and the memory sizes of each, which get equal shares here.
+#: The frequencies of core counts are published, and the memory sizes for each; here, these sizes are equally frequent.
 _AZURE = (
     (1, 2, 29.0),
     (2, 4, 19.4),
@@ -53,12 +53,12 @@ _AZURE = (
 )
 _ENTERPRISE = ((2, 8, 20.0), (4, 16, 30.0), (8, 32, 25.0), (8, 64, 15.0), (16, 128, 10.0))
 
-#: Hours, with the share of servers with at most this lifetime; the others stay, a month on average.
+#: Hours, with the share of servers that live at most so long; the others live for a month on average.
 _AZURE_LIVES = ((0.05, 0.0), (1, 0.636), (2, 0.72), (4, 0.778), (8, 0.821), (24, 0.894), (96, 0.917))
 _HUAWEI_LIVES = ((0.05, 0.0), (6, 0.935), (24, 0.942), (84, 0.95))
 _ENTERPRISE_LIVES = ((1.0, 0.0), (96, 0.1))
 _RESIDENT_HOURS = 720.0
-#: Sizes of batches, with the share of batches of at most this size.
+#: Sizes of batches, with the share of batches that are at most so large.
 _BATCHES = ((1, 0.47), (2, 0.638), (4, 0.764), (7, 0.837), (10, 0.881), (20, 0.936), (50, 1.0))
 
 #: Scores each host for a request by use and capacity (a row for each class, a column for each host).
@@ -67,17 +67,18 @@ Formula = Callable[[Floats, Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class PackingRun:
-    """The result of one run: percentages, averaged over its time."""
+    """The result of one run: percentages, averaged over its duration."""
 
-    #: The use of the scarcer class.
+    #: The used share of the scarcer class.
     used_percent: float
-    #: The hosts with a server.
+    #: The share of hosts with at least one server.
     hosts_open_percent: float
-    #: The requests without a host.
+    #: The share of requests without a host.
     refused_percent: float
-    #: The refused part of all requested virtual CPUs: large requests are refused first.
+    #: The share of requested virtual CPUs that was refused: large requests are refused first.
     refused_cpu_percent: float
-    #: The large requests that would have fitted, of those that would fit if all free resources were on one host.
+    #: The number of large requests that fit, relative to the number that would fit if all free resources were on one
+    #: host.
     large_fit_percent: float
 
 
@@ -86,7 +87,7 @@ class PackingResult(PackingRun):
     """The average of one formula and load over all seeds; the names are those of `moorage bench packing -f json`."""
 
     mix: str
-    #: The average use of the scarcer class if nothing were refused.
+    #: The average use of the scarcer class if no request were refused.
     load_percent: float
     formula: str
 
@@ -115,7 +116,7 @@ class Stream:
 
     #: Virtual CPUs and MiB of each: two columns.
     requested: Floats
-    #: The hour of arrival and of departure of each.
+    #: The hours of arrival and of departure of each.
     comes: Floats
     goes: Floats
     #: The number of initial servers.
@@ -125,7 +126,7 @@ class Stream:
 def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) -> Stream:
     """Return servers that would use ``load`` of a cloud if all of them were placed.
 
-    :param capacity: virtual CPUs and MiB of the whole cloud; the scarcer one counts.
+    :param capacity: virtual CPUs and MiB of the whole cloud; the scarcer class counts.
     :param load: a share of the capacity.
     :param arrivals: the number of servers after the initial ones.
     """
@@ -137,7 +138,7 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
     flavors, lives = _batched(random, mix, shares, arrivals)
     per_hour = alive / _mean_life(mix)
     comes = np.cumsum(random.exponential(1 / per_hour, size=arrivals))
-    # The initial servers have arrived over a long time: the longer a lifetime, the likelier it is among them.
+    # The initial servers arrived over a long time: the longer a lifetime, the more frequent it is among them.
     first_flavors = random.choice(len(sizes), size=alive, p=shares / shares.sum())
     met = random.choice(lives, size=alive, p=lives / lives.sum())
     first_goes = met * random.random(alive)
@@ -150,7 +151,7 @@ def stream(mix: Mix, capacity: Floats, load: float, arrivals: int, seed: int) ->
 
 
 def _batched(random: np.random.Generator, mix: Mix, shares: Floats, arrivals: int) -> tuple[Ints, Floats]:
-    """Draw flavors and lifetimes, equal within a batch."""
+    """Draw flavors and lifetimes, which are equal within a batch."""
     flavors: list[int] = []
     lives: list[float] = []
     limits, cumulated = zip(*_BATCHES, strict=True)
@@ -248,7 +249,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 
 def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[PackingResult]:
-    """Place the same streams by each formula, for each mix and load, with a stream for each seed.
+    """Place the same streams by each formula, for each mix and load, with one stream for each seed.
 
     :param loads: shares of the cloud's capacity.
     """

@@ -1,4 +1,4 @@
-"""Pictures of the results of several runs: latency and rate against what the runs differ in."""
+"""Plots of the results of several runs: latency and rate against the figure in which the runs differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from moorage import errors
 AXES = ("hosts", "clients", "occupancy", "per_request", "per_order", "schedulers", "groups", "nested")
 _RATES = ("claims_per_s", "builds_per_s", "decisions_per_s", "calls_per_s")
 _LATENCIES = ("p50_ms", "p99_ms")
-#: The ratio of the largest value on the axis to the smallest from which on the axis is logarithmic.
+#: If the largest value on the axis is at least this multiple of the smallest, the axis is logarithmic.
 _WIDE = 10
 
 #: The figures of one run, as `moorage bench -f json` prints them.
@@ -23,7 +23,7 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PlottedLine:
-    """The results of runs that differ in the figure on the axis alone, in its order; medians of repeated runs."""
+    """The results of runs that differ only in the figure on the axis, in its order; medians of repeated runs."""
 
     #: The values of all other figures in which the runs differ.
     label: str
@@ -33,7 +33,7 @@ class PlottedLine:
 
 @dataclass(frozen=True)
 class Picture:
-    """The lines of all runs, the figure that they are drawn against, and the one that is their rate."""
+    """The lines of all runs, the figure on the axis, and the name of the rate."""
 
     axis: str
     rate: str
@@ -41,9 +41,9 @@ class Picture:
 
 
 def read(files: Sequence[Path]) -> list[Run]:
-    """Return the runs whose figures these files hold.
+    """Return the runs whose figures are in these files.
 
-    :raises ConfigurationError: a file cannot be read, or holds no such figures.
+    :raises ConfigurationError: a file cannot be read, or has no such figures.
     """
     return [_read(file) for file in files]
 
@@ -77,7 +77,7 @@ def picture(runs: Sequence[Run], axis: str | None = None) -> Picture:
 def draw(shown: Picture, output: Path) -> None:
     """Draw the rate and the latency beside each other into a file.
 
-    :raises ConfigurationError: the package that draws is not installed, or the file cannot be written.
+    :raises ConfigurationError: the package for drawing is not installed, or the file cannot be written.
     """
     figure = extra("matplotlib.figure", "moorage bench plot", "bench").Figure(figsize=(12, 5), layout="constrained")
     rate, latency = figure.subplots(1, 2)

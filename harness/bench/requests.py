@@ -1,4 +1,4 @@
-"""The requests that benchmarks make: for instances of one size, by themselves or in server groups."""
+"""The requests of benchmarks: for instances of one size, alone or in server groups."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from moorage.messages import SelectDestinations
 from moorage.model import Flavor, RequestSpec, ServerGroup
 
 SPEC = RequestSpec(project_id="bench", user_id="bench", flavor=Flavor(vcpus=1, memory_mb=512, root_gb=1))
-#: The same amounts of memory and disk, for a guest of two NUMA nodes, each on one of its host's.
+#: The same amounts of memory and disk, for a guest with two NUMA nodes, each on a NUMA node of its host.
 _NESTED = {
     "resources:VCPU": "0",
     "resources:MEMORY_MB": "0",
@@ -21,7 +21,7 @@ _NESTED = {
     "resources2:MEMORY_MB": "256",
     "group_policy": "isolate",
 }
-#: The members that a server group gets before the next one is begun; one request may bring more.
+#: The number of members of a server group after which the next group begins; one request may add more.
 GROUP_MEMBERS = 10
 
 
@@ -30,7 +30,7 @@ class Request:
     """The shape of the measured requests.
 
     :param groups: the share of the requests whose instances are members of an anti-affinity group.
-    :param nested: whether an instance takes its processors and memory of two NUMA nodes of its host.
+    :param nested: whether an instance takes its processors and memory from two NUMA nodes of its host.
     """
 
     per_request: int = 1
@@ -41,7 +41,7 @@ class Request:
     def check(self, hosts: int) -> None:
         """Refuse requests for which there are too few hosts.
 
-        :raises ConfigurationError: the members of a group cannot all be on different hosts.
+        :raises ConfigurationError: there are fewer hosts than members of a group, which must be on different hosts.
         """
         members = max(GROUP_MEMBERS, self.per_request)
         if self.groups and hosts < members:
@@ -65,7 +65,7 @@ class Request:
         )
 
     def messages(self, client: int) -> Iterator[SelectDestinations]:
-        """Yield the requests of a client, without end: the same ones are for groups in every run."""
+        """Yield the requests of a client, without end: in every run the same requests are for groups."""
         drawn = random.Random(client)
         group, members = _new_group(), 0
         while True:

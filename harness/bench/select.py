@@ -1,4 +1,4 @@
-"""Benchmark of decisions with their claims over RPC, as called by a conductor."""
+"""Benchmark of decisions with their claims over RPC, called as by a conductor."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ _TIMEOUT = 60.0
 
 @contextmanager
 def clients(transport_url: str, request: Request) -> Iterator[Callable[[int], Operation]]:
-    """Yield clients that ask for a host for new instances."""
+    """Yield clients that request a host for new instances."""
     bus = Bus(options.new({"DEFAULT": {"transport_url": transport_url}}))
     scheduler = bus.client("scheduler", timeout=_TIMEOUT)
 
@@ -44,7 +44,7 @@ def prepare(cloud: BenchCloud, occupancy: float | None) -> list[str]:
     """
     cloud.stop_agents()
     filled = [] if occupancy is None else occupy(cloud.database, occupancy)
-    # Otherwise the first decisions would do it, each scheduler at another time.
+    # Otherwise each scheduler would catch up in its first decision, at a different time.
     cloud.catch_up()
     return filled
 
@@ -56,13 +56,13 @@ def select(cloud: BenchCloud, request: Request, load: Load) -> Measured:
 
 
 def payloads(request: Request) -> tuple[dict[str, Any], Any]:
-    """Return the payloads of such a request and of its answer, which an embedded cloud of a few hosts gives."""
+    """Return the payloads of such a request and of its answer, from an embedded cloud of a few hosts."""
     with RunningCloud(CloudSpec(hosts=1 + request.alternates, settings={"fake_driver": LARGE})) as cloud:
         message, reply = decided(cloud.client("scheduler"), request)
     return encode(message), reply
 
 
 def decided(scheduler: Client, request: Request) -> tuple[SelectDestinations, Any]:
-    """Send a request; return it with its answer as it was on the bus."""
+    """Send a request; return it with its answer in the form that it had on the bus."""
     message = request.message()
     return message, msgspec.to_builtins(scheduler.call(message))

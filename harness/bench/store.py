@@ -1,4 +1,4 @@
-"""Stores filled with hosts, without any agents, and the environment in which a scheduler decides on one of them."""
+"""Stores filled with hosts, without agents, and the environment in which a scheduler decides on such a store."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -33,25 +33,25 @@ from scheduler.registry import reports
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import HostCache
 
-#: The options of the fake driver for hosts that no measurement fills, and for such as are filled to some share: these
-#: have room for 256 of the instances that the benchmarks ask for.
+#: The options of the fake driver for hosts that no measurement fills, and for hosts that are filled to a percentage:
+#: these have room for 256 instances of the benchmarks' size.
 LARGE: Mapping[str, int] = {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000}
 ORDINARY: Mapping[str, int] = {"vcpus": 256, "memory_mb": 131_072, "disk_gb": 256}
-#: What makes their processors and memory those of NUMA nodes, which are providers of their own.
+#: Puts the processors and memory of a host into NUMA nodes, which are child providers.
 NESTED: Mapping[str, int] = {"numa_nodes": 2}
 
 #: A host and its providers, parents before their children.
 DescribedHost = tuple[HostReport, Sequence[ProviderReport]]
-#: Describes the host of a number.
+#: Describes the host with a number.
 Describe = Callable[[int], DescribedHost]
 #: Shows what a run is doing.
 Say = Callable[[str], None]
 
 _CELL = ids.derived("bench", "cell")
-#: The provider that shares disks, and the aggregate of those that it shares them with.
+#: The provider that shares disks, and the aggregate of the providers that use them.
 _POOL, _MEMBERS = ids.derived("bench", "pool"), ids.derived("bench", "members of the pool")
 _TOGETHER = 500
-#: The hosts that a process of its own reports before it shows its progress.
+#: The number of hosts that a separate process reports before it shows its progress.
 _SHOWN = 5_000
 
 
@@ -61,9 +61,9 @@ def host_settings(
     """Return the options of the fake driver for the hosts of a measurement.
 
     :param occupancy: the percentage to which :func:`occupy` is going to fill them; null for hosts that nothing fills.
-    :param traits: of each host, the same ones.
-    :param devices: of each host, which are providers of their own.
-    :param pool: whether a provider that shares with all hosts has the disks of all.
+    :param traits: the number of traits of each host; all hosts have the same ones.
+    :param devices: the number of devices of each host, which are child providers.
+    :param pool: whether one sharing provider has the disks of all hosts.
     """
     settings: dict[str, Any] = {**(LARGE if occupancy is None else ORDINARY), **(NESTED if nested else {})}
     if pool:
@@ -110,7 +110,7 @@ def fake_hosts(settings: Mapping[str, Any]) -> Describe:
 
 
 def fill(database: Database, numbers: range, describe: Describe) -> None:
-    """Report the hosts of these numbers, all of them alive, as their cell would."""
+    """Report the hosts with these numbers as alive, as their cell would."""
     known = ResourceClassNames(database)
     for start in range(0, len(numbers), _TOGETHER):
         described = [describe(number) for number in numbers[start : start + _TOGETHER]]
@@ -126,7 +126,7 @@ def fill(database: Database, numbers: range, describe: Describe) -> None:
 
 
 def fill_apart(url: str, settings: Mapping[str, Any], hosts: int, occupancy: float | None, say: Say) -> None:
-    """Fill an empty SQLite file in a process of its own, so that this one's memory stays what it was.
+    """Fill an empty SQLite file in a separate process, so that the memory of this process does not grow.
 
     :param occupancy: the percentage to which the hosts are filled; null for empty ones.
     """
@@ -176,8 +176,8 @@ def _occupy(url: str, occupancy: float) -> None:
 def occupy(database: Database, occupancy: float) -> list[str]:
     """Fill all hosts by claims, one instance on each; return the instances.
 
-    Hosts differ: they are filled to shares around the percentage, the fullest of them as far above it as the emptiest
-    is below it, and neither beyond 0 and 100.
+    The hosts are filled to different shares around the percentage: the fullest is as far above it as the emptiest is
+    below it, and all shares are between 0 and 100.
     """
     known = ResourceClassNames(database)
     trees: dict[int, list[ProviderRow]] = {}
@@ -199,7 +199,7 @@ def occupy(database: Database, occupancy: float) -> list[str]:
 
 
 def _shares(hosts: int, mean: float) -> list[float]:
-    """Return shares with this mean, evenly spread around it, in an order that is the same in every run."""
+    """Return shares with this mean, evenly distributed around it, in an order that is the same in every run."""
     reach = min(mean, 1 - mean)
     shares = [mean + reach * ((2 * number + 1) / hosts - 1) for number in range(hosts)]
     random.Random(0).shuffle(shares)
@@ -207,7 +207,7 @@ def _shares(hosts: int, mean: float) -> list[float]:
 
 
 def _claim(tree: Sequence[ProviderRow], share: float, known: ResourceClassNames, connection: Connection) -> NewClaim:
-    """Return a claim of a share of all that a host has."""
+    """Return a claim of a share of everything that a host has."""
     amounts = {
         row.uuid: {
             known.name_of(class_id, connection): amount

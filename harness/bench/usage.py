@@ -10,7 +10,7 @@ import psutil
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return the processor seconds that this thread works, without collections of garbage."""
+    """Return the processor seconds that some work takes in this thread, without garbage collections."""
     gc.disable()
     try:
         began = time.thread_time()
@@ -33,12 +33,12 @@ def memory_mb(pid: int | None = None) -> int:
 
 
 def _cpu_seconds(pid: int, besides: Collection[int] = ()) -> float:
-    """Return the processor seconds of a process and its descendants, except some of them with theirs."""
+    """Return the processor seconds of a process and its descendants, without some of these and their descendants."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         times = process.cpu_times()
-        # Those that have ended as well, so that no sum ever falls: a broker runs small programs all the time.
+        # Children that have ended are counted too, so that the sum never decreases: a broker often runs small programs.
         total += times.user + times.system + times.children_user + times.children_system
         total += sum(_cpu_seconds(child.pid, besides) for child in process.children() if child.pid not in besides)
     return total

@@ -1,4 +1,4 @@
-"""The benchmarks that run in this process alone."""
+"""The benchmarks that run in this process only."""
 
 import argparse
 from collections.abc import Sequence

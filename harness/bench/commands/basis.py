@@ -1,4 +1,4 @@
-"""The arguments that several benchmarks share (how many ask, and for what), and the progress of each run."""
+"""The arguments that several benchmarks share (number of clients, and their requests), and the progress of each run."""
 
 import argparse
 import contextlib
@@ -10,7 +10,7 @@ from harness.arguments import count, percent, rate
 from harness.bench.requests import Request
 from moorage.cli.command import Argument, argument, positive
 
-#: How many ask, and for how long.
+#: The number of clients, and for how long they send requests.
 LOAD: tuple[Argument, ...] = (
     argument("--clients", type=count(), default=1, help="Number of clients (default: %(default)s)"),
     argument(
@@ -23,7 +23,7 @@ LOAD: tuple[Argument, ...] = (
 )
 PER_REQUEST = argument("--per-request", type=count(), default=1, help="Instances per request (default: %(default)s)")
 ALTERNATES = argument("--alternates", type=count(0), default=2, help="Alternates per instance (default: %(default)s)")
-#: The requests, and the hosts that they meet.
+#: The requests, and the hosts that serve them.
 SHAPE: tuple[Argument, ...] = (
     PER_REQUEST,
     ALTERNATES,
@@ -50,9 +50,9 @@ SHAPE: tuple[Argument, ...] = (
 
 
 def shape_of(arguments: argparse.Namespace) -> Request:
-    """Return the shape of the requests that the arguments ask for.
+    """Return the shape of the requests that the arguments describe.
 
-    :raises ConfigurationError: there are too few hosts for them.
+    :raises ConfigurationError: there are too few hosts for these requests.
     """
     request = Request(arguments.per_request, arguments.alternates, arguments.groups, arguments.nested)
     request.check(arguments.hosts)
@@ -61,6 +61,6 @@ def shape_of(arguments: argparse.Namespace) -> Request:
 
 @contextlib.contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Show what a run is doing on standard error, where that is a terminal; yield the function that changes it."""
+    """Show on standard error what a run is doing, if that is a terminal; yield the function that changes the text."""
     with Console(stderr=True).status(first) as status:
         yield status.update

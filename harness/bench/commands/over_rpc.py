@@ -1,4 +1,4 @@
-"""The benchmarks that ask over RPC: services in processes of their own, or nothing but the library itself."""
+"""The benchmarks over RPC: of services in processes of their own, or of the RPC library alone."""
 
 import argparse
 import contextlib
@@ -21,14 +21,14 @@ from moorage import errors
 from moorage.cli.command import Configured, argument, one_of, positive, shown
 from moorage.messages.wire import encode
 
-#: The builds that an agent works on at a time by default.
+#: The number of builds that an agent works on at a time by default.
 _LEAST_WORKERS = 8
-#: The most that one has in a benchmark. Arbitrary: each is a thread.
+#: The maximum number in a benchmark. Arbitrary: each is a thread.
 _MOST_WORKERS = 256
 
 
 class _OverRpc(OnServers, ShowOne):
-    """The options of the benchmarks that ask services over RPC."""
+    """Adds the options of the benchmarks that call services over RPC."""
 
     arguments = (
         argument("--hosts", type=count(), default=1000, help="Number of hosts (default: %(default)s)"),
@@ -46,11 +46,11 @@ class _OverRpc(OnServers, ShowOne):
         living: Callable[[BenchCloud, Measured], Sequence[str]],
         prepare: Callable[[BenchCloud], Sequence[str]] = lambda _: (),
     ) -> tuple[Measured, dict[str, Any]]:
-        """Measure on a cloud with these settings, and return that with the figures that all benchmarks share.
+        """Measure on a cloud with these settings; return the measurement and the figures that all benchmarks share.
 
-        :param request: the decision whose payloads bare RPC is measured with.
+        :param request: the request whose decision provides the payloads for measuring bare RPC.
         :param living: returns the uuids of the instances that may hold allocations after the measurement.
-        :param prepare: makes the cloud what is to be measured, and returns the instances that it creates.
+        :param prepare: prepares the cloud for the measurement, and returns the instances that it creates.
         """
         with self.servers(arguments) as servers, progress("starting servers") as say:
             # On an embedded bus the clients are threads of this process.
@@ -62,7 +62,7 @@ class _OverRpc(OnServers, ShowOne):
             say(f"starting {arguments.hosts} hosts")
             with running(servers, spec) as cloud:
                 created = prepare(cloud)
-                # Before there is no room left for it.
+                # Decided before the measurement, because afterwards there may be no room left for it.
                 message, reply = select.decided(cloud.client("scheduler"), request)
                 say(f"measuring for {arguments.seconds:g} s")
                 measured = measure(cloud, load)
@@ -137,7 +137,7 @@ class BenchBuild(_OverRpc):
             arguments,
             {
                 "fake_driver": {**host_settings(None, nested=False), "fail_rate": arguments.fail_rate},
-                # One agent plays all hosts, which would have agents of their own: it is not to be the narrow place.
+                # One agent runs all hosts, which would have agents of their own: it must not be the bottleneck.
                 "compute": {"report_interval": 5.0, "workers": min(max(_LEAST_WORKERS, in_flight), _MOST_WORKERS)},
                 "conductor": {"report_interval": 5.0},
             },
@@ -215,16 +215,16 @@ class BenchEcho(Configured, ShowOne):
             say(f"measuring for {arguments.seconds:g} s")
             measured = echo.echo(url, payload, reply, load, pids)
         figures = {"clients": arguments.clients, "per_request": arguments.per_request, **measured.figures()}
-        # It claims nothing, so there is nothing to refuse.
+        # The benchmark claims nothing, so no claim can be refused.
         del figures["conflicts"], figures["refused"]
         return list(figures), shown(figures.values())
 
 
 @contextlib.contextmanager
 def _broker(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the URL of the broker of a run, with its process id by name where it is a private one.
+    """Yield the URL of the broker of a run, and the process id of a private broker by its name.
 
-    :raises ConfigurationError: there is none, or only a bus inside this process.
+    :raises ConfigurationError: there is no broker, or only a bus inside this process.
     """
     if arguments.servers:
         with private_rabbitmq(arguments.servers) as rabbitmq:
@@ -237,7 +237,7 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]
 
 
 def _beside_echo(measured: Measured, echoed: Measured | None) -> dict[str, Any]:
-    """Return the figures of bare RPC in the same run; on the embedded bus there is none."""
+    """Return the figures of bare RPC in the same run; an embedded bus has none."""
     return {
         "echo_calls_per_s": round(echoed.calls_per_s, 1) if echoed else None,
         "echo_p50_ms": round(echoed.percentile_ms(50), 3) if echoed else None,

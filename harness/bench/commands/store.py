@@ -1,4 +1,4 @@
-"""The benchmarks of the store: asked over HTTP, and by itself."""
+"""The benchmarks of the store: over HTTP, and alone."""
 
 import argparse
 import contextlib
