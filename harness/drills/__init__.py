@@ -1,1 +1,1 @@
-"""Drills: a private cloud is harmed or crowded while it works, and judged at the end."""
+"""Drills: a private cloud is harmed or overloaded while it works, and checked at the end."""

@@ -1,4 +1,4 @@
-"""The drill in which a small cloud ages by a month in minutes: nothing of it may grow with its age."""
+"""The drill in which a small cloud ages by a month in minutes: nothing in it may grow with its age."""
 
 import time
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from harness.drills.month_work import MonthWork
 from harness.drills.report import Arguments, Report, Say
 from moorage.config import options
 
-#: The parts of the month, how many of them are warm-up, and how many samples are taken of each.
+#: The number of parts of the month, how many of them are warm-up, and the number of samples of each part.
 _PARTS, _WARM_UP, _SAMPLES = 10, 1, 6
-#: The part of the month for which the longest retention keeps what it keeps. What is kept as long as the month lasts
-#: grows for a month: so all retentions are shortened alike until the longest ends within the warm-up.
+#: The longest retention, as a share of the month. If records were kept for the whole month, they would grow for a
+#: month. So all retentions are shortened by the same factor until the longest one ends within the warm-up.
 _KEPT = 0.07
-#: Retentions with their groups. Stored answers are kept at least until no repeat of their requests can arrive, which
-#: is 15 s with the time-outs below.
+#: Retentions with their groups. Stored answers are kept at least until no repeat of their requests can arrive, which is
+#: 15 s with the time-outs below.
 _RETENTIONS = (
     ("placement", "request_retention"),
     ("placement", "unacknowledged_retention"),
@@ -27,15 +27,16 @@ _RETENTIONS = (
     ("conductor", "deleted_instance_retention"),
 )
 _CALL_SECONDS, _LEASE_SECONDS, _LEAST_KEPT = 2.0, 5.0, 15.0
-#: The seconds of a month that is judged for growth. In a shorter one the least retention is longer than the warm-up.
+#: The shortest month, in seconds, that is judged for growth. In a shorter one the minimum retention exceeds the
+#: warm-up.
 JUDGED_FROM = _LEAST_KEPT / _KEPT * 1.2
-#: Ten hosts or so with twice the room that is used on average: where a third of a cell fails, the rest can take it.
+#: About ten hosts with twice the room that is used on average: if a third of a cell fails, the rest has room for it.
 _SIZE = Size(hosts=4, room=48, memory_mb=48 * 4096, standby_hosts=2)
 _FAIL_RATE = 0.02
 
 
 def settings(seconds: float) -> Settings:
-    """Return the options of a cloud whose month lasts for so many seconds: it forgets as much sooner as it ages."""
+    """Return the options of a cloud whose month lasts for ``seconds``: its retentions shrink like its time."""
     defaults = options.new({})
     longest = max(defaults[group][name] for group, name in _RETENTIONS)
     scaled: dict[str, dict[str, float]] = {"placement": {}, "conductor": {}}
@@ -56,7 +57,7 @@ def settings(seconds: float) -> Settings:
 
 
 def run(servers: Servers, given: Arguments, say: Say, judged: Callable[..., Report]) -> Report:
-    """Have a cloud of processes live for a month, and find what has grown after the first tenth.
+    """Let a cloud of processes live for a month, and find what has grown after the first tenth.
 
     :param judged: returns the report on a cloud whose servers have all been deleted.
     """

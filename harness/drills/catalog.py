@@ -1,4 +1,4 @@
-"""The drills: each a way to harm or crowd a private cloud, and the judgement at its end."""
+"""The drills: each harms or overloads a private cloud in one way, and checks it at the end."""
 
 import contextlib
 import logging
@@ -26,28 +26,28 @@ from moorage.messages import ListOperations
 #: Runs a drill.
 Run = Callable[[Servers, Arguments, Say], Report]
 
-#: Seconds until nothing is left of what has ended: the lease of who was killed, a report, a cleaning, a few times over.
+#: Seconds until nothing is left of ended work: the lease of a killed process, a report, a cleaning, several times over.
 _TIDY_SECONDS = 60.0
-#: Seconds of work before each fault, and after the last one: at least, and at most.
+#: Seconds of work before each fault, and after the last one: minimum and maximum.
 _BETWEEN = (1.0, 3.0)
-#: The share of guests that fail to spawn where builds are to fall back.
+#: The share of guests that fail to spawn in the drill of fall-backs.
 _FAIL_RATE = 0.3
-#: The share of a soak that is its warm-up, and the parts of the rest.
+#: The share of a soak that is its warm-up, and the number of parts of the rest.
 _WARM_UP, _PARTS = 0.2, 8
 
 
 @dataclass(frozen=True)
 class Drill:
-    """A drill, with what it needs: nothing, services that are processes, or servers of its own."""
+    """A drill, with its requirement: nothing, services that are processes, or servers of its own."""
 
     does: str
     run: Run
     needs: Literal["nothing", "processes", "servers"] = "processes"
 
     def check(self, name: str, servers: Servers) -> None:
-        """Refuse to run it on servers that are not enough for it.
+        """Refuse to run the drill on servers that do not meet its requirement.
 
-        :raises ConfigurationError: they are not.
+        :raises ConfigurationError: the servers do not meet it.
         """
         if self.needs == "servers" and not servers.programs:
             raise errors.ConfigurationError(reason=f"{name} kills servers, and so needs its own: give --servers")
@@ -57,7 +57,7 @@ class Drill:
 
 
 def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *, proxied: bool = True) -> Report:
-    """Have clients work while one fault follows the other, then judge what is left."""
+    """Let clients work while one fault follows another, then check the cloud."""
     chance, times = random.Random(given.seed), 0
     say("starting ten processes")
     with _quiet(), DrillCloud(servers, given.seed, proxied=proxied) as cloud:
@@ -72,7 +72,7 @@ def _under_faults(fault: Fault, servers: Servers, given: Arguments, say: Say, *,
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Log nothing in this process: what the harm of a drill costs its own clients is no news."""
+    """Log nothing in this process: errors that a drill causes to its own clients are expected."""
     logging.disable()
     try:
         yield
@@ -81,7 +81,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
-    """Have clients build where every third guest fails to spawn."""
+    """Let clients build on hosts where three of ten guests fail to spawn."""
     say("starting the cloud")
     cloud: RunningCloud | DrillCloud
     if is_embedded(servers):
@@ -97,7 +97,7 @@ def _fall_back(servers: Servers, given: Arguments, say: Say) -> Report:
 
 
 def _soak(servers: Servers, given: Arguments, say: Say) -> Report:
-    """Have clients work without any fault: memory, descriptors, threads and times stay as they are."""
+    """Let clients work without any fault, and check that memory, descriptors, threads and times do not grow."""
     say("starting ten processes")
     with DrillCloud(servers, given.seed, proxied=False) as cloud:
         measures = Measures(cloud, tables=False)
@@ -125,7 +125,7 @@ def _judged(
         left[:] = _left(cloud)
         return not left
 
-    # What is left after that is in the report.
+    # What is left after this time is in the report.
     with contextlib.suppress(TimeoutError):
         wait_until(clean, seconds=_TIDY_SECONDS, interval=0.2, longest=1.0)
     counted = {**figures, **dict(sorted(workload.counts.items())), "slowest_order_s": round(workload.slowest, 1)}
@@ -133,7 +133,7 @@ def _judged(
 
 
 def _left(cloud: RunningCloud | DrillCloud) -> Sequence[str]:
-    """Return what is left of servers that have been deleted: there must be nothing."""
+    """Return what is left of deleted servers: there must be nothing."""
     try:
         operations = lists.operations(cloud.client("conductor", timeout=10.0), ListOperations())
     except errors.MoorageError as fault:

@@ -1,4 +1,4 @@
-"""The cloud of a drill: each service a process of its own, which can be killed, paused and cut off."""
+"""The cloud of a drill: each service is a process that can be killed, paused and cut off."""
 
 import contextlib
 import re
@@ -17,8 +17,8 @@ from moorage import errors
 from moorage.db.database import Database
 from moorage.model import Guest
 
-#: Everything waits for seconds where production waits for a minute, so that a short drill sees what follows a fault. No
-#: host is silent because of a fault: which hosts there are is not what the drills are about.
+#: All waits take seconds where production waits for a minute, so that a short drill sees the effects of a fault. No
+#: host counts as silent because of a fault: the drills are not about the set of available hosts.
 QUICK: Settings = {
     "rpc": {"call_timeout": 5.0},
     "conductor": {"report_interval": 0.5, "lease_seconds": 5.0, "retry_backoff": 0.2, "build_timeout": 30.0},
@@ -28,19 +28,19 @@ QUICK: Settings = {
     "database": {"statement_timeout": 2.0, "idle_transaction_timeout": 5.0},
 }
 _CELLS = 2
-#: The agent whose hosts stand by, and how their names begin.
+#: The agent with the standby hosts, and the prefix of their names.
 STANDBY_AGENT, STANDBY_HOSTS = "agent-standby", "standby-host"
 
-#: The hosts of a URL with their ports.
+#: A host with its port in a URL.
 _ADDRESS = re.compile(r"([\w.-]+):(\d+)(?=[,/?]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The size of a cloud's cells: hosts, each with room for so many servers of one vCPU, and their memory.
+    """The size of a cloud's cells: hosts, the number of servers of one vCPU that fit on each, and the memory of each.
 
-    :param standby_hosts: the hosts of a further agent of the last cell, so that it can be killed with all its hosts
-        while the cell has others.
+    :param standby_hosts: the hosts of one more agent in the last cell, which can be killed with all its hosts while the
+        cell still has others.
     """
 
     hosts: int = 4
@@ -50,7 +50,7 @@ class Size:
 
 
 class Role(NamedTuple):
-    """A process of the cloud: the words of its command, and settings of its own."""
+    """A process of the cloud: the words of its command, and its own settings."""
 
     words: Sequence[str]
     settings: Mapping[str, Mapping[str, Any]]
@@ -61,8 +61,8 @@ class DrillCloud(ProcessCloud):
 
     With ``proxied``, each process reaches the database and the broker through proxies of its own.
 
-    :param fail_rate: the share of the guests that fail to spawn.
-    :param settings: further options of all processes, in place of those of :data:`QUICK`.
+    :param fail_rate: the share of guests that fail to spawn.
+    :param settings: further options of all processes, which override those of :data:`QUICK`.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class DrillCloud(ProcessCloud):
         self.roles = {name: Role(words, own) for name, words, own in _roles(self._spec.cell_names, size, driver)}
         self._hosts = _CELLS * size.hosts + size.standby_hosts
         self._proxied = proxied
-        #: The proxies of each process, one for each host, by ``database`` and ``broker``.
+        #: The proxies of each process for each host of a URL, by ``database`` and ``broker``.
         self.proxies: dict[str, dict[str, list[TcpProxy]]] = {}
 
     def __enter__(self) -> Self:
         """Create the schemas, start all processes, and wait until all hosts are up.
 
-        :raises ConfigurationError: the database is not empty, or a URL does not name a port that a proxy needs.
+        :raises ConfigurationError: the database is not empty, or a URL has no port, which a proxy needs.
         """
         if self._proxied and not all(map(_ADDRESS.search, self._urls.values())):
             raise errors.ConfigurationError(reason="the URLs of database and broker must name the ports of their hosts")
@@ -109,7 +109,7 @@ class DrillCloud(ProcessCloud):
         return self
 
     def __exit__(self, *fault: object) -> None:
-        # Those behind a proxy that is silent would wait for their time-outs.
+        # Killed, not stopped: processes behind a silent proxy would wait for their time-outs.
         for role in list(self.processes):
             self.kill(role)
         self._opened_by.close()
@@ -121,7 +121,7 @@ class DrillCloud(ProcessCloud):
     def start_role(self, role: str, **fake_driver: object) -> None:
         """Start a process of the cloud.
 
-        :param fake_driver: options of an agent's driver, in place of those that it had.
+        :param fake_driver: options of an agent's driver, which override its previous ones.
         """
         words, settings = self.roles[role]
         settings = {group: dict(values) for group, values in settings.items()}
@@ -137,18 +137,18 @@ class DrillCloud(ProcessCloud):
         self.start(role, *words, settings=settings)
 
     def set_policy(self, **options: object) -> None:
-        """Have all schedulers decide by other options of ``[scheduler]`` from now on, without a restart."""
+        """Change options of ``[scheduler]`` in all schedulers without a restart."""
         for role in [role for role in self.processes if role.startswith("scheduler")]:
             settings = {"scheduler": {**self._settings["scheduler"], **options}}
             self._write_config(role, {"DEFAULT": {"transport_url": self._urls["broker"]}, **settings})
             self.processes[role].send_signal(signal.SIGHUP)
 
     def pause(self, role: str) -> None:
-        """Pause a process, which keeps its connections."""
+        """Pause a process; its connections stay open."""
         self.processes[role].send_signal(signal.SIGSTOP)
 
     def resume(self, role: str) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self.processes[role].send_signal(signal.SIGCONT)
 
 
@@ -173,7 +173,7 @@ def _agent(
 
 
 def _roomy(size: Size) -> dict[str, object]:
-    """Return the fake driver's options for the hosts. Nested, processors and memory are those of two NUMA nodes."""
+    """Return the fake driver's options for the hosts; if nested, processors and memory belong to two NUMA nodes."""
     return {
         "vcpus": size.room,
         "memory_mb": size.memory_mb,
@@ -195,7 +195,7 @@ def embedded(seed: int, fail_rate: float) -> RunningCloud:
 
 
 def guests(cloud: RunningCloud | DrillCloud) -> list[Guest]:
-    """Return all guests of the cloud, as the records of their hosts have them."""
+    """Return all guests of the cloud, as recorded by their hosts."""
     found: list[Guest] = []
     for path in sorted(cloud.folder.glob("agent-*.sqlite")):
         file = GuestFile(path)

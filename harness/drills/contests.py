@@ -1,4 +1,4 @@
-"""Drills in which many ask for the same room at once, on a cloud that nothing else happens to."""
+"""Drills in which many clients request the same room at once, on a cloud without faults."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ from moorage import errors, ids
 from moorage.bus.bus import Client
 from moorage.messages import DeleteAllocations, SelectDestinations
 
-#: The host of the race has room for so many of the instances that so many clients ask for at once.
+#: The number of instances that fit on the host of the race, and the number that clients request at once.
 _ROOM, _RACERS = 5, 16
-#: The hosts that claims conflict on, how many schedulers place there, and how full the hosts are in percent.
+#: The number of hosts for which claims compete, the number of schedulers, and how full the hosts are in percent.
 _HOSTS, _SCHEDULERS, _OCCUPANCY = 50, 4, 80.0
 
 
 def race(servers: Servers, given: Arguments, say: Say) -> Report:
-    """Ask for the last five places of a host sixteen times at once, round after round: five are claimed in each."""
+    """Request the last five places of a host sixteen times at once, in each round: exactly five must be claimed."""
     room = {"vcpus": _ROOM, "memory_mb": 512 * _ROOM, "disk_gb": _ROOM}
     spec = CloudSpec(hosts=1, schedulers=2, seed=given.seed, settings={"fake_driver": room})
     answers, findings, rounds = Counter[str](), list[str](), 0
@@ -60,7 +60,7 @@ def race(servers: Servers, given: Arguments, say: Say) -> Report:
 
 
 def _asked(scheduler: Client, uuid: str, request_id: str) -> str:
-    """Ask for a host for an instance, and return the answer in a word."""
+    """Request a host for an instance, and return the outcome: `claimed`, or the name of the error."""
     message = SelectDestinations(
         request_spec=structs.replace(SPEC), instance_uuids=(uuid,), num_alternates=0, request_id=request_id
     )
@@ -72,7 +72,7 @@ def _asked(scheduler: Client, uuid: str, request_id: str) -> str:
 
 
 def conflict(servers: Servers, given: Arguments, say: Say) -> Report:
-    """Have four schedulers place on the same hosts, which are 80 % full: few claims are refused, none too much."""
+    """Let four schedulers place on the same hosts, 80 % full: conflicts are counted, and nothing is over-committed."""
     spec = CloudSpec(hosts=_HOSTS, schedulers=_SCHEDULERS, seed=given.seed, settings={"fake_driver": ORDINARY})
     processes = 0 if is_embedded(servers) else min(4, given.clients)
     say(f"starting {_HOSTS} hosts and {_SCHEDULERS} schedulers")

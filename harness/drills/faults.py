@@ -1,4 +1,4 @@
-"""The faults of drills: each harms one part of a cloud of processes, says so, and mends it."""
+"""The faults of drills: each harms one part of a cloud of processes, reports that, and repairs it."""
 
 import random
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from harness.drills.cloud import DrillCloud
 from harness.drills.report import Say
 from harness.drills.workload import Workload
 
-#: Harms the cloud once, and mends that.
+#: Harms the cloud once, and repairs it.
 Fault = Callable[[DrillCloud, Workload, random.Random, Say], None]
 
-#: The kinds of proxies, and what they stand before.
+#: The kinds of proxies, and the names of their servers.
 _KINDS = {"database": "the database", "broker": "the broker"}
 
 
@@ -24,10 +24,10 @@ def kill_process(cloud: DrillCloud, workload: Workload, chance: random.Random, s
 
 
 def delay_messages(cloud: DrillCloud, workload: Workload, chance: random.Random, say: Say) -> None:
-    """Pause a process with what it has received, and cut another's connections to the broker.
+    """Pause a process that has received messages, and cut another one's connections to the broker.
 
-    What the first one had taken up is carried out late, when callers have given up and asked again. What the other one
-    had not acknowledged is delivered a second time, and answers to it are lost.
+    Messages that the paused process has taken are carried out late, after callers have timed out and repeated them.
+    Messages that the other process has not acknowledged are delivered a second time, and answers to it are lost.
     """
     paused, cut = chance.sample(sorted(cloud.roles), 2)
     seconds = chance.uniform(1.0, 8.0)
@@ -43,7 +43,7 @@ def delay_messages(cloud: DrillCloud, workload: Workload, chance: random.Random,
 
 
 def silence_connections(cloud: DrillCloud, workload: Workload, chance: random.Random, say: Say) -> None:
-    """Lose all that a process sends and is sent on the connections that it has; new ones work."""
+    """Lose all data in both directions on the open connections of a process; new connections work."""
     role, kind = chance.choice(sorted(cloud.roles)), chance.choice(sorted(_KINDS))
     say(f"the connections of {role} to {_KINDS[kind]} say nothing any more")
     for proxy in cloud.proxies[role][kind]:
@@ -52,7 +52,7 @@ def silence_connections(cloud: DrillCloud, workload: Workload, chance: random.Ra
 
 
 def partition(cloud: DrillCloud, workload: Workload, chance: random.Random, say: Say) -> None:
-    """Cut some processes off from database and broker for a time: all packets are lost, and nobody is told."""
+    """Cut some processes off from database and broker for a time: all packets are lost, and no side gets an error."""
     cut = chance.choice(
         [["scheduler1"], ["conductor1"], ["conductor-cell1", "agent-cell1"], ["agent-cell2"], ["conductor-cell2"]]
     )
@@ -79,7 +79,7 @@ def kill_server(cloud: DrillCloud, workload: Workload, chance: random.Random, sa
 
 
 def reshape(cloud: DrillCloud, _workload: Workload, chance: random.Random, say: Say) -> None:
-    """Start an agent again with another layout of its hosts, whose allocations move with their inventories."""
+    """Restart an agent with another layout of its hosts; allocations move together with their inventories."""
     agent = chance.choice([role for role in sorted(cloud.roles) if role.startswith("agent")])
     layout = "flat" if cloud.roles[agent].settings["fake_driver"]["layout"] == "nested" else "nested"
     say(f"the hosts of {agent} become {layout}")

@@ -1,7 +1,7 @@
-"""Figures of a cloud of processes over its time: memory, descriptors, threads, tables, and how long orders took.
+"""Figures of a cloud of processes over time: memory, descriptors, threads, tables, and the duration of orders.
 
-The time is divided into equal parts. Of each part a figure is the median of some samples, so that neither the moment
-before a round of pruning nor the one after it is what is compared.
+The time is divided into equal parts. The figure of a part is the median of several samples, so that it does not depend
+on whether a sample was taken just before or just after pruning.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from harness.drills.cloud import DrillCloud
 from harness.drills.growth import Allowance, trend
 from placement_store.schema import METADATA
 
-#: What may grow, by the first word of a figure's name. After its warm-up a process still loads what it needs seldom,
-#: and its allocator keeps what was once used: a tenth of its memory, or a few MB. Descriptors and threads are those of
-#: pools, which are full once all have been at work at the same time. Tables follow the number of servers that are
-#: alive, which itself goes up and down by a tenth. Times are those of a machine on which other things may run.
+#: The allowed growth, by the first word of a figure's name. After its warm-up a process still loads modules that it
+#: rarely needs, and its allocator keeps memory that was once used: a tenth of its memory, or a few MB. Descriptors and
+#: threads belong to pools, which are full once all their members were in use at the same time. Tables follow the number
+#: of living servers, which itself varies by a tenth. Times depend on the other work of the machine.
 ALLOWED: Mapping[str, Allowance] = {
     "memory_mb": Allowance(0.1, 4.0),
     "descriptors": Allowance(0.2, 5.0),
@@ -30,12 +30,12 @@ ALLOWED: Mapping[str, Allowance] = {
     "data_mb": Allowance(0.2, 2.0),
     "seconds": Allowance(0.25, 0.1),
 }
-#: The moves of a server, and the attempts at them, are on record for as long as the server is: those of servers that
-#: live for weeks add up, by two for each maintenance of their hosts.
+#: The moves of a server, and their attempts, are on record as long as the server exists. For servers that live for
+#: weeks they add up: two for each maintenance of their hosts.
 _ON_RECORD_WITH_SERVERS = {
     f"rows {table.name}": Allowance(0.2, 120.0) for table in (cell_migrations, cell_attempts, conductor_migrations)
 }
-#: The least number of orders of a kind in each part whose median is judged.
+#: The minimum number of orders of a kind in each part: with fewer, the median is not judged.
 _FEWEST = 5
 _TABLES = [table for metadata in (METADATA, CONDUCTOR_METADATA, CELL_METADATA) for table in metadata.sorted_tables]
 
@@ -43,10 +43,10 @@ _TABLES = [table for metadata in (METADATA, CONDUCTOR_METADATA, CELL_METADATA) f
 class Measures:
     """The figures of a cloud, by name, in each part of its time so far.
 
-    A figure has as many values as there are parts in which it was seen. Those of a process that was started again are
-    left out: they begin anew.
+    A figure has one value for each part in which it was measured. Processes that were started again are left out,
+    because their figures start again.
 
-    :param tables: whether tables are measured, too; without retention they grow with all that happens.
+    :param tables: whether tables are measured too; without retention they grow with all activity.
     """
 
     def __init__(self, cloud: DrillCloud, *, tables: bool = True) -> None:
@@ -58,7 +58,7 @@ class Measures:
         self._orders: defaultdict[str, list[int]] = defaultdict(list)
 
     def sample(self) -> None:
-        """Take one sample of everything but the times.
+        """Take one sample of all figures except the durations of orders.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -69,7 +69,7 @@ class Measures:
     def end_part(self, seconds: Mapping[str, Sequence[float]]) -> None:
         """End a part of the time.
 
-        :param seconds: how long the orders of each kind took that have ended in it.
+        :param seconds: for each kind of order, the durations of the orders that ended in this part.
         """
         for name, samples in self._samples.items():
             self.parts[name].append(round(median(samples), 1))
@@ -80,13 +80,13 @@ class Measures:
 
     @property
     def total_mb(self) -> float:
-        """The memory of all processes in the newest part."""
+        """The memory of all processes in the last part."""
         return sum(figures[-1] for name, figures in self.parts.items() if name.startswith("memory_mb"))
 
     def grown(self, first: int) -> list[str]:
-        """Return what has grown from a part on, by more than is allowed.
+        """Return the figures that have grown by more than is allowed, after the first parts.
 
-        :param first: the number of parts before it.
+        :param first: the number of parts to leave out at the beginning.
         """
         found: list[str] = []
         for name, figures in sorted(self.parts.items()):
@@ -100,7 +100,7 @@ class Measures:
 
     def _of_processes(self) -> dict[str, float]:
         figures: dict[str, float] = {}
-        for role, process in list(self._cloud.processes.items()):  # one may be killed meanwhile
+        for role, process in list(self._cloud.processes.items()):  # a process may be killed at the same time
             if process.pid == self._pids.get(role):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     figures |= {f"{what} {role}": figure for what, figure in _of_process(process.pid)}
@@ -110,7 +110,7 @@ class Measures:
 def _of_process(pid: int) -> Iterator[tuple[str, float]]:
     """Yield the figures of a process.
 
-    :raises NoSuchProcess: it has ended.
+    :raises NoSuchProcess: the process has ended.
     """
     yield "memory_mb", memory_mb(pid)
     yield "descriptors", psutil.Process(pid).num_fds()

@@ -1,9 +1,9 @@
 """The workload of a small cloud: sizes, batches, lifetimes and pauses, drawn at random from those of real clouds.
 
-Sizes are those of Huawei-East-1, as its published charts show them. The sizes of batches and the lifetimes up to 96
-hours are those of Azure's fleet in 2019 (AzurePublicDatasetV2). Servers that outlive 96 hours, a twelfth of all, live
-for up to 90 days, where AzureTracesForPacking2020 cuts off: evenly in the logarithm, that gives the mean lifetime of
-about 60 hours which Azure's figures have. The numbers alone are used; no trace is.
+Sizes are those of Huawei-East-1, as its published charts show them. The sizes of batches, and the lifetimes up to 96
+hours, are those of Azure's fleet in 2019 (AzurePublicDatasetV2). Servers that outlive 96 hours, a twelfth of all, live
+for up to 90 days, where AzureTracesForPacking2020 cuts off. Their lifetimes are uniform in the logarithm: that gives
+the mean lifetime of about 60 hours that Azure's figures have. Only the numbers are used, no trace.
 """
 
 import math
@@ -18,12 +18,12 @@ from moorage.model import Flavor
 #: The hours of a month.
 HOURS = 720.0
 
-#: The largest size that hosts of a small cloud have room for, in vCPUs: larger ones are 1 % of all.
+#: The largest size, in vCPUs, that hosts of a small cloud have room for: larger ones are 1 % of all.
 _MOST_VCPUS = 8
 _SIZES = [size for size in HUAWEI_SIZES if size[0] <= _MOST_VCPUS]
-#: The cumulative share of batches of so many servers at most. Larger ones, 12 % of all, are ten: in a small cloud.
+#: The cumulative share of batches of at most so many servers. Larger batches, 12 % of all, have ten in a small cloud.
 _BATCHES = ((1, 0.47), (2, 0.638), (3, 0.713), (4, 0.764), (5, 0.791), (7, 0.837), (10, 1.0))
-#: The cumulative share of servers that live for so many hours at most.
+#: The cumulative share of servers that live for at most so many hours.
 _LIFETIMES = (
     (1 / 12, 0.0),
     (1.0, 0.636),
@@ -40,8 +40,8 @@ _LIFETIMES = (
     (96.0, 0.917),
     (2160.0, 1.0),
 )
-#: Between two points lifetimes are distributed evenly in their logarithm: the bounds of each such part, its share, and
-#: the mean lifetime in it.
+#: Between two points lifetimes are uniform in their logarithm: the bounds of each such part, its share, and the mean
+#: lifetime in it.
 _PARTS = [
     (low, high, share - before, (high - low) / math.log(high / low))
     for (low, before), (high, share) in pairwise(_LIFETIMES)
@@ -66,7 +66,7 @@ class MonthDraws:
         return Flavor(name=f"{vcpus}-{gib}", vcpus=vcpus, memory_mb=gib * 1024, root_gb=1)
 
     def batch(self) -> int:
-        """Return the number of servers that are asked for together."""
+        """Return the number of servers that are requested together."""
         drawn = self.chance.random()
         at = bisect_left([share for _, share in _BATCHES], drawn)
         smaller = _BATCHES[at - 1][0] if at else 0
@@ -78,16 +78,16 @@ class MonthDraws:
         return float(low * (high / low) ** self.chance.random())
 
     def rest_of_lifetime(self) -> float:
-        """Return how much longer a server lives that is found at a time chosen at random.
+        """Return the remaining lifetime of a server that is met at a random time.
 
-        The longer a server lives, the likelier it is found: so a cloud that begins with servers of such lifetimes has,
-        on average, always as many.
+        The longer a server lives, the likelier it is met. A cloud that begins with such remaining lifetimes has, on
+        average, always the same number of servers.
         """
         low, high, *_ = self._part([share * mean for *_, share, mean in _PARTS])
         return self.chance.uniform(low, high) * self.chance.random()
 
     def pause(self, mean: float) -> float:
-        """Return the hours until the next of events that come independently of each other, ``mean`` hours apart."""
+        """Return the hours until the next of independent events whose mean distance is ``mean`` hours."""
         return self.chance.expovariate(1.0 / mean)
 
     def _part(self, weights: Sequence[float]) -> tuple[float, float, float, float]:

@@ -1,4 +1,4 @@
-"""The work of a small cloud's month: users' servers, operators' maintenance, dead hosts, and changes of the policy."""
+"""The work of a small cloud's month: users' servers, operators' maintenance, dead hosts, and changes of policy."""
 
 import heapq
 import itertools
@@ -24,20 +24,20 @@ from moorage.cli import lists
 from moorage.messages import CreateServerGroup, DeleteServerGroup, ListHosts, ListInstances, SetHost, ShowPolicy
 from moorage.model import Instance, RequestSpec, ServerGroup
 
-#: The mean number of servers that are alive: ten or so on each of ten hosts, between the 4 and the 27 of real clouds.
+#: The mean number of living servers: about ten on each of ten hosts, between the 4 and the 27 of real clouds.
 _ALIVE = 110
-#: The most builds in a second that the machine of a drill is given: a shorter month has fewer servers.
+#: The maximum builds in a second on the machine of a drill: a shorter month has fewer servers.
 _BUILDS_PER_SECOND = 3.0
-#: The share of servers that are changed once in their life, and in the same proportion how. Arbitrary.
+#: The share of servers that are changed once in their life; all kinds of change are equally frequent. Arbitrary.
 _CHANGED = 0.3
 _CHANGES = (Server.migrate, Server.resize, Server.live_migrate, Server.rebuild, Server.shelve)
-#: The share of batches of two to four servers that are an anti-affinity group: the preset "rule-heavy".
+#: The share of batches of two to four servers that form an anti-affinity group: the preset "rule-heavy".
 _GROUPED = 0.3
-#: Hours between two looks at the lists, two maintenances, two dead agents, two changes of the policy, and until a
-#: change is tried again that met a dead host. Arbitrary: each happens in each tenth of the month.
+#: Hours between two listings, two maintenances, two dead agents and two changes of policy, and until the retry of a
+#: change that met a dead host. Arbitrary: each happens in each tenth of the month.
 _LISTS, _MAINTENANCE, _DEAD, _POLICY, _AGAIN = 4.0, 48.0, 72.0, 24.0, 4.0
 
-#: Seconds for what an operator or a user waits for. Arbitrary: longer than any time-out of the cloud.
+#: Seconds that an operator or a user waits for something. Arbitrary: longer than any time-out of the cloud.
 _PATIENCE = 60.0
 
 Job = Callable[[], None]
@@ -45,17 +45,17 @@ Job = Callable[[], None]
 
 @dataclass
 class _Group:
-    """A server group of a batch, and how many of its servers there still are."""
+    """A server group of a batch, and the number of its servers that still exist."""
 
     group: ServerGroup
-    #: Whether it was created by its user, who deletes it; else by the first claim that names it.
+    #: Whether its user created it, and also deletes it; otherwise the first claim that names it creates it.
     is_created: bool
     left: int
 
 
 @dataclass(eq=False)
 class LivingServer:
-    """A server that was built; who gives an order about it holds its lock."""
+    """A server that was built; an order about it requires its lock."""
 
     server: Server
     group: _Group | None
@@ -63,17 +63,17 @@ class LivingServer:
     is_deleted: bool = False
 
     def active_on(self) -> str | None:
-        """Return the host on which it is active now, if it is; whoever calls this has its lock."""
+        """Return the host on which the server is active now, if it is active; the caller holds the lock."""
         if self.is_deleted:
-            return None  # and its record may be gone by now
+            return None  # its record may already be removed
         instance = self.server.show()
         return instance.host if instance.state == "active" else None
 
 
 class MonthWork(WorkingClients):
-    """Clients that do what falls due, by a clock of which a month lasts for so many seconds.
+    """Clients that carry out jobs when they are due, by a clock on which a month lasts for ``seconds``.
 
-    :param seconds: of the month.
+    :param seconds: the duration of the month.
     """
 
     def __init__(self, cloud: DrillCloud, clients: int, seed: int, seconds: float) -> None:
@@ -89,7 +89,7 @@ class MonthWork(WorkingClients):
         self._living: dict[str, LivingServer] = {}
         self._is_host_dead = False
         self._seed = seed
-        #: In an hour of the cloud.
+        #: Builds in an hour of the cloud.
         builds = min(_ALIVE / MEAN_LIFETIME, _BUILDS_PER_SECOND * self._hour)
         #: Hours between two batches.
         self._gap = MEAN_BATCH / builds
@@ -109,7 +109,7 @@ class MonthWork(WorkingClients):
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Have the clients finish, and all servers deleted."""
+        """Let the clients finish, then delete all servers."""
         with self._due:
             self._ended.set()
             self._due.notify_all()
@@ -119,11 +119,11 @@ class MonthWork(WorkingClients):
 
     @property
     def alive(self) -> int:
-        """The number of servers that there are."""
+        """The number of existing servers."""
         return len(self._living)
 
     def _fill(self) -> None:
-        """Have those servers built that the month begins with, and wait for them."""
+        """Build the servers with which the month begins, and wait for them."""
         left = threading.Semaphore(0)
 
         def build(spec: RequestSpec, lifetime: float) -> None:
@@ -162,7 +162,7 @@ class MonthWork(WorkingClients):
         return None
 
     def _repeat(self, gap: float, work: Job) -> None:
-        """Work, and again after a pause: operators do one thing of a kind at a time."""
+        """Do the work, and again after a pause: operators do one thing of a kind at a time."""
         work()
         with self._due:
             pause = self._operators.pause(gap)
@@ -177,11 +177,11 @@ class MonthWork(WorkingClients):
     # --- Users -------------------------------------------------------------------------------------------------------
 
     def _arrive(self) -> None:
-        """Order a batch of servers, each with its end and perhaps a change before it."""
+        """Order a batch of servers, and plan the end of each and perhaps a change before it."""
         draws = self._draws
         with self._due:
             spec = self._spec()
-            # Whatever this batch takes, the next one does not wait for it.
+            # The next batch comes independently of how long this one takes.
             self._at(draws.pause(self._gap), self._arrive)
             servers, group = draws.batch(), None
             if 2 <= servers <= 4 and draws.chance.random() < _GROUPED:
@@ -243,7 +243,7 @@ class MonthWork(WorkingClients):
             try:
                 self._placement.call(DeleteServerGroup(request_id=ids.fresh(), uuid=group.group.uuid))
             except errors.InvalidState:
-                return False  # what a member held on a dead host is released later
+                return False  # a dead host's share of a member's allocations is released later
             return True
 
         wait_until(delete, "a server group to have no members", _PATIENCE, interval=0.1, longest=1.0)
@@ -264,7 +264,7 @@ class MonthWork(WorkingClients):
         return lists.instances(self._orders, ListInstances())
 
     def _maintain(self) -> None:
-        """Migrate the servers of a host away, one after the other, and back after its maintenance."""
+        """Live-migrate the servers of a host away, one by one, and back after its maintenance."""
         names = sorted(host.service_host for host in lists.hosts(self._scheduler, ListHosts()))
         host = self._operators.chance.choice([name for name in names if not name.startswith(STANDBY_HOSTS)])
         self._set_host(host, disabled=True, disabled_reason="new disks")
@@ -275,7 +275,7 @@ class MonthWork(WorkingClients):
         self.count("maintenances")
 
     def _migrate_live(self, living: LivingServer, source: str | None, host: str | None) -> bool:
-        """Migrate a server live if it is active, and on the source; return whether that was ordered."""
+        """Live-migrate a server if it is active and on the source; return whether the migration was ordered."""
         with living.lock:
             now_on = living.active_on()
             if self._is_host_dead or now_on in (None, host) or source not in (None, now_on):
@@ -284,11 +284,11 @@ class MonthWork(WorkingClients):
             return True
 
     def _lose_hosts(self) -> None:
-        """Kill an agent with all its hosts, evacuate their servers, and have the hosts back."""
+        """Kill an agent with all its hosts, evacuate their servers, and bring the hosts back."""
         if self._is_host_dead:
-            return  # the last time is not over
+            return  # the previous failure is not over
         hosts = [h.service_host for h in lists.hosts(self._scheduler, ListHosts()) if h.agent == STANDBY_AGENT]
-        # No order is under way at that moment: what becomes of those is what other drills are for.
+        # No order is under way at this moment: other drills test orders that meet a failing host.
         held = list(self._living.values())
         for living in held:
             living.lock.acquire()
@@ -321,7 +321,7 @@ class MonthWork(WorkingClients):
         self._scheduler.call(SetHost(request_id=ids.fresh(), service_host=host, **options))  # type: ignore[arg-type]
 
     def _change_policy(self) -> None:
-        """Have the schedulers pick at random among another number of the best hosts, and wait until they do."""
+        """Let the schedulers pick at random among another number of best hosts, and wait until both do so."""
         among = self._operators.chance.choice((2, 3, 4, 5))
         schedulers = [self._cloud.client("scheduler", CALL_SECONDS, f"scheduler{number}") for number in (1, 2)]
 

@@ -1,4 +1,4 @@
-"""Orders about one server of a drill, each of which waits until it has ended, and the record of what has happened."""
+"""Orders about one server of a drill, each of which waits until it has ended; and the record of all clients' work."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ from moorage.messages.wire import Message, R
 from moorage.model import Image, Instance, RequestSpec
 
 #: Seconds after which an order that has not ended counts as stuck. Arbitrary: a fault lasts for twenty seconds at most,
-#: and what follows it for the time-outs of the drill's settings.
+#: and its consequences last as long as the time-outs in the drill's settings.
 _STUCK_SECONDS = 120.0
 
 
@@ -40,41 +40,41 @@ class Stuck(Exception):
 
 
 class WorkRecord:
-    """The record of what clients have done; what must not happen is in ``findings``."""
+    """The record of the clients' work; events that must not happen are in ``findings``."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        #: Seconds from an order to its end, the longest of all.
+        #: Seconds that the longest order took.
         self.slowest = 0.0
         self.findings: list[str] = []
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count something that has happened."""
+        """Count an event."""
         with self._lock:
             self.counts[what] += number
 
     def find(self, what: str) -> None:
-        """Note something that must not happen."""
+        """Note an event that must not happen."""
         with self._lock:
             self.findings.append(what)
 
     def ended_in(self, kind: str, seconds: float) -> None:
-        """Note how long an order of a kind took."""
+        """Note the duration of an order."""
         with self._lock:
             self.slowest = max(self.slowest, seconds)
             self._seconds[kind].append(seconds)
 
     def take_seconds(self) -> dict[str, list[float]]:
-        """Return how long the orders took that have ended since the last call, by their kinds."""
+        """Return the durations, by kind, of the orders that have ended since the last call."""
         with self._lock:
             taken, self._seconds = self._seconds, defaultdict(list)
         return dict(taken)
 
 
 class Server:
-    """An instance, and the orders about it; each waits until the order has ended."""
+    """An instance, and orders about it; each waits until the order has ended."""
 
     def __init__(self, record: WorkRecord, client: Client, uuid: str, spec: RequestSpec = SPEC) -> None:
         self.uuid = uuid
@@ -84,7 +84,7 @@ class Server:
         self._orders = 0
 
     def build(self) -> Instance:
-        """Have it built, and return how that has ended."""
+        """Build the instance, and return it as it is at the end of the build."""
         began = time.monotonic()
         self._order(BuildInstances(request_spec=self._spec, instance_uuids=(self.uuid,), request_id=self._request_id()))
         instance = self._becomes("build", "active", "error", since=began)
@@ -93,13 +93,13 @@ class Server:
         return instance
 
     def migrate(self) -> None:
-        """Have it moved to another host, and taken back."""
+        """Migrate the instance to another host, and revert that."""
         order = MigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid)
         revert = RevertMigration(request_id=self._request_id(), instance_uuid=self.uuid)
         self._move("migrate", order, "revert", revert, "reverted")
 
     def resize(self) -> None:
-        """Have it resized, and confirm that."""
+        """Resize the instance, and confirm that."""
         flavor = self._spec.flavor
         larger = structs.replace(flavor, name="larger", vcpus=2 * flavor.vcpus, memory_mb=2 * flavor.memory_mb)
         order = ResizeInstance(request_id=self._request_id(), instance_uuid=self.uuid, flavor=larger)
@@ -107,23 +107,23 @@ class Server:
         self._move("resize", order, "confirm", confirm, "confirmed")
 
     def live_migrate(self, host: str | None = None) -> None:
-        """Have it moved while it runs: to a host, or to any."""
+        """Live-migrate the instance, to a given host or to any."""
         order = LiveMigrateInstance(request_id=self._request_id(), instance_uuid=self.uuid, host=host)
         self._move_for_good("live-migrate", order)
 
     def evacuate(self) -> None:
-        """Have it started anew on another host, because its own was forced down."""
+        """Evacuate the instance to another host, because its own was forced down."""
         self._move_for_good("evacuate", EvacuateInstance(request_id=self._request_id(), instance_uuid=self.uuid))
 
     def rebuild(self) -> None:
-        """Have it made anew from another image."""
+        """Rebuild the instance from another image."""
         began = time.monotonic()
         self._order(RebuildInstance(request_id=self._request_id(), instance_uuid=self.uuid, image=Image(id="other")))
         self._becomes("rebuild", "active", "error", since=began)
         self._record.count("rebuilds")
 
     def shelve(self) -> None:
-        """Have it taken off its host, and placed again."""
+        """Shelve the instance, and unshelve it."""
         began = time.monotonic()
         self._order(ShelveInstance(request_id=self._request_id(), instance_uuid=self.uuid))
         self._becomes("shelve", "shelved", since=began)
@@ -133,11 +133,11 @@ class Server:
         self._record.count("unshelvings")
 
     def show(self) -> Instance:
-        """Return it as it is now."""
+        """Return the instance as it is now."""
         return self._order(ShowInstance(instance_uuid=self.uuid))
 
     def delete(self) -> None:
-        """Have it deleted."""
+        """Delete the instance."""
         began = time.monotonic()
         self._order(DeleteInstance(request_id=self._request_id(), instance_uuid=self.uuid))
         self._becomes("delete", "deleted", since=began)
@@ -159,7 +159,7 @@ class Server:
             self._comes_to(end, migration_uuid, {wanted}, began)
 
     def _move_for_good(self, kind: str, order: Message[Ordered]) -> None:
-        """Have it moved by an order that the cell confirms itself."""
+        """Carry out a move that the cell confirms itself."""
         began = time.monotonic()
         self._count_move(self._comes_to(kind, self._order(order).migration_uuid, {"confirmed", "failed"}, began))
 
@@ -167,10 +167,10 @@ class Server:
         self._record.count("failed moves" if state == "failed" else "moves")
 
     def _order(self, message: Message[R]) -> R:
-        """Give an order, again and again the same one while nobody answers it or another one is under way.
+        """Send an order, and repeat it while nobody answers or another order is under way.
 
-        :raises Stuck: it was not taken in time.
-        :raises MoorageError: it was refused.
+        :raises Stuck: the order was not accepted in time.
+        :raises MoorageError: the order was refused.
         """
         end = time.monotonic() + _STUCK_SECONDS
         while True:
@@ -179,7 +179,7 @@ class Server:
             except (errors.Unavailable, errors.TryAgain) as fault:
                 refusal: errors.MoorageError = fault
             except errors.InvalidState as fault:
-                # The super conductor may not have heard yet of what has ended in the cell.
+                # The super conductor may not have learned yet that an operation in the cell has ended.
                 if "under way" not in fault.reason and "being placed" not in fault.reason:
                     raise
                 refusal = fault
@@ -188,12 +188,12 @@ class Server:
             time.sleep(0.1)
 
     def _becomes(self, kind: str, *states: str, since: float) -> Instance:
-        """Wait until the instance is in one of these states by its cell's word, and return it."""
+        """Wait until the instance is in one of these states according to its cell, and return it."""
         seen: list[Instance] = []
 
         def reached() -> bool:
             seen[:] = [self.show()]
-            # Of a cell that does not answer the super conductor tells only what it has handed over.
+            # If the cell does not answer, the super conductor returns only what it has handed over.
             is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
             return is_known and seen[0].state in states
 
@@ -203,7 +203,7 @@ class Server:
         return seen[0]
 
     def _comes_to(self, kind: str, migration_uuid: str, states: Collection[str], since: float) -> str:
-        """Wait until a migration is in one of these states, and return it."""
+        """Wait until a migration is in one of these states, and return its state."""
         seen: list[str] = []
 
         def reached() -> bool:

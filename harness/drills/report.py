@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-#: Shows what a drill does and sees.
+#: Reports what a drill does and sees.
 Say = Callable[[str], None]
 
 
 class Arguments(NamedTuple):
-    """The seed of what is drawn at random, the seconds of work, and the number of clients."""
+    """The seed of all random choices, the seconds of work, and the number of clients."""
 
     seed: int
     seconds: float
@@ -17,7 +17,7 @@ class Arguments(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The figures of a drill, and what it has found that must not happen.
+    """The figures of a drill, and its findings: events that must not happen.
 
     A series has a figure for each part of the drill's time.
     """

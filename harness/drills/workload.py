@@ -1,4 +1,4 @@
-"""The work of a cloud during a drill: clients that build servers, move some of them, and delete them."""
+"""The work of a cloud during a drill: clients that build servers, change some of them, and delete them."""
 
 import random
 import threading
@@ -13,14 +13,14 @@ from harness.drills.orders import Server, Stuck, WorkRecord
 from moorage import errors, ids
 from moorage.bus.bus import Client
 
-#: Seconds for a call. A lost answer is asked for again with the same request id.
+#: Seconds for a call. If its answer is lost, the call is repeated with the same request id.
 CALL_SECONDS = 10.0
-#: Seconds between two looks at the amounts of all hosts.
+#: Seconds between two checks of the amounts of all hosts.
 _LOOK_SECONDS = 1.0
 
 
 class WorkingClients(WorkRecord, ABC):
-    """Threads that work on a cloud until they are stopped, and one that looks for over-commitments meanwhile."""
+    """Threads that work on a cloud until they are stopped, and one thread that looks for over-commitments meanwhile."""
 
     def __init__(self, cloud: RunningCloud | DrillCloud, clients: int) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class WorkingClients(WorkRecord, ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Have each client finish what it has begun, and stop."""
+        """Let each client finish its current work, and stop."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
 
     def wait(self, seconds: float) -> bool:
-        """Wait; return False as soon as something was found that must not happen."""
+        """Wait; return False as soon as there is a finding."""
         end = time.monotonic() + seconds
         while not self.findings and (left := end - time.monotonic()) > 0:
             self._ended.wait(min(left, 0.1))
@@ -66,7 +66,7 @@ class WorkingClients(WorkRecord, ABC):
             try:
                 overcommitted = judge(self._cloud.database, []).overcommitted
             except errors.Unavailable:
-                continue  # the database is what the drill harms
+                continue  # the drill may be harming the database
             if overcommitted:
                 self.find(f"{overcommitted} providers are over-committed")
 
@@ -74,7 +74,7 @@ class WorkingClients(WorkRecord, ABC):
 class Workload(WorkingClients):
     """Clients that each build a server, change it and delete it, one after the other.
 
-    :param moves: whether servers are moved, rebuilt and shelved, too.
+    :param moves: whether servers are also moved, rebuilt and shelved.
     """
 
     def __init__(self, cloud: RunningCloud | DrillCloud, clients: int, seed: int, *, moves: bool) -> None:
@@ -94,7 +94,7 @@ class Workload(WorkingClients):
         instance = server.build()
         if instance.state == "active":
             hosts = [guest.host for guest in guests(self._cloud) if guest.instance_uuid == server.uuid]
-            # An attempt that was given up may have left one elsewhere, which is being removed.
+            # A failed attempt may have left a guest elsewhere, which is being removed.
             if hosts.count(str(instance.host)) != 1:
                 self.find(f"instance {server.uuid} is on host {instance.host} and has guests on {hosts}")
             if self._moves:
