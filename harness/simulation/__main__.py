@@ -1,4 +1,4 @@
-"""``python -m harness.simulation``: run many histories, and tell the shortest form of each that goes wrong."""
+"""``python -m harness.simulation``: run many histories, and print the shortest form of each that breaks a promise."""
 
 # ruff: noqa: E402  # what takes references to threads and clocks is imported after they are replaced
 import datetime
@@ -6,13 +6,13 @@ import os
 import sys
 
 if os.environ.get("PYTHONHASHSEED") != "0":
-    # The order of sets is part of a history.
+    # The iteration order of sets is part of a history.
     again = [sys.executable, "-m", "harness.simulation", *sys.argv[1:]]
     os.execve(again[0], again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
 
 from harness.simulation import patches
 
-# By the clock of the machine, which is replaced, too.
+# Read before the clock is replaced.
 today = datetime.date.today().isoformat()
 patches.install()
 
@@ -20,7 +20,7 @@ patches.install()
 from harness.simulation import command
 
 asked = command.parsed(sys.argv[1:], today)
-# It may change what is imported next.
+# It may change modules that are imported later.
 command.load(asked.load)
 
 from harness.simulation import network, store
@@ -30,5 +30,5 @@ network.install()
 status = command.main(asked)
 sys.stdout.flush()
 sys.stderr.flush()
-# At a usual end the interpreter would join the threads of the clouds that have warmed up, and so run these on.
+# A normal exit of the interpreter would join the threads of the clouds of the warm-up, and so continue to run them.
 os._exit(status)

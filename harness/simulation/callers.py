@@ -1,4 +1,4 @@
-"""The callers of a simulated cloud: they ask for what the story says, and note what they are told."""
+"""The callers of a simulated cloud: they send the requests of the story, and note the answers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -50,27 +50,27 @@ from moorage.model import (
     ServerGroup,
 )
 
-#: Of virtual seconds: how long an unanswered caller goes on repeating its request, and how often.
+#: Virtual seconds: how long a caller repeats a request that is not answered, and the pause between two tries.
 _PATIENCE, _PAUSE = 240.0, 1.0
 LICENCE = "CUSTOM_LICENCE"
-#: A provider that is no host's, whose units callers write to consumers of their own.
+#: A provider that belongs to no host; callers write its units to their own consumers.
 LICENCES = ids.derived("simulation", "licences")
 FLAVORS = tuple(Flavor(name=f"of {n}", vcpus=n, memory_mb=1024 * n, root_gb=10 * n) for n in (1, 2, 3))
-#: Answers that say that something is broken, and not that a request is refused.
+#: Answers that show that something is broken, and not that a request is refused.
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
 
 ACCEPTED, REFUSED, UNKNOWN = "accepted", "refused", "unknown"
 
 
 class Broken(Exception):
-    """A promise is broken: which one, and how that shows."""
+    """A promise is broken; the text names the promise and the evidence."""
 
 
 @dataclass
 class GroupOrder:
-    """An order to attach a resource group to a server, or to detach it, and what became of it.
+    """An order to attach a resource group to a server, or to detach it, with its outcome.
 
-    :param operation: that which carries it out, once the order is accepted.
+    :param operation: the operation that carries the order out, once the order is accepted.
     """
 
     kind: str
@@ -82,15 +82,15 @@ class GroupOrder:
 
 @dataclass
 class Told:
-    """The answers of a cloud to orders about one server.
+    """The answers of a cloud to the orders about one server.
 
-    :param orders: each kind of order with what became of it: accepted, refused, or nobody answered.
+    :param orders: the kind and the outcome of each order: accepted, refused, or unknown because nobody answered.
     """
 
     orders: list[tuple[str, str]] = field(default_factory=list)
     flavors: list[Flavor] = field(default_factory=list)
     group: str | None = None
-    #: Each has a suffix of its own; whatever is detached was attached before.
+    #: Each group has its own suffix; only a group that was attached before can be detached.
     attached: list[GroupOrder] = field(default_factory=list)
 
     def was(self, kinds: Iterable[str], *outcomes: str) -> bool:
@@ -101,7 +101,7 @@ class Told:
 class Callers:
     """All callers of a cloud.
 
-    :param story: what they ask for.
+    :param story: the requests of the callers.
     """
 
     def __init__(self, cloud: RunningCloud, story: Story) -> None:
@@ -109,15 +109,15 @@ class Callers:
         self._story = story
         self.servers: list[str | None] = [None] * SERVERS
         self.told: dict[str, Told] = defaultdict(Told)
-        #: The flavor that each resize was ordered with, by its migration.
+        #: The flavor of each resize, by the uuid of its migration.
         self.sizes: dict[str, Flavor] = {}
-        #: Consumers that are no servers.
+        #: Consumers that are not servers.
         self.others: set[str] = set()
         self.forced_down = False
         self.broken: list[str] = []
-        #: How often each kind of action has had which answer.
+        #: The number of answers by kind of action and answer.
         self.answers: Counter[str] = Counter()
-        #: What may be asked for again.
+        #: The requests that may be repeated.
         self._asked: list[Callable[[], object]] = []
         self._answers: dict[str, Any] = {}
         self._busy = 0
@@ -127,13 +127,13 @@ class Callers:
         }
 
     def ask(self, action: Action) -> None:
-        """Begin to ask for something; nobody waits for the answer."""
+        """Start a request; nobody waits for its answer."""
         self._busy += 1
         KERNEL.start(lambda: self._asking(action), OUTSIDE, str(action))
 
     @property
     def are_answered(self) -> bool:
-        """True if nobody waits for an answer."""
+        """True if no caller waits for an answer."""
         return not self._busy
 
     def _asking(self, action: Action) -> None:
@@ -148,7 +148,7 @@ class Callers:
         finally:
             self._busy -= 1
 
-    # --- What they ask for --------------------------------------------------------------------------------------------
+    # --- Actions ------------------------------------------------------------------------------------------------------
 
     def _build(self, action: Action) -> None:
         count = 2 if action.choice % 5 == 0 else 1
@@ -168,7 +168,7 @@ class Callers:
         if uuid is None:
             return
         plain: dict[str, Any] = {"request_id": self._request(action), "instance_uuid": uuid}
-        # Every other one leaves the choice to the scheduler.
+        # Half of the actions leave the choice to the scheduler.
         moving = {**plain, "host": self._host(action) if action.choice % 2 else None}
         flavor = FLAVORS[action.choice // 2 % len(FLAVORS)]
         orders: dict[str, Callable[[], Mutation[Any]]] = {
@@ -230,7 +230,7 @@ class Callers:
         self._again(lambda: self._ordered_group(uuid, GroupOrder("detach", of.suffix, of.resources), message))
 
     def _ordered_group(self, uuid: str, order: GroupOrder, message: AttachResource | DetachResource) -> None:
-        # A repetition has an outcome of its own.
+        # Each repetition has its own outcome.
         order = replace(order, outcome=UNKNOWN)
         self.told[uuid].attached.append(order)
         try:
@@ -249,7 +249,7 @@ class Callers:
         self._again(lambda: self._send("scheduler", message))
 
     def _claim(self, action: Action) -> None:
-        """Claim a host directly, look at the answer, and let go of it after a while."""
+        """Claim a host directly, check the answer, and release the claim after a while."""
         uuid, flavor = self._id("claimer", action.number), FLAVORS[action.choice % len(FLAVORS)]
         self.others.add(uuid)
         spec = RequestSpec(project_id="p", user_id="u", flavor=flavor)
@@ -260,7 +260,7 @@ class Callers:
             self._again(lambda: self._select(message))
             KERNEL.sleep(action.choice % 30 / 10)
         finally:
-            # Whoever has got no answer may have a claim.
+            # Release it even without an answer: the claim may have been made.
             self._call("placement", DeleteAllocations(request_id=self._request(action, "release"), consumer_uuid=uuid))
 
     def _select(self, message: SelectDestinations) -> None:
@@ -268,7 +268,7 @@ class Callers:
         self.broken += _faults_of(selections)
 
     def _write(self, action: Action) -> None:
-        """Have two callers write to one consumer, both naming the generation that they have read: one of them wins."""
+        """Let two callers write to one consumer, both with the generation that they have read: only one may succeed."""
         uuid = self._id("writer", action.server % 2)
         self.others.add(uuid)
         try:
@@ -304,7 +304,7 @@ class Callers:
             KERNEL.start(put, OUTSIDE, str(action))
 
     def _repeat(self, action: Action) -> None:
-        """Send an earlier request again, whether or not it has been answered yet."""
+        """Repeat an earlier request, whether or not it has been answered yet."""
         if self._asked:
             self._asked[action.choice % len(self._asked)]()
 
@@ -320,14 +320,14 @@ class Callers:
     }
 
     def _again(self, ask: Callable[[], object]) -> None:
-        """Ask for something, perhaps not for the last time."""
+        """Send a request, and note it so that it may be repeated."""
         self._asked.append(ask)
         ask()
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
     def _send(self, topic: str, message: Mutation[Any]) -> Any:
-        """Send a request until it is answered; an answer differs from no other answer to it."""
+        """Send a request until it is answered; all answers to one request must be equal."""
         answer = self._call(topic, message)
         essence = _essence(answer)
         first = self._answers.setdefault(message.request_id, essence)
@@ -349,7 +349,7 @@ class Callers:
 
 
 def create_providers(cloud: RunningCloud) -> None:
-    """Create the providers that are no host's: that of licences, and the pool."""
+    """Create the providers that belong to no host: the one of licences, and the pool."""
     placement = cloud.client("placement", timeout=20.0)
     placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
     licences = ProviderReport(uuid=LICENCES, name="licences", inventories={LICENCE: Inventory(total=1000)})
@@ -364,7 +364,7 @@ def create_providers(cloud: RunningCloud) -> None:
 
 
 def until_answered(call: Callable[[], Any]) -> Any:
-    """Repeat a call while nobody answers, as whoever is not answered does."""
+    """Repeat a call until it is answered, as clients do."""
     end = KERNEL.now + _PATIENCE
     while True:
         try:
@@ -376,7 +376,7 @@ def until_answered(call: Callable[[], Any]) -> Any:
 
 
 def _essence(answer: Any) -> object:
-    """Return what is the same in every answer to one request: a claim may be released in between."""
+    """Return the part that is equal in all answers to one request: a claim may be released in between."""
     if isinstance(answer, list) and answer and isinstance(answer[0], list):
         return [[(one.service_host, one.claim_id) for one in selections] for selections in answer]
     if hasattr(answer, "forced_down"):
@@ -385,7 +385,7 @@ def _essence(answer: Any) -> object:
 
 
 def _faults_of(selections: list[Selection]) -> list[str]:
-    """Return in words what is wrong with the hosts of an answer."""
+    """Describe the errors in the hosts of an answer."""
     first, *alternates = selections
     faults = []
     if first.claim_id is None and not first.released:

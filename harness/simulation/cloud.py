@@ -1,4 +1,4 @@
-"""The cloud of a simulation: each service is a process that can crash at any point, and be started again."""
+"""The cloud of a simulation: each service is a process that can crash at any point and be started again."""
 
 import threading
 from collections.abc import Iterator
@@ -13,31 +13,30 @@ from moorage import errors, ids
 from moorage.service.process import Service
 from scheduler.service import SchedulerService
 
-#: What a host has in all, whether it is flat or nested.
+#: The inventory of a whole host, whether it is flat or nested.
 WHOLE = {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200, "VGPU": 4}
-#: The hosts of this cell have no disk of their own: a provider that shares with the members of an aggregate has one for
-#: all of them.
+#: The hosts of this cell have no disks of their own: a sharing provider has one for all members of an aggregate.
 CELL_WITH_POOL = CELLS[1]
 POOL, MEMBERS = ids.derived("simulation", "pool"), ids.derived("simulation", "members of the pool")
-#: Seconds between two tries to start a service that misses something.
+#: Seconds between two tries to start a service that lacks something.
 _START_INTERVAL = 1.0
 
 
 class SimulatedCloud(RunningCloud):
-    """A cloud in the kernel. Its services do not stop: they crash, or the simulation ends."""
+    """A cloud in the kernel. Its services never stop cleanly: they crash, or the simulation ends."""
 
     def __init__(self, plan: CloudSpec) -> None:
         super().__init__(plan)
-        #: By agent, how its hosts describe what they have; another layout holds from its next start.
+        #: The layout of the hosts, by agent; a change applies from the next start of the agent.
         self.layouts = {f"compute-{cell}": "flat" for cell in plan.cell_names}
 
     def reshape(self, name: str) -> str:
-        """Change the layout of an agent's hosts from its next start, and return the new one."""
+        """Change the layout of an agent's hosts from its next start on, and return the new one."""
         self.layouts[name] = "flat" if self.layouts[name] == "nested" else "nested"
         return self.layouts[name]
 
     def add(self, name: str, service: Service) -> None:
-        """Start one more service, in a process of its own."""
+        """Start one more service in its own process."""
         self.services[name] = service
         done = threading.Event()
         KERNEL.start(lambda: self._begin(name, service, done), name, f"start of {name}")
@@ -53,15 +52,15 @@ class SimulatedCloud(RunningCloud):
             done.set()
 
     def _begin_anew(self, name: str, service: Service, done: threading.Event) -> None:
-        """End a process whose service could not start, so that nothing of it stays on the bus, and start another."""
+        """End a process whose service could not start, so that no part of it stays on the bus, and start a new one."""
         if self.services.get(name) is not service:
-            return  # it has crashed meanwhile
+            return  # it has crashed in the meantime
         self.crash(name)
         KERNEL.sleep(_START_INTERVAL)
         self.restart(name, done)
 
     def crash(self, name: str) -> None:
-        """End a process where it stands: its transactions are rolled back, and its servers leave the bus."""
+        """End a process at once: its transactions are rolled back, and its servers leave the bus."""
         with KERNEL.atomic():
             KERNEL.kill(name)
             store.drop_connections(name)
@@ -69,7 +68,7 @@ class SimulatedCloud(RunningCloud):
         self.services.pop(name, None)
 
     def restart(self, name: str, done: threading.Event | None = None) -> None:
-        """Start a crashed process again; returns before it serves.
+        """Start a crashed process again; returns before the process serves.
 
         :param done: set once it serves.
         """
@@ -81,7 +80,7 @@ class SimulatedCloud(RunningCloud):
         KERNEL.start(lambda: self._begin(name, service, begun), name, f"start of {name}")
 
     def anew(self, name: str) -> Service:
-        """Return the service of a process, not yet started; its kind is that of its name before the number."""
+        """Return the service of a process, not yet started; the process is named by its kind and a number."""
         kind, _, cell = name.partition("-")
         if kind == "compute":
             return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
@@ -94,7 +93,7 @@ class SimulatedCloud(RunningCloud):
             yield name, self.anew(name)
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
-        """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
+        """Return an agent of a cell, not yet started; its file of guests remains when the agent ends."""
         name = f"agent-{cell}"
         hosts_of_agent = {
             "hosts": hosts,
@@ -107,12 +106,12 @@ class SimulatedCloud(RunningCloud):
 
 
 def uses_pool(host: str) -> bool:
-    """Return whether a host has its disk from the pool."""
+    """Return whether the disk of a host is in the pool."""
     return host.startswith(f"{CELL_WITH_POOL}-")
 
 
 def specification() -> CloudSpec:
-    """Return the cloud of a simulation: few threads, and intervals as in production."""
+    """Return the specification of the simulated cloud: few threads, and intervals as in production."""
     return CloudSpec(
         hosts=HOSTS_OF_A_CELL * len(CELLS),
         cells=len(CELLS),

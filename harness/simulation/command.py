@@ -1,4 +1,4 @@
-"""The command of the simulation: many histories, and for each that goes wrong a short story in words."""
+"""The command of the simulation: run many histories, and describe each that breaks a promise by a short story."""
 
 import argparse
 import importlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.simulation.story import Story, draw
 
 _say = partial(print, flush=True)
-#: Seconds of the machine between two lines that say how far it is.
+#: Seconds of the machine's clock between two progress lines.
 _REPORT_INTERVAL = 60.0
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load(named: str | None) -> None:
-    """Call ``module:function``, if it is named."""
+    """Call ``module:function``, if one is given."""
     if named is not None:
         module, _, function = named.partition(":")
         getattr(importlib.import_module(module), function)()
@@ -60,7 +60,7 @@ def main(asked: argparse.Namespace) -> int:
 
 
 def _seconds() -> float:
-    """Return the time of the machine: the functions that everybody calls are replaced."""
+    """Return the time of the machine's clock, by a function that the simulation does not replace."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -69,14 +69,14 @@ def _rate(histories: int, seconds: float) -> str:
 
 
 def _names(seed: str, histories: int) -> list[str]:
-    """Return the seed of each history: a single one is that of the whole, so that what was printed replays."""
+    """Return the seed of each history: a single history gets the given seed, so that a printed seed can be replayed."""
     return [seed] if histories == 1 else [f"{seed}/{number}" for number in range(histories)]
 
 
 def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
-    """Print a history that breaks a promise, as short as it can be made."""
+    """Print a history that breaks a promise, in its shortest form."""
     _say(f"\n{story.seed} breaks a promise: {outcome.broken}")
-    # Replayed, it is whole again.
+    # A replay runs the whole history, so this trace is printed and not that of the shortest form.
     trace = outcome.trace
     if tries:
         from harness.simulation.forks import Starter
@@ -91,9 +91,9 @@ def _tell(story: Story, outcome: "Outcome", tries: int) -> None:
 
 
 def parsed(arguments: Sequence[str], today: str) -> argparse.Namespace:
-    """Return what the command is asked for.
+    """Parse the arguments of the command.
 
-    :param today: the seed where none is given.
+    :param today: the default seed.
     """
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--seed", default=today, help="Random seed (default: the date, %(default)s)")

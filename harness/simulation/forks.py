@@ -1,7 +1,7 @@
-"""Histories in forked processes: each goes on from a started cloud, whose state no other history has changed.
+"""Histories in forked processes: each starts from a cloud that has just started and that no other history has changed.
 
-This process imports everything and compiles the statements. A starter, forked from it, starts a cloud by a seed, and
-forks a process for each history that begins with this cloud.
+This process imports all modules and compiles the statements. A starter is forked from it and starts a cloud by a seed.
+The starter forks a process for each history that begins with this cloud.
 """
 
 import ctypes
@@ -27,20 +27,20 @@ from harness.simulation.cloud import SimulatedCloud
 from harness.simulation.history import Outcome, in_words, run_story, start_cloud
 from harness.simulation.story import Story, draw
 
-#: Seconds of a processor after which a history is given up: it goes round in circles.
+#: Processor seconds after which a history is ended, because it loops.
 _LONGEST = 100
-#: The histories that this process runs first. After a single one, each of the others would compile 34 statements.
+#: The number of histories that this process runs first. After only one, each later history would compile 34 statements.
 _WARM_UPS = 3
-#: Where the files of a cloud are in memory, if the machine has that.
+#: The folder for the files of a cloud in memory, if the machine has one.
 _IN_MEMORY = "/dev/shm"  # noqa: S108
-#: Of their names; the id of the process that made them follows.
+#: The prefix of folder names; the id of the process that made the folder follows.
 _PREFIX = "moorage-simulation-"
-#: Of prctl(2): the signal that a process gets when its parent ends.
+#: The option of prctl(2) that sets the signal which a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
 
 def prepare() -> None:
-    """Do once what every history would do otherwise: import everything, and compile the statements."""
+    """Do once what otherwise each history would do: import all modules, and compile the statements."""
     logging.disable(logging.CRITICAL)
     if os.access(_IN_MEMORY, os.W_OK):
         tempfile.tempdir = _IN_MEMORY
@@ -54,7 +54,7 @@ def prepare() -> None:
             tempfile.tempdir = former
     for outcome in warmed_up:
         if outcome.broken:
-            # It is found again by the seeds, and told there.
+            # The seeded histories find it again, and report it.
             sys.stderr.write(f"while warming up: {outcome.broken}\n")
     gc.collect()
     gc.freeze()
@@ -70,7 +70,7 @@ def new_folder() -> str:
 
 
 def remove_left_folders(among: Path) -> None:
-    """Remove the folders of runs that were killed: those whose process is gone."""
+    """Remove the folders of runs that were killed, whose process no longer exists."""
     for folder in among.glob(f"{_PREFIX}*-*"):
         process = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if process.isdecimal() and not _is_there(int(process)):
@@ -87,12 +87,12 @@ def _is_there(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # it belongs to another user
     return True
 
 
 def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story, Outcome]]:
-    """Run stories, so many at once; yield each with its outcome as it ends."""
+    """Run stories, at most ``at_once`` at the same time; yield each with its outcome when it ends."""
     groups = groupby(stories, key=lambda story: story.start)
     running: dict[int, tuple[Starter, list[Story]]] = {}
     try:
@@ -113,13 +113,13 @@ def outcomes(stories: Iterable[Story], at_once: int = 1) -> Iterator[tuple[Story
                     starter.close()
                 yield story, outcome
     finally:
-        # Nobody asks for more: those that are under way are of no use.
+        # The caller wants no more outcomes, so the stories under way are not needed.
         for starter, _left in running.values():
             starter.close()
 
 
 class Starter:
-    """A process that has started a cloud by a seed, and runs stories one after the other, each in a fork of its own."""
+    """A process that starts a cloud by a seed, and runs stories one after the other, each in a fork of its own."""
 
     _all: "set[Starter]" = set()  # noqa: RUF012 - of this process
 
@@ -132,18 +132,18 @@ class Starter:
         Starter._all.add(self)
 
     def outcome_of(self, story: Story) -> Outcome:
-        """Run a story."""
+        """Run a story and return its outcome."""
         self.send(story)
         return self.received()
 
     def send(self, story: Story) -> None:
-        """Have a story run."""
-        # A starter that has ended is found by its missing answer.
+        """Start to run a story."""
+        # If the starter has ended, its missing answer will show that.
         with suppress(BrokenPipeError):
             _put(story, self._stories)
 
     def received(self) -> Outcome:
-        """Return the outcome of the story that was sent last, once it has come to its end."""
+        """Wait for the end of the story that was sent last, and return its outcome."""
         try:
             outcome: Outcome = pickle.load(self._outcomes)  # noqa: S301  # from our own fork
         except EOFError:
@@ -151,11 +151,11 @@ class Starter:
         return outcome
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when a story has come to its end."""
+        """Return the descriptor that becomes readable when a story has ended."""
         return self._outcomes.fileno()
 
     def close(self) -> None:
-        """End the process, with the history that it may be at, and remove the files."""
+        """End the process together with the history that it runs, and remove the files."""
         Starter._all.remove(self)
         self._close_pipes()
         os.kill(self._process, signal.SIGKILL)
@@ -168,7 +168,8 @@ class Starter:
                 pipe.close()
 
     def _serve(self, seed: str, stories: IO[bytes], outcomes: IO[bytes]) -> None:
-        # Of this and of the others: whoever reads them is to see when their only writer has closed them.
+        # The pipes of this starter and of the others: a reader sees the end of a pipe only if no other process has it
+        # open.
         for starter in (self, *Starter._all):
             starter._close_pipes()  # noqa: SLF001
         tempfile.tempdir = self._folder
@@ -189,7 +190,7 @@ class Starter:
 
 
 def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
-    """Run a story in a process of its own, on a copy of the files of a started cloud."""
+    """Run a story in its own process, on a copy of the files of a started cloud."""
     copy = new_folder()
     read, write = _pipe()
 
@@ -212,16 +213,16 @@ def _in_a_fork(story: Story, started: SimulatedCloud) -> Outcome:
 
 
 def _outcome(run: Callable[[], Outcome]) -> Outcome:
-    """Return what comes of a run, also if it fails."""
+    """Return the outcome of a run, even if the run fails."""
     try:
         return run()
-    except BaseException as fault:  # noqa: BLE001 - whatever it is, it is told
+    except BaseException as fault:  # noqa: BLE001 - every error is reported
         words = in_words(fault) or f"the simulation itself fails: {''.join(traceback.format_exception(fault))}"
         return Outcome(words, "", 0, 0, 0.0)
 
 
 def _forked(do: Callable[[], Any]) -> int:
-    """Do something in a fork of this process, which ends without cleaning up: tasks are left in it. Return its id."""
+    """Call a function in a fork of this process; return its id. The fork ends without cleaning up, as it has tasks."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -232,7 +233,7 @@ def _forked(do: Callable[[], Any]) -> int:
 def _do_and_end(do: Callable[[], Any], parent: int) -> NoReturn:
     status = 1
     try:
-        # However the parent ends, nobody waits for what is done here.
+        # If the parent ends in any way, nobody waits for this process's result.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(status)

@@ -1,4 +1,4 @@
-"""One history: a cloud, what its story says, and the judgement; to be run in a process of its own."""
+"""One history: a cloud, the requests and faults of its story, and the verdict; to be run in its own process."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from moorage.bus.calling import SENDINGS
 class Outcome:
     """The outcome of a history.
 
-    :param broken: the first promise that was found broken, in words; null if all are kept.
-    :param trace: the check sum of all that happened.
+    :param broken: the first broken promise, in words; null if all are kept.
+    :param trace: the checksum of all events.
     """
 
     broken: str | None
@@ -29,23 +29,23 @@ class Outcome:
     commits: int
     virtual_seconds: float
     happened: Sequence[str] = ()
-    #: How often each kind of action has had which answer, and how many servers have ended in which state.
+    #: The number of answers by kind of action and answer, and the number of servers by final state.
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class MessageFaults:
-    """Decides what happens to messages: each fault of the story strikes one call or one answer."""
+    """Decides what happens to messages: each fault of the story affects one call or one answer."""
 
     def __init__(self) -> None:
         self._armed: list[tuple[Fault, list[int]]] = []
         self.happened: list[str] = []
 
     def arm(self, fault: Fault) -> None:
-        """Let a fault strike the message that it counts to."""
+        """Let a fault affect the message whose number it names."""
         self._armed.append((fault, [fault.count]))
 
     def __call__(self, sender: str, topic: str, method: str, answer: bool) -> Sequence[float]:
-        """Return after how many seconds each copy of a message arrives."""
+        """Return the delay in seconds of each copy of a message."""
         copies: tuple[float, ...] = (0.0,)
         for fault, left in list(self._armed):
             if (fault.kind == "lose answer") != answer:
@@ -60,7 +60,7 @@ class MessageFaults:
 
 
 def start_cloud(seed: str) -> SimulatedCloud:
-    """Start a cloud, from which histories go on, each in a fork of this process."""
+    """Start a cloud, on which histories run, each in a fork of this process."""
     KERNEL.reset(seed)
     patches.begin(seed)
     SENDINGS.restart()
@@ -75,14 +75,14 @@ def start_cloud(seed: str) -> SimulatedCloud:
 
 
 def in_words(fault: BaseException) -> str | None:
-    """Return how a history tells a fault that ends it; null if it is none of the cloud's."""
+    """Return the text of an error that ends a history; null if the error is in the simulation and not in the cloud."""
     if isinstance(fault, Broken | Deadlock):
         return str(fault)
     return f"promise 10: {fault}" if isinstance(fault, TimeoutError | errors.Unavailable) else None
 
 
 def run_story(story: Story, cloud: SimulatedCloud) -> Outcome:
-    """Run a story on a started cloud, and judge it. The process is to end afterwards: crashed tasks are left in it."""
+    """Run a story on a started cloud, and judge it. The process must end afterwards: crashed tasks remain in it."""
     KERNEL.reseed(story.seed)
     patches.begin(story.seed)
     SENDINGS.restart()
@@ -111,9 +111,9 @@ class _Run:
         self._is_calm = False
 
     def run(self) -> None:
-        """Run it.
+        """Run the story.
 
-        :raises Broken: a promise is.
+        :raises Broken: a promise is broken.
         """
         network.NETWORK.message_fault = self.message_faults
         faults = list(self._story.faults)
@@ -131,7 +131,7 @@ class _Run:
         self.judge.verdict()
 
     def _strike(self, fault: Fault) -> None:
-        """Let something go wrong, now or when it is due."""
+        """Inject a fault, now or when it is due."""
         if fault.kind == "crash":
             KERNEL.at_point(fault.who, fault.count, lambda: self._crash(fault))
         elif fault.kind == "stand still":
@@ -157,7 +157,7 @@ class _Run:
         self._later(fault.seconds, lambda: self._restart(fault.who))
 
     def _reshape(self, fault: Fault) -> None:
-        """Start an agent again with another layout; one that has crashed gets it when it comes back."""
+        """Restart an agent with another layout; an agent that has crashed gets the layout when it restarts."""
         self._log(f"the hosts of {fault.who} become {self._cloud.reshape(fault.who)}")
         if fault.who in self._cloud.services:
             self._crash(fault)
@@ -187,7 +187,7 @@ class _Run:
             (network.NETWORK.cuts.add if is_cut else network.NETWORK.cuts.discard)(pair)
 
     def _calm(self) -> None:
-        """Let nothing more go wrong, and all processes run."""
+        """Inject no more faults, and let all processes run."""
         self._is_calm = True
         KERNEL.forget_points()
         for process in KERNEL.frozen:

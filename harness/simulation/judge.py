@@ -1,4 +1,4 @@
-"""The judge of a history: at each commit, and once all is quiet, what must hold by what callers were told."""
+"""The judge of a history: checks the promises at each commit and, in the end, compares the cloud with the answers."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -25,12 +25,12 @@ from moorage.messages import (
 from moorage.messages.wire import Message
 from moorage.model import Flavor, HostState, Instance, Migration, RequestSpec, Resources
 
-#: Virtual seconds after which nothing may go on any more: more than all time-outs of a cloud, one after another.
+#: Virtual seconds after which no work may be under way: more than all time-outs of a cloud, one after another.
 _QUIET_WITHIN = 1200.0
 _LOOK = 1.0
-#: What is checked at each commit depends on these tables; records of conductors are judged when all is quiet.
+#: The tables on which the checks at a commit depend; the records of conductors are checked at the end.
 _JUDGED_TABLES = frozenset(("allocations", "consumers", "hosts", "inventories", "resource_providers"))
-#: Of them, those that each check reads and that change it: it is made again only after they have been written.
+#: The tables that each check reads: a check is repeated only after one of them was written.
 _OF_INVENTORIES = frozenset(("allocations", "inventories"))
 _OF_TOTALS = frozenset(("hosts", "inventories", "resource_providers"))
 _OF_PLACEMENTS = frozenset(("allocations", "consumers"))
@@ -57,7 +57,7 @@ class Judge:
     # --- At each commit -----------------------------------------------------------------------------------------------
 
     def _committed(self, process: str, file: str, written: Collection[str]) -> None:
-        """Check what holds at every moment; called right after a commit, before anything else happens."""
+        """Check the promises that hold at every moment; called right after a commit, before any other event."""
         if file != self._cloud.database.url.database:
             return
         self.commits += 1
@@ -72,7 +72,7 @@ class Judge:
             ]
         if not _OF_TOTALS.isdisjoint(written):
             wrong += self._wrong_totals()
-        # Guests are in files of their own: they are looked at each time.
+        # Guests are in separate files, so they are checked at each commit.
         wrong += [
             f"promise 3: at the commit of {process}, {host} holds nothing for its guest, attempt {attempt} of {uuid}"
             for host, attempt, uuid in self._file.execute(self._unheld_guests)
@@ -106,9 +106,9 @@ class Judge:
                 yield f"promise 6: the members of the affinity group are on {len(places)} hosts"
 
     def check(self) -> None:
-        """Raise what has been found so far.
+        """Raise the first finding so far, if any.
 
-        :raises Broken: a promise is.
+        :raises Broken: a promise is broken.
         """
         if self._callers.broken:
             raise Broken(self._callers.broken[0])
@@ -116,12 +116,12 @@ class Judge:
     # --- When all is quiet --------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let all hosts be up, and wait until nothing goes on.
+        """Bring all hosts up, and wait until no work is under way.
 
-        :raises Broken: something goes on for ever.
+        :raises Broken: work is under way for ever.
         """
         end = KERNEL.now + _QUIET_WITHIN
-        # What is asked over the bus is the second look, and costs more: the databases are looked at first.
+        # The databases are checked first, because calls over the bus cost more.
         while True:
             may_rest = self._callers.are_answered and not self._unfinished()
             if may_rest and not self._not_at_rest():
@@ -136,10 +136,10 @@ class Judge:
             KERNEL.sleep(_LOOK)
 
     def _restore_layouts(self) -> None:
-        """Start agents with flat hosts again whose guests do not fit into nested ones, as an operator has to.
+        """Restart agents with flat hosts if their guests do not fit into nested ones, as an operator must do.
 
-        What a consumer holds of a provider goes whole to one place of the new layout, so a reshape may be refused for
-        ever, and the host stays down.
+        The amount that a consumer holds of a provider moves undivided to one place of the new layout. So a reshape may
+        be refused for ever, and the host stays down.
         """
         parts: dict[tuple[str, str], list[int]] = defaultdict(list)
         for host, name, amount in self._file.execute(queries.PARTS_OF_FLAT_HOSTS):
@@ -148,20 +148,20 @@ class Judge:
             agent = f"compute-{host.partition('-')[0]}"
             if self._cloud.layouts[agent] == "nested" and not _fit_into_two(amounts, WHOLE[name] // 2):
                 self._cloud.reshape(agent)
-                # One that is down gets it when it comes back.
+                # An agent that is down gets the layout when it restarts.
                 if agent in self._cloud.services:
                     self._cloud.crash(agent)
                     self._cloud.restart(agent)
 
     def _unfinished(self) -> list[str]:
-        """Return in words what the databases say is under way; forced-down hosts are declared up."""
+        """Return the work under way according to the databases; set hosts up that are forced down."""
         for (host,) in self._file.execute("SELECT service_host FROM hosts WHERE forced_down").fetchall():
             self._ask("scheduler", SetHost(request_id=ids.fresh(), service_host=host, forced_down=False))
         found = self._file.execute(queries.UNFINISHED).fetchall()
         return [f"{what} {uuid}" for what, uuid in found if uuid not in self._callers.others]
 
     def _not_at_rest(self) -> list[str]:
-        """Return in words which operations and hosts the services say are not at rest."""
+        """Return the operations and hosts that are not at rest according to the services."""
         pending = [
             f"{one.kind} of {one.subject} at {one.step}, try {one.tries}: {one.reason}"
             for one in self._ask("conductor", ListOperations())
@@ -169,9 +169,9 @@ class Judge:
         return pending + [f"{host.service_host} is down" for host in self._ask("scheduler", ListHosts()) if not host.up]
 
     def verdict(self) -> None:
-        """Compare what there is with what callers were told.
+        """Compare the state of the cloud with the answers to the callers.
 
-        :raises Broken: a promise is.
+        :raises Broken: a promise is broken.
         """
         self.check()
         instances: list[Instance] = self._ask("conductor", ListInstances(deleted=True))
@@ -195,7 +195,7 @@ class Judge:
                 raise Broken(f"promise 4: the order to build {uuid} was accepted, and it does not exist")
 
     def _wrong_groups(self, instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
-        """Yield in words which groups an instance should have or should not, each with the promise that it breaks."""
+        """Yield the resource groups that an instance lacks or must not have, each with the promise that is broken."""
         if instance.state == "deleted":
             return
         done: set[tuple[str, str]] = set()
@@ -219,7 +219,7 @@ class Judge:
     def _wanted(
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState], migrations: Mapping[str, Migration]
     ) -> tuple[dict[object, object], dict[object, object]]:
-        """Return what each consumer is to hold of which host, and how many guests of each server a host is to have."""
+        """Return the amounts that each consumer must hold of each host, and the required guests by host and server."""
         held: dict[object, Counter[str]] = defaultdict(Counter)
         guests: Counter[object] = Counter()
 
@@ -227,7 +227,8 @@ class Judge:
             held[consumer, hosts[host].compute_node_uuid].update(amounts)
             if uses_pool(host):
                 disk = held[consumer, hosts[host].compute_node_uuid].pop("DISK_GB")
-                # Where both hosts of a move use it, the instance holds the larger of the amounts, its migration none.
+                # If both hosts of a move use the pool, the instance holds the larger amount of it, and its migration
+                # none.
                 uuid = instance.uuid
                 held[uuid, POOL]["DISK_GB"] = max(disk, held[uuid, POOL]["DISK_GB"])
 
@@ -246,10 +247,10 @@ class Judge:
         return {key: dict(amounts) for key, amounts in held.items()}, dict(guests)
 
     def _held(self) -> dict[object, object]:
-        """Return what each consumer holds of which host, in all of its providers."""
+        """Return the amounts that each consumer holds of each host, summed over the providers of the host."""
         root_of = dict(self._file.execute(queries.ROOTS))
         holders = self._holders()
-        # A host may become nested or flat while the store is asked: the providers of before and those of now.
+        # A host may become nested or flat during the call: include the providers from before and after it.
         root_of |= dict(self._file.execute(queries.ROOTS))
         held: dict[object, Counter[str]] = defaultdict(Counter)
         for one in holders:
@@ -273,7 +274,7 @@ class Judge:
         return dict(found)
 
     def _probe(self) -> None:
-        """Ask for the most that any host has left, and for more than that: the answers are known."""
+        """Request the most that any host has left, and more than that: the results are known."""
         free = [
             row[0] for row in self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")
         ]
@@ -304,7 +305,7 @@ class Judge:
 
 
 def _fit_into_two(amounts: Sequence[int], size: int) -> bool:
-    """Return whether amounts, none of them divided, fit into two places of a size."""
+    """Return whether undivided amounts fit into two places of a size."""
     sums = {0}
     for amount in amounts:
         sums |= {reached + amount for reached in sums}
@@ -312,7 +313,7 @@ def _fit_into_two(amounts: Sequence[int], size: int) -> bool:
 
 
 def _faults_of(instance: Instance, told: Told) -> Iterator[tuple[int, str]]:
-    """Yield in words what is wrong with how an instance stands at last, each with the promise that it breaks."""
+    """Yield the errors in the final state of an instance, each with the promise that is broken."""
     state, possible = instance.state, (ACCEPTED, UNKNOWN)
     if state not in _AT_REST:
         yield 10, "and remains so"
@@ -337,12 +338,12 @@ def _compare(what: str, found: Mapping[object, object], wanted: Mapping[object, 
 
 
 def _whole(host: str) -> Resources:
-    """Return what the providers of a host have in all."""
+    """Return the total inventory of a host's providers."""
     return {name: total for name, total in WHOLE.items() if name != "DISK_GB" or not uses_pool(host)}
 
 
 def _amounts(flavor: Flavor, instance: Instance) -> Resources:
-    """Return what an instance of a flavor holds, with what is attached to it."""
+    """Return the amounts that an instance of a flavor holds, with its attached groups."""
     amounts = Counter({"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb})
     for group in instance.attached.values():
         amounts.update(group.resources)

@@ -1,9 +1,9 @@
-"""The kernel of a simulation: tasks in one thread of the machine, taken in a seeded order, under a virtual clock.
+"""The kernel of a simulation: tasks in one thread of the machine, run in a seeded order, with a virtual clock.
 
-A task is a greenlet in place of a thread, and belongs to a simulated process. It runs until it waits for something or
-passes a switching point; which task runs next is drawn from those that can. Where none can, the clock jumps to the time
-at which the first of them wakes, so that no time is spent on waiting. A process that crashes never runs again, not even
-its ``finally`` blocks.
+A task is a greenlet in place of a thread, and belongs to a simulated process. It runs until it waits or passes a
+switching point. The next task is drawn from the runnable ones. If none is runnable, the clock jumps to the time at
+which the first task wakes, so that waiting takes no real time. A process that crashes never runs again, not even its
+``finally`` blocks.
 """
 
 import heapq
@@ -15,14 +15,14 @@ from typing import Any
 
 import greenlet  # type: ignore[import-untyped]
 
-#: The process of what is no part of the cloud: the callers and the judge.
+#: The process of code that is not part of the cloud: the callers and the judge.
 OUTSIDE = "outside"
 
 Run = Callable[[], object]
 
 
 class Deadlock(BaseException):
-    """No task can run, and none waits for a time. Not an ``Exception``: no code of the cloud may handle it."""
+    """No task can run, and none waits for a time. Not an ``Exception``, so that no code of the cloud handles it."""
 
 
 class Task:
@@ -35,12 +35,12 @@ class Task:
         self.process = process
         self.name = name
         self.green: Any = None
-        #: The number of the timer that wakes it; 0 while it waits for none.
+        #: The number of the timer that wakes the task; 0 if there is no timer.
         self.due = 0
         self.was_woken = False
         #: The lock that :class:`threading.Thread` waits for at a join.
         self.sentinel: Any = None
-        #: The locks it holds that other processes made.
+        #: The locks that the task holds and that other processes made.
         self.shared: dict[Any, None] = {}
         self.local_values: dict[int, dict[str, Any]] = {}
 
@@ -49,10 +49,10 @@ class Task:
 
 
 class Kernel:
-    """Runs tasks. The main greenlet of the machine's thread is the first one, of process ``outside``."""
+    """Runs tasks. The main greenlet of the machine's thread is the first task, in process ``outside``."""
 
     def __init__(self) -> None:
-        #: Tasks of former histories. To release one would run its ``finally`` blocks in the midst of the next history.
+        #: Tasks of earlier histories. Releasing one would run its ``finally`` blocks during the next history.
         self._former: list[list[Task]] = []
         self._ready: list[Task] = []
         self._waiting: dict[int, Task] = {}
@@ -61,9 +61,9 @@ class Kernel:
         self.reset(0)
 
     def reset(self, seed: object) -> None:
-        """Begin anew, with the calling greenlet as the only task.
+        """Start again, with the calling greenlet as the only task.
 
-        :param seed: decides on the order.
+        :param seed: determines the order of tasks.
         """
         self.chance = random.Random(f"{seed}/kernel")
         self.now = 0.0
@@ -73,14 +73,14 @@ class Kernel:
         self._ready = []
         self._timers: list[tuple[float, int, Task]] = []
         self._waiting = {}
-        #: What a crash has left: never run, and never released, for that would run their ``finally`` blocks.
+        #: Tasks of crashed processes: never run, and never released, because that would run their ``finally`` blocks.
         self._crashed = []
         self.dead: set[str] = set()
-        #: By process that stands still, its tasks that could run.
+        #: The runnable tasks of each paused process.
         self._frozen = {}
         self.main = self.current = self._new(OUTSIDE, "main")
         self.main.green = greenlet.getcurrent()
-        #: How likely a switch is where a lock is taken that is free.
+        #: The probability of a switch when a task takes a free lock.
         self.preemption = 0.02
         self._trace = 0
         self.switches = 0
@@ -88,7 +88,7 @@ class Kernel:
         self._points: dict[str, tuple[int, Run]] = {}
 
     def reseed(self, seed: object) -> None:
-        """Let another seed decide on the order from now on, and begin the trace anew; all tasks go on."""
+        """Let another seed determine the order from now on, and begin a new trace; all tasks continue."""
         self.chance = random.Random(f"{seed}/kernel")
         self._trace = 0
         self.switches = 0
@@ -96,7 +96,7 @@ class Kernel:
     # --- Tasks --------------------------------------------------------------------------------------------------------
 
     def start(self, run: Run, process: str | None = None, name: str = "task") -> Task:
-        """Start a task, by default in the process of the calling one; it runs at some later switch."""
+        """Start a task, by default in the process of the calling task; it runs at a later switch."""
         process = self.current.process if process is None else process
         task = self._new(process, name)
 
@@ -106,10 +106,10 @@ class Kernel:
                 if task.sentinel is not None:
                     task.sentinel.release()
             except BaseException:
-                # It is raised where the main task waits, which is the greenlet's parent.
+                # The error is raised where the main task waits, because that is the greenlet's parent.
                 self._go_on_with_main()
                 raise
-            # A greenlet that ends goes on with its parent.
+            # When a greenlet ends, its parent continues.
             self.current = self._next()
             task.green.parent = self.current.green
 
@@ -121,10 +121,10 @@ class Kernel:
         return task
 
     def kill(self, process: str) -> None:
-        """End all tasks of a process where they stand; the calling one ends at its next switch."""
+        """End all tasks of a process at once; the calling task ends at its next switch."""
         self.dead.add(process)
         ended = [task for task in self._all() if task.process == process]
-        # Those of one that stood still may hold locks as well.
+        # The tasks of a paused process may hold locks as well.
         ended += self._frozen.pop(process, ())
         self._crashed += ended
         self._ready = [task for task in self._ready if task.process != process]
@@ -137,36 +137,36 @@ class Kernel:
                 lock.release()
 
     def revive(self, process: str) -> None:
-        """Let tasks of this process run again: of those that are started from now on."""
+        """Let tasks of this process run again, if they are started from now on."""
         self.dead.discard(process)
 
     def freeze(self, process: str) -> None:
-        """Let no task of a process run until :meth:`thaw`; what it waits for comes meanwhile."""
+        """Pause all tasks of a process until :meth:`thaw`; events that they wait for still happen."""
         still = self._frozen.setdefault(process, [])
         still += [task for task in self._ready if task.process == process]
         self._ready = [task for task in self._ready if task.process != process]
 
     def thaw(self, process: str) -> None:
-        """Let a process run again that stands still."""
+        """Resume a paused process."""
         self._ready += self._frozen.pop(process, ())
 
     @property
     def frozen(self) -> list[str]:
-        """The processes that stand still."""
+        """The paused processes."""
         return list(self._frozen)
 
     def at_point(self, process: str, points: int, do: Run) -> None:
-        """Call ``do`` when this process has passed so many more switching points; what was to come before is not."""
+        """Call ``do`` after this process has passed ``points`` more switching points; this replaces an earlier call."""
         self._points[process] = (points, do)
 
     def forget_points(self) -> None:
-        """Do nothing more at any switching point."""
+        """Cancel all calls at switching points."""
         self._points.clear()
 
     # --- Switching ----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let others run, perhaps: a switching point."""
+        """Let other tasks run, perhaps: a switching point."""
         if self.is_atomic:
             return
         self._count_down()
@@ -177,7 +177,7 @@ class Kernel:
         self._switch()
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let virtual time pass for the calling task."""
         if self.is_atomic:
             return
         if seconds <= 0:
@@ -186,7 +186,7 @@ class Kernel:
             self.block(self.now + seconds)
 
     def block(self, until: float | None = None) -> bool:
-        """Wait until the calling task is woken; return False if the time came first."""
+        """Wait until the calling task is woken; return False if ``until`` came first."""
         if self.is_atomic:
             raise RuntimeError("what is not to be interrupted waits for something")
         self._count_down()
@@ -203,7 +203,8 @@ class Kernel:
 
     def wake(self, task: Task) -> None:
         """Let a waiting task run again."""
-        # One of a former history, which is woken when what it waits for is collected, must not wake its namesake.
+        # A task of an earlier history is woken when its lock is collected: it must not wake the task with the same
+        # number.
         if self._waiting.get(task.number) is task:
             del self._waiting[task.number]
             task.was_woken, task.due = True, 0
@@ -219,13 +220,13 @@ class Kernel:
             self.is_atomic -= 1
 
     def note(self, text: str) -> None:
-        """Add to the trace what has happened: equal traces are equal histories."""
+        """Add an event to the trace: equal traces mean equal histories."""
         when = b"%d %d " % (self.now * 1e6, self.current.number)
         self._trace = zlib.crc32(text.encode(), zlib.crc32(when, self._trace))
 
     @property
     def trace(self) -> str:
-        """The check sum of all switches and of all that was noted."""
+        """The checksum of all switches and noted events."""
         return f"{self._trace:08x}"
 
     def _new(self, process: str, name: str) -> Task:
@@ -251,14 +252,14 @@ class Kernel:
             self._ready.append(task)
 
     def _switch(self) -> None:
-        """Run the next task; return when the calling one has its turn again."""
+        """Run the next task; return when it is the calling task's turn again."""
         following = self._next()
         if following is not self.current:
             self.current = following
             following.green.switch()
 
     def _next(self) -> Task:
-        """Take the next task from those that can run; where none can, let time pass."""
+        """Take the next of the runnable tasks; if there is none, let time pass."""
         ready = self._ready
         while not ready:
             if not self._timers:
@@ -289,5 +290,5 @@ class Kernel:
         self.current = self.main
 
 
-#: There is one machine's thread, and so one kernel.
+#: The machine's thread is the only one, so there is one kernel.
 KERNEL = Kernel()

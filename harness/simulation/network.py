@@ -1,4 +1,4 @@
-"""The message bus of a simulation: deliveries take their time, and may be late, doubled, lost or cut off."""
+"""The message bus of a simulation: messages take time, and may be late, duplicated or lost, or cut off."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,26 +7,26 @@ from typing import Any
 from harness.simulation.kernel import KERNEL, OUTSIDE
 from moorage.bus import inproc
 
-#: The process that has the messages in transit. It never crashes.
+#: The process that holds the messages in transit. It never crashes.
 BROKER = "broker"
-#: Seconds that a message is on its way, on average.
+#: The mean transit time of a message in seconds.
 _TRANSIT = 0.002
 
-#: Called with the sender, the topic and the method of a message (of an answer: its method, with ``answer`` set);
-#: returns after how many seconds each copy of it arrives: none if it is lost.
+#: Called with the sender, the topic and the method of a message, and whether it is an answer (with the method of the
+#: request); returns the delay in seconds of each copy: an empty result means that the message is lost.
 MessageFault = Callable[[str, str, str, bool], Sequence[float]]
 
 _publish = inproc.Broker.publish
 
 
 class Network:
-    """Holds what happens to messages, and which pairs of processes are cut off from each other."""
+    """Holds the faults of messages, and the pairs of processes that are cut off from each other."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Deliver all messages once, and soon."""
+        """Deliver all messages once, without a fault."""
         self.cuts: set[frozenset[str]] = set()
         self.message_fault: MessageFault = lambda _sender, _topic, _method, _answer: (0.0,)
         self.brokers: list[inproc.Broker] = []
@@ -36,7 +36,7 @@ class Network:
         return frozenset((one, other)) in self.cuts
 
     def carry(self, sender: str, what: tuple[str, str, bool], deliver: Callable[[], object]) -> None:
-        """Deliver a message in a while, as many times as it arrives."""
+        """Deliver a message after its transit time, as many times as it has copies."""
         for late in self.message_fault(sender, *what):
             seconds = late + KERNEL.chance.expovariate(1 / _TRANSIT)
 
@@ -51,7 +51,7 @@ NETWORK = Network()
 
 
 class _AnswerBox:
-    """Where the answer to a message is put: it travels back to the sender."""
+    """Receives the answer to a message, and sends it back to the sender."""
 
     def __init__(self, box: Any, sender: str, topic: str, method: str) -> None:
         self._box, self._sender, self._what = box, sender, (topic, method, True)
@@ -80,7 +80,7 @@ def _send(broker: inproc.Broker, key: inproc.Key, envelope: Any) -> bool:
 
 
 class _Wire:
-    """An envelope, with its sender for the listener."""
+    """An envelope with its sender, for the listener."""
 
     def __init__(self, sender: str, envelope: Any) -> None:
         self.sender, self.envelope = sender, envelope
@@ -90,7 +90,7 @@ class _Wire:
 
 
 def _take(listener: Any, wire: _Wire) -> None:
-    """Hand a message to a server in a task of its process, in place of :meth:`inproc.InprocListener.take`."""
+    """Hand a message to a server, in a task of the server's process, in place of :meth:`inproc.InprocListener.take`."""
     process = listener.simulated_process
     if NETWORK.is_cut(wire.sender, process):
         return
@@ -108,7 +108,7 @@ def _made(listener: Any, home: inproc.Broker, keys: Sequence[inproc.Key]) -> Non
 
 
 def install() -> None:
-    """Have all messages of the in-process bus carried by the simulated network."""
+    """Replace the in-process bus's transport of messages by the simulated network."""
     broker: Any = inproc.Broker
     listener: Any = inproc.InprocListener
     broker.publish, listener.take, listener.__init__ = _send, _take, _made

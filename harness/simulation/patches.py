@@ -1,10 +1,10 @@
-"""Replaces the threads, clocks and random numbers of the standard library, before anything else is imported.
+"""Replaces the threads, clocks and random numbers of the standard library, before any other module is imported.
 
-After this the process has one thread for good. Modules that have taken a reference before keep the original: so this
-comes first, in a process of its own.
+Afterwards the process has only one thread. Modules that took a reference earlier keep the original, so this must be
+done first, in its own process.
 """
 
-# ruff: noqa: SLF001  # what is replaced here is private
+# ruff: noqa: SLF001  # the replaced names are private
 import _thread
 import itertools
 import os
@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-# Keeps the locks of the standard library: nobody waits while he counts, so that counting is no switching point.
+# It keeps the original locks: no task waits while it holds one, so counting is not a switching point.
 import prometheus_client  # noqa: F401
 
 from harness.simulation import primitives
@@ -23,14 +23,14 @@ from harness.simulation.kernel import KERNEL
 
 #: The wall clock at the beginning of each history.
 EPOCH = 1_800_000_000.0
-#: What takes references to threads, clocks or random numbers when it is imported.
+#: The modules that take references to threads, clocks or random numbers when they are imported.
 _FIRST = ("concurrent.futures.thread", "moorage", "oslo_messaging", "sqlalchemy")
 
 _random = random.Random()
 _hashes = itertools.count()
-#: By process, by how many seconds its wall clock is wrong.
+#: The error of the wall clock in seconds, by process.
 wall_offsets: dict[str, float] = {}
-#: The process whose wall clock is the database's.
+#: The process whose wall clock is that of the databases.
 STORE = "store"
 
 
@@ -40,14 +40,14 @@ def wall_clock(process: str | None = None) -> float:
 
 
 def install() -> None:
-    """Replace them.
+    """Replace threads, clocks and random numbers.
 
-    :raises RuntimeError: modules that use threads are imported already.
+    :raises RuntimeError: modules that use threads are already imported.
     """
     early = [name for name in _FIRST if name in sys.modules]
     if early:
         raise RuntimeError(f"the simulation has to be installed before {', '.join(early)} is imported")
-    # mypy takes modules for what they are declared to be.
+    # For mypy a module has the declared attributes only.
     modules: tuple[Any, ...] = (_thread, threading, time, queue, os, random)
     thread, threads, clocks, queues, system, chance = modules
     thread.allocate_lock = threads._allocate_lock = threads.Lock = primitives.Lock
@@ -63,13 +63,13 @@ def install() -> None:
     clocks.sleep = primitives.sleep
     queues.SimpleQueue = queues._PySimpleQueue
     system.urandom = chance._urandom = _random.randbytes
-    # An executor joins its threads in the order of a set, which would be that of their addresses.
+    # An executor joins its threads in the order of a set; by default that is the order of their addresses.
     threads.Thread.__hash__ = lambda thread: thread.__dict__.setdefault("_simulated_hash", next(_hashes))
     _adopt_main_thread(threads)
 
 
 def _adopt_main_thread(threads: Any) -> None:
-    """Let the main thread be the kernel's first task."""
+    """Make the main thread the kernel's first task."""
     main = threads._main_thread
     threads._active.pop(main._ident, None)
     main._ident = primitives.get_ident()
@@ -79,7 +79,7 @@ def _adopt_main_thread(threads: Any) -> None:
 
 
 def begin(seed: object) -> None:
-    """Let all random numbers follow from a seed, and the clocks begin anew."""
+    """Derive all random numbers from a seed, and restart the clocks."""
     _random.seed(f"{seed}/urandom")
     random.seed(f"{seed}/random")
     wall_offsets.clear()

@@ -1,4 +1,4 @@
-"""Locks, thread-local values and clocks of the kernel's tasks: what the standard library builds threads on."""
+"""Locks, thread-local values and clocks for the kernel's tasks: the basis of the standard library's threads."""
 
 import itertools
 from collections.abc import Callable
@@ -10,10 +10,10 @@ _LOCALS = itertools.count(1)
 
 
 class Lock:
-    """A lock of tasks, in place of ``_thread.lock``. Who waits for it and gets it is drawn.
+    """A lock of tasks, in place of ``_thread.lock``. The next holder is drawn from the waiting tasks.
 
-    Real processes share no locks. These do, since they share the modules: what a process holds of the others' when it
-    crashes is released.
+    Real processes share no locks. Simulated ones do, because they share the modules. When a process crashes, the locks
+    that it holds and that other processes made are released.
     """
 
     __slots__ = ("__weakref__", "_holder", "_made_by", "_waiting")
@@ -45,7 +45,7 @@ class Lock:
                 return False
 
     def release(self) -> None:
-        """Let go of the lock: any task may."""
+        """Release the lock; any task may do so."""
         if self._holder is None:
             raise RuntimeError("release unlocked lock")
         if self._holder.shared:
@@ -57,7 +57,7 @@ class Lock:
                 KERNEL.wake(task)
 
     def locked(self) -> bool:
-        """Return whether somebody has it."""
+        """Return whether a task holds the lock."""
         return self._holder is not None
 
     def _hold(self, task: Task) -> None:
@@ -98,7 +98,7 @@ class RLock:
         return False
 
     def release(self) -> None:
-        """Let go of the lock once."""
+        """Release the lock once."""
         if self._lock._holder is not KERNEL.current:  # noqa: SLF001
             raise RuntimeError("cannot release un-acquired lock")
         self._depth -= 1
@@ -112,7 +112,7 @@ class RLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    # What threading.Condition needs.
+    # The methods that threading.Condition needs.
 
     def _is_owned(self) -> bool:
         return self._lock._holder is KERNEL.current  # noqa: SLF001
@@ -132,14 +132,14 @@ class RLock:
 
 
 class Local:
-    """Values of each task for itself, in place of ``threading.local``."""
+    """Values that each task has for itself, in place of ``threading.local``."""
 
     def __new__(cls, *args: Any, **named: Any) -> Self:
-        """Return an instance that initialises itself anew in each task."""
+        """Return an instance that is initialised anew in each task."""
         self = super().__new__(cls)
         number = next(_LOCALS)
         object.__setattr__(self, "_made_with", (number, args, named))
-        # The first task's __init__ is called by Python itself.
+        # Python itself calls __init__ for the first task.
         KERNEL.current.local_values[number] = {}
         return self
 
@@ -168,7 +168,7 @@ def _values(of: Local) -> dict[str, Any]:
     if found is None:
         found = values[number] = {}
         if type(of).__init__ is not object.__init__:
-            of.__init__(*args, **named)  # type: ignore[misc]  # so does the original, in each thread
+            of.__init__(*args, **named)  # type: ignore[misc]  # the original does so too, in each thread
     return found
 
 
@@ -211,5 +211,5 @@ def perf_counter() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Let so many seconds pass."""
+    """Let virtual time pass for the calling task."""
     KERNEL.sleep(seconds)

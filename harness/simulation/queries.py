@@ -1,6 +1,6 @@
 """Query the databases of a simulated cloud for what its judge compares."""
 
-# An inventory with more allocated than its capacity, or whose column `used` is not what is allocated.
+# Inventories with more allocated than their capacity, or whose column `used` differs from the sum of allocations.
 WRONG_INVENTORIES = """
 SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.reserved) * i.allocation_ratio
   FROM inventories i
@@ -10,7 +10,7 @@ SELECT p.name, i.resource_class_id, i.used, COALESCE(a.amount, 0), (i.total - i.
     ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
  WHERE COALESCE(a.amount, 0) > (i.total - i.reserved) * i.allocation_ratio OR COALESCE(a.amount, 0) <> i.used
 """
-# What the providers of each host have in all, by class: a reshape shows it neither twice nor not at all.
+# The total inventory of each host, by class: a reshape never shows it twice or not at all.
 TOTALS = """
 SELECT h.service_host, c.name, SUM(i.total)
   FROM hosts h
@@ -20,7 +20,7 @@ SELECT h.service_host, c.name, SUM(i.total)
   JOIN resource_classes c ON c.id = i.resource_class_id
  GROUP BY h.service_host, c.name
 """
-# Guests whose host holds nothing for their attempt: neither its instance, a migration nor a residue does.
+# Guests for whose attempt the host holds nothing: neither an instance, a migration nor a residue.
 UNHELD_GUESTS = """
 SELECT g.host, g.attempt_id, g.instance_uuid
   FROM ({guests}) g
@@ -33,7 +33,7 @@ SELECT g.host, g.attempt_id, g.instance_uuid
          JOIN resource_providers p ON p.id = a.resource_provider_id
         WHERE c.accepted_by = g.attempt_id AND p.root_provider_id = root.id)
 """
-# What has to come to an end before the verdict.
+# Work that must end before the verdict.
 UNFINISHED = """
 SELECT 'operation', uuid FROM conductor_operations WHERE state = 'pending'
 UNION ALL SELECT 'operation', uuid FROM cell_operations WHERE state = 'pending'
@@ -44,7 +44,7 @@ UNION ALL SELECT 'unaccepted claim of', uuid FROM consumers
 ROOTS = """
 SELECT p.uuid, root.uuid FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
 """
-# What consumers hold of the single providers of flat hosts: of each class that a nested host has in two places.
+# The amounts that consumers hold of single providers of flat hosts, of each class that a nested host has in two places.
 PARTS_OF_FLAT_HOSTS = """
 SELECT h.service_host, c.name, SUM(a.used)
   FROM hosts h

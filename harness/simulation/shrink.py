@@ -1,4 +1,4 @@
-"""Shrinks a story that breaks a promise: what can be left out while the same promise breaks is left out."""
+"""Shrinks a story that breaks a promise, by leaving out actions and faults as long as the same promise breaks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def kind(broken: str | None) -> str:
-    """Return what two findings have in common that are the same: the promise, or the beginning of the words."""
+    """Return the kind of a finding: the promise, or the beginning of the text."""
     return (broken or "")[:10]
 
 
@@ -19,7 +19,7 @@ def shrunk(
 ) -> tuple[Story, Outcome]:
     """Return the shortest story found with the same kind of finding, and its outcome.
 
-    :param tries: how many stories are run at most.
+    :param tries: the maximum number of stories to run.
     """
     left = tries
     found = True
@@ -37,7 +37,7 @@ def shrunk(
 
 
 def _smaller(story: Story) -> Iterator[Story]:
-    """Yield stories with less in them, those with much less first."""
+    """Yield shorter stories, those with the most left out first."""
     for part in _parts(story.actions):
         yield story.without(actions=part)
     for fault in _parts(story.faults):

@@ -11,7 +11,7 @@ from harness.simulation.kernel import KERNEL
 
 #: The Julian day of the beginning of 1970.
 _JULIAN_EPOCH = 2440587.5
-#: How likely a statement takes some time, and how long on average, in seconds.
+#: The probability that a statement takes time, and the mean of that time in seconds.
 _SLOW, _SECONDS = 0.1, 0.002
 
 _WRITE = re.compile(r"(?:INSERT INTO|INSERT OR IGNORE INTO|UPDATE|DELETE FROM) (\w+)")
@@ -21,19 +21,19 @@ Committed = Callable[[str, str, Collection[str]], None]
 
 
 class StoreFaults:
-    """Holds which process cannot reach the store or loses the answer to a COMMIT, and who watches commits."""
+    """Holds which processes cannot reach the store or lose the answer to a COMMIT, and the observer of commits."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Let all reach it."""
+        """Remove all faults."""
         self.cut_off: set[str] = set()
-        #: By process, how many commits from now on: its outcome is unknown to it.
+        #: The number of commits until one whose outcome the process does not learn, by process.
         self.lost_commits: dict[str, int] = {}
         self.committed: Committed | None = None
         self.connections: list[SimulatedConnection] = []
-        #: The folder that the databases were made in, and the one with their copies that is used in its place.
+        #: The folder in which the databases were made, and the folder with their copies, which is used instead.
         self.moved: tuple[str, str] | None = None
 
 
@@ -44,14 +44,14 @@ class Cursor(sqlite3.Cursor):
     """A cursor whose statements are switching points."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Execute a statement, now or after others' have run."""
+        """Execute a statement, now or after other tasks have run."""
         _statement(self, sql)
         if sql.startswith("PRAGMA") and "=" in sql:
             cast(SimulatedConnection, self.connection).settings.append(sql)
         return super().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any, /) -> Any:
-        """Execute a statement several times, now or after others' have run."""
+        """Execute a statement several times, now or after other tasks have run."""
         _statement(self, sql)
         return super().executemany(sql, parameters)
 
@@ -62,16 +62,16 @@ class SimulatedConnection(sqlite3.Connection):
     def __init__(self, database: Any, *args: Any, **named: Any) -> None:
         self.process = KERNEL.current.process
         self.file = str(database)
-        # Nobody waits in SQLite itself: the only thread of the machine would.
+        # SQLite itself must not wait, because it would block the only thread of the machine.
         self._arguments = (args, {**named, "timeout": 0.0})
-        #: What is set for this connection, to be set again.
+        #: The settings of this connection, to be applied again.
         self.settings: list[str] = []
         self._functions: list[tuple[Any, dict[str, Any]]] = []
         #: The tables that were written since the last commit.
         self.written: set[str] = set()
         super().__init__(place(self.file), *args, **self._arguments[1])
         self.changed = 0
-        # As that of SQLite, it is the same for all rows of a statement.
+        # As in SQLite, the value is the same for all rows of a statement.
         self.create_function("julianday", -1, _julian_day, deterministic=True)
         FAULTS.connections.append(self)
 
@@ -82,7 +82,7 @@ class SimulatedConnection(sqlite3.Connection):
 
     def take_up(self) -> None:
         """Open the file again, or the copy in its place."""
-        # A connection that is made a second time loses its attributes.
+        # Calling __init__ a second time would lose the attributes of the connection.
         own = dict(vars(self))
         args, named = self._arguments
         super().__init__(place(self.file), *args, **named)
@@ -95,7 +95,7 @@ class SimulatedConnection(sqlite3.Connection):
             sqlite3.Cursor(self).execute(setting)
 
     def create_function(self, *args: Any, **named: Any) -> None:
-        """Have a function in SQL."""
+        """Create a function for SQL."""
         self._functions.append((args, named))
         super().create_function(*args, **named)
 
@@ -110,11 +110,11 @@ class SimulatedConnection(sqlite3.Connection):
         return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Execute a statement as :class:`Cursor` does, which the method of ``sqlite3`` itself would not use."""
+        """Execute a statement as :class:`Cursor` does; the method of ``sqlite3`` would not use that class."""
         return self.cursor().execute(sql, parameters)
 
     def commit(self) -> None:
-        """Commit, and tell who watches."""
+        """Commit, and notify the observer."""
         if not self.in_transaction:
             return
         _point(self, "COMMIT")
@@ -155,25 +155,25 @@ def install() -> None:
 
 
 def drop_connections(process: str) -> None:
-    """Roll back and close what a crashed process has left open."""
+    """Roll back and close the open connections of a crashed process."""
     for connection in [one for one in FAULTS.connections if one.process == process]:
         connection.close()
 
 
 def is_in_transaction() -> bool:
-    """Return whether any connection has a transaction open."""
+    """Return whether any connection has an open transaction."""
     return any(connection.in_transaction for connection in FAULTS.connections)
 
 
 def let_go() -> None:
-    """Close all files, in no transaction, so that they can be copied; no task runs until :func:`take_up`."""
+    """Close all files so that they can be copied, outside transactions; no task runs until :func:`take_up`."""
     KERNEL.is_atomic += 1
     for connection in FAULTS.connections:
         connection.let_go()
 
 
 def take_up(folder: str, copy: str) -> None:
-    """Open the files again that were closed, each in the copy of its folder."""
+    """Open the closed files again, each in the copy of its folder."""
     FAULTS.moved = folder, copy
     for connection in FAULTS.connections:
         connection.take_up()
@@ -181,7 +181,7 @@ def take_up(folder: str, copy: str) -> None:
 
 
 def place(file: str | None) -> str:
-    """Return where a file is now."""
+    """Return the current path of a file."""
     file = str(file)
     if FAULTS.moved is not None and file.startswith(FAULTS.moved[0]):
         return FAULTS.moved[1] + file.removeprefix(FAULTS.moved[0])
@@ -189,7 +189,7 @@ def place(file: str | None) -> str:
 
 
 def _julian_day(*_now: object) -> float:
-    # Called for each row that a statement looks at.
+    # SQLite calls this for each row that a statement examines.
     return (patches.EPOCH + KERNEL.now + patches.wall_offsets.get(patches.STORE, 0.0)) / 86400 + _JULIAN_EPOCH
 
 
@@ -207,7 +207,7 @@ def _written_table(sql: str) -> str | None:
 
 
 def _point(connection: SimulatedConnection, sql: str) -> None:
-    """Let others run, and perhaps some time pass; fail where the store cannot be reached."""
+    """Let other tasks run, and perhaps some time pass; fail if the store cannot be reached."""
     if KERNEL.is_atomic:
         return
     KERNEL.note(sql)

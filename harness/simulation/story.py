@@ -1,6 +1,6 @@
-"""The story of a history: what callers ask for and what goes wrong, drawn from a seed, and told in words.
+"""The story of a history: the requests of callers and the faults, drawn from a seed, and described in words.
 
-A story is data, so that it can be shrunk: what is left out of it changes nothing else that it says.
+A story is data, so that it can be shrunk: leaving out a part changes no other part.
 """
 
 import random
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 SERVERS = 8
 HOSTS_OF_A_CELL = 3
 CELLS = ("cell1", "cell2")
-#: So many histories of a series go on from one started cloud.
+#: The number of histories of a series that start from one cloud.
 HISTORIES_OF_A_START = 10
 
-#: What callers ask for, and how often.
+#: The actions of callers, and their relative frequencies.
 _ACTIONS = {
     "build": 26,
     "delete": 12,
@@ -35,7 +35,7 @@ _ACTIONS = {
     "write": 5,
     "repeat": 6,
 }
-#: What goes wrong, and how often.
+#: The faults, and their relative frequencies.
 _FAULTS = {
     "crash": 6,
     "stand still": 3,
@@ -51,10 +51,10 @@ _FAULTS = {
 
 _SCHEDULERS = ("scheduler1", "scheduler2")
 _SUPER_CONDUCTORS = ("conductor1", "conductor2")
-#: Of the first cell two, so that they take over from each other; of the second one, whose work waits for it.
+#: The first cell has two, which take over from each other; the work of the second cell waits for its only one.
 _CELL_CONDUCTORS = ("conductor1-cell1", "conductor2-cell1", "conductor1-cell2")
 _WITH_STORE = (*_SCHEDULERS, *_SUPER_CONDUCTORS, *_CELL_CONDUCTORS)
-#: In the order in which they are started.
+#: In the order of their starts.
 _AGENTS = tuple(f"compute-{cell}" for cell in CELLS)
 PROCESSES = (*_WITH_STORE, *_AGENTS)
 STORE = "store"
@@ -68,12 +68,12 @@ _TALKING = (
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that a caller asks for.
+    """One request of a caller.
 
-    :param number: its number in the story as it was drawn; it stays when others are left out.
+    :param number: the number in the story as it was drawn; it stays the same when other actions are left out.
     :param server: the place of the server in question.
-    :param choice: what else there is to choose: a host, a size, an earlier request.
-    :param gap: the seconds since the one before it.
+    :param choice: determines all other choices: a host, a size, an earlier request.
+    :param gap: the seconds since the previous action.
     """
 
     number: int
@@ -88,14 +88,14 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     :param after: the number of the action with which it begins.
-    :param who: the process; of a cut, one of the two.
-    :param other: of a cut, the other one.
-    :param count: of a crash or a standstill, after how many of the process's switching points; of a message, which one
-        from then on; of a commit, which of the process.
-    :param seconds: how long it lasts; how late a message is; by how much the clock is wrong.
+    :param who: the process; for a cut, one of the two.
+    :param other: for a cut, the other process.
+    :param count: for a crash or a pause, the number of the process's switching points before it; for a message or a
+        commit of the process, which one from then on.
+    :param seconds: the duration of the fault, the delay of a message, or the error of the clock.
     """
 
     after: int
@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Story:
-    """All that is asked for and that goes wrong in one history, and the seed of everything else."""
+    """All actions and faults of one history, and the seed of everything else."""
 
     seed: str
     actions: Sequence[Action]
@@ -131,12 +131,12 @@ class Story:
 
     @property
     def start(self) -> str:
-        """The seed of the start of the cloud: ``seed/30`` to ``seed/39`` begin with the same one."""
+        """The seed of the cloud's start: ``seed/30`` to ``seed/39`` start from the same cloud."""
         series, slash, number = self.seed.rpartition("/")
         return f"{series}/{int(number) // HISTORIES_OF_A_START}" if slash and number.isdecimal() else self.seed
 
     def without(self, actions: Sequence[Action] = (), faults: Sequence[Fault] = ()) -> "Story":
-        """Return the story without these."""
+        """Return the story without these parts."""
         left_out: set[Action | Fault] = {*actions, *faults}
         return replace(
             self,
@@ -145,7 +145,7 @@ class Story:
         )
 
     def told(self) -> list[str]:
-        """Return the story in words, a line for each thing."""
+        """Return the description of the story, one line for each part."""
         lines = [f"seed {self.seed}"]
         last = -1
         for action in self.actions:
@@ -156,12 +156,12 @@ class Story:
 
 
 def draw(seed: str, operations: int = 50) -> Story:
-    """Return the story of a seed."""
+    """Return the story that a seed determines."""
     chance = random.Random(f"{seed}/story")
     actions = [
         Action(
             number,
-            # At first there is nothing but to build.
+            # At first there are no servers, so only builds are possible.
             "build" if number < SERVERS // 2 else chance.choices([*_ACTIONS], [*_ACTIONS.values()])[0],
             number if number < SERVERS // 2 else chance.randrange(SERVERS),
             chance.randrange(1 << 16),
@@ -177,9 +177,9 @@ def _fault(chance: random.Random, operations: int) -> Fault:
     [kind] = chance.choices([*_FAULTS], [*_FAULTS.values()])
     after = chance.randrange(operations)
     if kind in ("crash", "stand still"):
-        # Most come in the middle of something that has just begun.
+        # Most faults come in the middle of work that has just begun.
         points = int(2 ** chance.uniform(0.0, 11.0))
-        # Who stands still for long finds its leases taken.
+        # The leases of a process that is paused for long are taken over.
         longest = 10.0 if kind == "crash" else 90.0
         return Fault(after, kind, chance.choice(PROCESSES), "", points, chance.uniform(0.0, longest))
     if kind == "cut":
