@@ -1,4 +1,4 @@
-"""Arguments of the commands that run a cloud of their own: numbers, and the servers that it runs on."""
+"""Arguments of the commands that run a cloud of their own: numbers, and the servers of the cloud."""
 
 import argparse
 import contextlib
@@ -12,19 +12,19 @@ from harness.termination import unwound_by_sigterm
 from moorage import errors
 from moorage.cli.command import Argument, Configured, argument
 
-if TYPE_CHECKING:  # they need an extra
+if TYPE_CHECKING:  # these modules need an extra
     from harness.galera import GaleraCluster
     from harness.rabbitmq_cluster import RabbitMQCluster
     from harness.servers import MariaDBServer, RabbitMQServer
 
-#: The scheme of the bus inside a process.
+#: The URL scheme of the bus inside a process.
 INPROC = "inproc:"
-#: The kinds of private servers: one of each, or three nodes of each.
+#: The kinds of private servers: one server of each, or a cluster of three nodes of each.
 SINGLE, CLUSTER = "single", "cluster"
 
 
 def count(least: int = 1) -> Any:
-    """Return a parser of integers from ``least`` on."""
+    """Return a parser of integers that are at least ``least``."""
 
     def parse(text: str) -> int:
         number = int(text)
@@ -37,7 +37,7 @@ def count(least: int = 1) -> Any:
 
 
 def rate(text: str) -> float:
-    """Parse a share of the whole."""
+    """Parse a share between 0 and 1."""
     share = float(text)
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError("must be between 0 and 1")
@@ -53,12 +53,12 @@ class ServerProgram(Protocol):
         """Kill it, as a crash would."""
 
     def start(self) -> None:
-        """Start again what was killed, and wait until it takes connections."""
+        """Start it again after a kill, and wait until it accepts connections."""
 
 
 @dataclass(frozen=True)
 class Servers:
-    """The URLs of bus and database, null for embedded ones, and private servers: process ids by name, and programs."""
+    """The URLs of bus and database, null if embedded; private servers: process ids by name, and programs."""
 
     transport_url: str | None = None
     database_url: str | None = None
@@ -67,7 +67,7 @@ class Servers:
 
 
 def percent(text: str) -> float:
-    """Parse a share of the whole in percent."""
+    """Parse a percentage from 0 to 100."""
     share = float(text)
     if not 0 <= share <= 100:
         raise argparse.ArgumentTypeError("must be between 0 and 100")
@@ -75,11 +75,11 @@ def percent(text: str) -> float:
 
 
 def extra(module: str, user: str, name: str) -> ModuleType:
-    """Return a module that is, or needs, a package of an extra of ours.
+    """Return a module that is part of an extra of ours, or needs one.
 
-    :param user: the part of the command that needs it.
-    :param name: the extra's.
-    :raises ConfigurationError: that extra is not installed.
+    :param user: the part of the command that needs the module.
+    :param name: the name of the extra.
+    :raises ConfigurationError: the extra is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -91,7 +91,7 @@ def extra(module: str, user: str, name: str) -> ModuleType:
 def servers_argument(what: str) -> Argument:
     """Declare the option for private servers.
 
-    :param what: the servers, as the help names them.
+    :param what: the name of the servers in the help text.
     """
     return argument(
         "--servers",
@@ -104,7 +104,7 @@ def servers_argument(what: str) -> Argument:
 
 
 def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
-    """Return a private MariaDB of a kind of ``--servers``, not yet started.
+    """Return a private MariaDB of this kind of ``--servers``, not yet started.
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
@@ -116,7 +116,7 @@ def private_mariadb(kind: str) -> "MariaDBServer | GaleraCluster":
 
 
 def private_rabbitmq(kind: str) -> "RabbitMQServer | RabbitMQCluster":
-    """Return a private RabbitMQ of a kind of ``--servers``, not yet started.
+    """Return a private RabbitMQ of this kind of ``--servers``, not yet started.
 
     :raises ConfigurationError: the extra that it needs is not installed.
     """
@@ -132,9 +132,9 @@ def _programs(module: str) -> ModuleType:
 
 
 def require_broker(transport_url: str) -> None:
-    """Refuse a bus that is only inside one process.
+    """Refuse a bus that exists only inside one process.
 
-    :raises ConfigurationError: it is.
+    :raises ConfigurationError: the URL is that of such a bus.
     """
     if transport_url.startswith(INPROC):
         reason = f"services and clients are processes of their own, which {INPROC}// does not connect: name a broker"
@@ -142,7 +142,7 @@ def require_broker(transport_url: str) -> None:
 
 
 class OnServers(Configured):
-    """The options for a cloud on other servers than the embedded ones."""
+    """Adds the options for a cloud on other servers than the embedded ones."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
@@ -162,7 +162,7 @@ class OnServers(Configured):
     def servers(self, arguments: argparse.Namespace) -> Iterator[Servers]:
         """Yield the servers for the run.
 
-        :raises ConfigurationError: options that exclude each other.
+        :raises ConfigurationError: the options exclude each other.
         """
         if not arguments.servers:
             with unwound_by_sigterm():

@@ -1,4 +1,4 @@
-"""Audit of a store after a run by the rules of `moorage audit`, given the consumers that may have allocations."""
+"""Audit a store after a run by the rules of `moorage audit`, given the consumers that may have allocations."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from placement_store.upkeep import audit
 
 _FLAVOR = Flavor(vcpus=0, memory_mb=0)
 _COUNTED = frozenset({"over-committed", "leaked"})
-#: A run writes nothing through the placement API: each consumer without a claim is a finding.
+#: A run writes nothing through the placement API, so each consumer without a claim is a finding.
 _NO_CLAIM = derived("harness", "audit", "no claim")
 
 

@@ -1,4 +1,4 @@
-"""A whole cloud in one process: every service with its own configuration, on any bus and any database."""
+"""A whole cloud in one process: each service has its own configuration, and bus and database can be of any kind."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ from scheduler.service import SchedulerService
 LOG = logging.getLogger(__name__)
 
 _SCHEMAS = (MAIN, CONDUCTOR, CELL)
-#: The database of a cloud that is given none, in its folder.
+#: The file of the default database, in the folder of the cloud.
 _FILE = "moorage.sqlite"
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -42,12 +42,11 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class CloudSpec:
-    """The specification of a cloud: hosts are distributed over the cells in turn.
+    """The specification of a cloud; hosts are distributed over the cells in turn.
 
-    ``settings`` (group, option, value) hold for every service, and for plug-ins (``filters``, ``weighers``,
-    ``request_filters``). ``transport_url`` and ``database_connection`` default to
-    an in-process bus and a temporary SQLite file. ``schedulers`` each serve the placement role too, unless
-    ``placement_apart``.
+    ``settings`` (group, option, value) apply to every service, and to plug-ins (``filters``, ``weighers``,
+    ``request_filters``). ``transport_url`` and ``database_connection`` default to an in-process bus and a temporary
+    SQLite file. Each of the ``schedulers`` also serves the placement role, unless ``placement_apart``.
     """
 
     hosts: int = 10
@@ -67,7 +66,7 @@ class CloudSpec:
 
 @functools.cache
 def _empty_schemas() -> bytes:
-    """Return an SQLite file with the schemas, as their migrations leave it: they are carried out once a process."""
+    """Return an SQLite file with the schemas, as their migrations create it: they run once per process."""
     with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
         path = f"{folder}/{_FILE}"
         with contextlib.closing(Database(f"sqlite:///{path}", "main")) as database:
@@ -84,7 +83,7 @@ class RunningCloud:
         self.plan = plan
         self._closing = contextlib.ExitStack()
         self.services: dict[str, Service] = {}
-        #: All services that there have been, in the order of their first starts.
+        #: All services that were ever started, in the order of their first starts.
         self._started: dict[str, None] = {}
         self.cell_names = plan.cell_names
 
@@ -111,7 +110,7 @@ class RunningCloud:
         self.database = Database(self.database_connection, "main")
         self._closing.callback(self.database.close)
         self._create_schemas()
-        # Longer than any service waits: a busy machine is no fault of the cloud.
+        # Longer than any service waits: a busy machine must not look like a fault of the cloud.
         self._bus = Bus(self.configuration(rpc={"call_timeout": 60.0}))
         self._closing.callback(self._bus.close)
         for name, service in self._services():
@@ -121,8 +120,8 @@ class RunningCloud:
     def stop(self) -> None:
         """Stop all services, the last one started first, and remove the cloud's files and schemas.
 
-        A service that was started again has its former place: those that need it are stopped before it, and do not wait
-        for its answers.
+        A service that was started again keeps its former place in this order, so that the services that need it stop
+        before it and do not wait for its answers.
         """
         for name in reversed(self._started):
             if name in self.services:
@@ -149,7 +148,7 @@ class RunningCloud:
         return self._bus.client(topic, server, timeout)
 
     def configuration(self, **groups: Mapping[str, Any]) -> cfg.ConfigOpts:
-        """Return a configuration of its own for one service: the cloud's options, the settings, then ``groups``."""
+        """Return a configuration for one service: the cloud's options, the settings, then ``groups``."""
         merged: dict[str, dict[str, Any]] = {
             "DEFAULT": {"transport_url": self.transport_url},
             "database": {"connection": self.database_connection},
@@ -164,7 +163,7 @@ class RunningCloud:
         return options.new(merged, files=[self._file_of(of_plugins)] if of_plugins else [])
 
     def _file_of(self, groups: Mapping[str, Mapping[str, Any]]) -> Path:
-        """Return a configuration file with the options of plug-ins, which only a scheduler that loads them knows."""
+        """Return a configuration file with the options of plug-ins, which only a scheduler with these registers."""
         lines = []
         for group, values in groups.items():
             lines.append(f"[{group}]")
@@ -181,7 +180,7 @@ class RunningCloud:
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all specified hosts are up.
 
-        :raises TimeoutError: for ``seconds`` no further host has come up.
+        :raises TimeoutError: for ``seconds`` no additional host has come up.
         """
         up = 0
 
@@ -190,7 +189,7 @@ class RunningCloud:
             up = sum(host.up for host in self.hosts())
             return up >= self.plan.hosts
 
-        # Listing hosts is work too, and the more the more hosts there are.
+        # Listing hosts is work too, and it grows with the number of hosts.
         interval = max(0.02, self.plan.hosts / 20_000)
         wait_until(all_up, f"{self.plan.hosts} hosts to be up", seconds, interval, progress=lambda: up)
 
@@ -198,7 +197,7 @@ class RunningCloud:
         if self.plan.database_connection:
             self._closing.enter_context(created_schemas(self.database, self.plan))
             return
-        # Nobody has opened it yet.
+        # No connection has opened the file yet.
         (self.folder / _FILE).write_bytes(_empty_schemas())
         create_cells(self.database, self.plan)
 
@@ -217,7 +216,7 @@ class RunningCloud:
                 yield f"compute-{cell}", self.compute(cell, share)
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
-        """Return an agent of a cell, not yet started, with a file of guests that outlives it."""
+        """Return an agent of a cell, not yet started; its file of guests remains when the agent ends."""
         name = f"agent-{cell}"
         return ComputeService(
             self.configuration(
@@ -234,7 +233,7 @@ class RunningCloud:
 
 @contextlib.contextmanager
 def created_schemas(database: Database, spec: CloudSpec) -> Iterator[None]:
-    """Create the schemas and the cells of a cloud in an empty database; it is empty again afterwards.
+    """Create the schemas and the cells of a cloud in an empty database, and empty it again at the end.
 
     :raises ConfigurationError: the database is not empty.
     """
@@ -256,8 +255,8 @@ def create_cells(database: Database, spec: CloudSpec) -> None:
         cells.create(database, name=name, uuid=ids.derived("harness", spec.seed, "cell", name))
 
 
-#: Seconds to wait for something that comes at once on an idle machine. It bounds a wait for something that never comes,
-#: and is no measure of speed: beside other work everything may take a hundred times as long.
+#: Seconds to wait for something that takes no time on an idle machine. This bounds a wait for something that never
+#: comes; it does not measure speed: beside other work everything may take a hundred times as long.
 PATIENCE_SECONDS = 240.0
 
 
@@ -271,10 +270,10 @@ def wait_until(
 ) -> None:
     """Wait until ``true`` returns a true value.
 
-    :param interval: seconds between the first two tries; then a tenth more each time, up to ``longest``. Each try is a
-        part of the load on what is waited for.
+    :param interval: seconds between the first two tries; each following interval is a tenth longer, up to ``longest``.
+        Each try adds to the load on the cloud.
     :param what: the subject of the error, or a function that returns it.
-    :param progress: returns the present progress. Each change of it starts the time again.
+    :param progress: returns the present progress. Each change of it restarts the time.
     :raises TimeoutError: the progress has not changed for ``seconds``.
     """
     reached, end = progress(), time.monotonic() + seconds

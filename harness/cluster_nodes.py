@@ -8,9 +8,9 @@ from typing import Generic, Self, TypeVar
 
 from harness.servers import ServerProcess
 
-#: The least number of which a majority is left when one is away.
+#: The smallest number of nodes of which a majority remains when one node is down.
 NODES = 3
-#: Seconds for a node to come back. One that has been away for long copies all data of another one.
+#: Seconds for a node to rejoin. A node that was down for long copies all data of another node.
 _JOIN_SECONDS = 120.0
 
 N = TypeVar("N", bound=ServerProcess)
@@ -18,7 +18,7 @@ N = TypeVar("N", bound=ServerProcess)
 
 @dataclass(frozen=True)
 class Member(Generic[N]):
-    """A node of a cluster, killed and started again as a single server is."""
+    """A node of a cluster that can be killed and started again like a single server."""
 
     cluster: "Cluster[N]"
     number: int
@@ -29,50 +29,50 @@ class Member(Generic[N]):
         return self.cluster.nodes[self.number].package
 
     def kill(self) -> None:
-        """End the node by SIGKILL, as a crash would."""
+        """Kill the node with SIGKILL, as a crash would."""
         self.cluster.kill(self.number)
 
     def start(self) -> None:
-        """Start the node again and wait until it takes part."""
+        """Start the node again, and wait until it has joined the cluster."""
         self.cluster.start_node(self.number)
 
 
 class Cluster(ABC, Generic[N]):
-    """Nodes of one kind, known by their numbers from 0 on."""
+    """Nodes of one kind, identified by their numbers from 0 on."""
 
     nodes: list[N]
 
     @property
     def members(self) -> Sequence[Member[N]]:
-        """The parts that can be killed and started again by themselves."""
+        """The parts that can be killed and started again one by one."""
         return [Member(self, number) for number in range(len(self.nodes))]
 
     def start(self) -> None:
-        """Start all nodes and wait until each takes part: the first one alone, because the others join it."""
+        """Start all nodes and wait until each has joined: the first node alone, because the others join it."""
         first, *others = self.nodes
         self._begin(first)
-        for node in others:  # in turn: a node that gives its data to another one takes no orders meanwhile
+        for node in others:  # one by one: a node executes no statements while it sends its data to another one
             self._rejoin(node)
 
     def close(self) -> None:
-        """End all nodes and remove their data."""
+        """Kill all nodes and remove their data."""
         for node in self.nodes:
             node.close()
 
     def kill(self, number: int) -> None:
-        """End a node by SIGKILL, as a crash would."""
+        """Kill a node with SIGKILL, as a crash would."""
         self.nodes[number].kill()
 
     def stop(self, number: int) -> None:
-        """Stop a node in order; the others know at once that it has left."""
+        """Stop a node cleanly; the others notice at once that it has left."""
         self.nodes[number].stop()
 
     def start_node(self, number: int) -> None:
-        """Start a node again and wait until it takes part."""
+        """Start a node again and wait until it has joined."""
         self._rejoin(self.nodes[number])
 
     def repair(self) -> None:
-        """Start the nodes that were stopped or killed, end every cut, and wait until all take part."""
+        """Start the nodes that were stopped or killed, end all network cuts, and wait until all have joined."""
         for node in self.nodes:
             if not node.pid:
                 self._rejoin(node)
@@ -80,11 +80,11 @@ class Cluster(ABC, Generic[N]):
         self._wait_whole()
 
     def running(self) -> list[N]:
-        """Return the nodes that have been started and neither stopped nor killed."""
+        """Return the nodes that run: they were started, and not stopped or killed since."""
         return [node for node in self.nodes if node.pid]
 
     def pids_by_name(self, name: str) -> dict[str, int]:
-        """Return the ids of the nodes' processes, by this name and the node's number."""
+        """Return the ids of the nodes' processes, named by ``name`` and the number of the node."""
         return {f"{name}-{number}": node.pid for number, node in enumerate(self.nodes)}
 
     def __enter__(self) -> Self:
@@ -104,9 +104,9 @@ class Cluster(ABC, Generic[N]):
 
     @abstractmethod
     def _wait_whole(self) -> None:
-        """Wait until all running nodes take part.
+        """Wait until all running nodes have joined.
 
-        :raises TimeoutError: they do not, within two minutes.
+        :raises TimeoutError: they have not joined within two minutes.
         """
 
     def _begin(self, node: N) -> None:
@@ -114,14 +114,14 @@ class Cluster(ABC, Generic[N]):
         node.start()
 
     def _rejoin(self, node: N) -> None:
-        """Start a node that joins the others, and wait until it takes part."""
+        """Start a node that joins the others, and wait until it has joined."""
         node.start()
 
 
 def wait_until_true(true: Callable[[], bool], what: str, seconds: float = _JOIN_SECONDS) -> None:
     """Wait until ``true`` returns true.
 
-    :raises TimeoutError: it does not, within ``seconds``.
+    :raises TimeoutError: it does not return true within ``seconds``.
     """
     end = time.monotonic() + seconds
     while not true():

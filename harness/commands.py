@@ -27,7 +27,7 @@ FLAVOR = Flavor(name="demo", vcpus=2, memory_mb=4096, root_gb=20)
 
 @contextlib.contextmanager
 def _failures_in_the_table_alone() -> Iterator[None]:
-    """Keep intended failures of spawns out of the log: the table names them."""
+    """Keep intended spawn failures out of the log: the table shows them."""
     agents = logging.getLogger("compute.agent")
     before = agents.level
     agents.setLevel(logging.ERROR)
@@ -59,7 +59,7 @@ class Demo(OnServers, Lister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return 1 when the audit has found anything."""
+        """Run, and return 1 if the audit has findings."""
         status: int = super().run(parsed_args)
         return status or int(not self._verdict.clean)
 
@@ -73,8 +73,8 @@ class Demo(OnServers, Lister):
                 transport_url=servers.transport_url,
                 database_connection=servers.database_url,
                 settings={
-                    # A decision uses the present state, and no weigher uses periodic reports, so that placements
-                    # depend on the seed alone.
+                    # A decision uses the present state, and no weigher uses periodic reports, so that placements depend
+                    # only on the seed.
                     "scheduler": {"view_max_age": 0.0, "enabled_weighers": ["ram", "cpu", "disk"]},
                     "fake_driver": {"seed": arguments.seed, "fail_rate": arguments.fail_rate},
                 },
@@ -101,9 +101,9 @@ class Demo(OnServers, Lister):
 
 
 def build_all(cloud: RunningCloud, instances: int, seconds: float = 120.0) -> Iterator[Instance]:
-    """Build instances one at a time, so that the same seed gives the same placements; yield each when it is done.
+    """Build instances one at a time, so that the same seed gives the same placements; yield each when it has ended.
 
-    :raises TimeoutError: one instance is still being built after ``seconds``.
+    :raises TimeoutError: an instance is still being built after ``seconds``.
     """
     spec = RequestSpec(project_id="demo", user_id="demo", flavor=FLAVOR)
     conductor = cloud.client("conductor")

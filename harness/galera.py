@@ -1,7 +1,7 @@
-"""A private MariaDB cluster with Galera: three nodes, which offer what a single server of :mod:`harness.servers` does.
+"""A private MariaDB cluster with Galera: three nodes, used like a single server of :mod:`harness.servers`.
 
-A node can be killed, started again, and cut off from the other nodes while its clients still reach it, as by a fault of
-the network between the machines of a cluster.
+A node can be killed, started again, and cut off from the other nodes while clients still reach it, like a network fault
+between the machines of a cluster.
 """
 
 import re
@@ -16,11 +16,11 @@ import pymysql
 from harness.cluster_nodes import NODES, Cluster, wait_until_true
 from harness.servers import USER, MariaDBServer, ServersMissing, finish, free_ports
 
-#: Debian's package galera-4 puts it there.
+#: Debian's package galera-4 installs it there.
 _PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
 _SYNCED = "Synced"
 _POSITION = re.compile(r"Recovered position: (\S+:-?\d+)")
-#: The daemon of rsync that receives a copy would become the user nobody where it is root who starts it.
+#: Started by root, the daemon of rsync that receives a copy would switch to the user nobody.
 _RSYNC = """#!/bin/sh
 for argument; do
     case "$argument" in */rsync_sst.conf) sed -i "1i uid = $(id -u)\\ngid = $(id -g)" "$argument" ;; esac
@@ -30,7 +30,7 @@ exec /usr/bin/rsync "$@"
 
 
 class GaleraNode(MariaDBServer):
-    """A node of a Galera cluster; all of a cluster have one user and password."""
+    """A node of a Galera cluster; all nodes have the same user and password."""
 
     package = "mariadb-server galera-4"
 
@@ -41,7 +41,7 @@ class GaleraNode(MariaDBServer):
         self._members: Sequence[GaleraNode] = ()
 
     def join(self, members: Sequence["GaleraNode"], password: str) -> None:
-        """Name the nodes of the cluster; before the first start."""
+        """Set the nodes of the cluster; must be called before the first start."""
         self._members, self.password = members, password
 
     def bootstrap(self) -> None:
@@ -53,7 +53,7 @@ class GaleraNode(MariaDBServer):
             self._bootstraps = False
 
     def status(self, name: str) -> str:
-        """Return a status variable of Galera; empty where the node does not answer."""
+        """Return a status variable of Galera; empty if the node does not answer."""
         try:
             rows = self.execute("SHOW GLOBAL STATUS LIKE %s", name)
         except pymysql.err.MySQLError:
@@ -61,15 +61,15 @@ class GaleraNode(MariaDBServer):
         return str(rows[0][1]) if rows else ""
 
     def is_synced(self) -> bool:
-        """Return whether the node takes part in a majority and has all that the cluster has."""
+        """Return whether the node belongs to a majority and has all data of the cluster."""
         return self.status("wsrep_local_state_comment") == _SYNCED and self.status("wsrep_ready") == "ON"
 
     def set_cut_off(self, is_cut_off: bool) -> None:
-        """Stop all exchange with the other nodes, or resume it; clients still reach the node."""
+        """Stop all traffic with the other nodes, or resume it; clients still reach the node."""
         self.execute(f"SET GLOBAL wsrep_provider_options = 'gmcast.isolate={int(is_cut_off)}'")
 
     def last_position(self) -> str:
-        """Return how far the data of a stopped node have come, as the cluster's uuid and a number."""
+        """Return the position of a stopped node's data in the replication, as the cluster's uuid and a number."""
         found: list[str] = []
 
         def note(_name: str, _pid: int, line: bytes) -> None:
@@ -96,7 +96,7 @@ class GaleraNode(MariaDBServer):
         super()._prepare(directory)
         folder = directory / "programs"
         folder.mkdir()
-        # The server looks for its own programs first: the method has another name, so that this `rsync` is found.
+        # The server looks for its own programs first. The method has a name of its own, so that it finds this `rsync`.
         method = f'#!/bin/sh\nPATH="{folder}:$PATH" exec wsrep_sst_rsync "$@"\n'
         for name, text in (("rsync", _RSYNC), ("wsrep_sst_private", method)):
             (folder / name).write_text(text)
@@ -104,18 +104,19 @@ class GaleraNode(MariaDBServer):
         self.places = [str(folder)]
 
     def _launch(self) -> psutil.Popen:
-        # As Debian's service does: after a crash the file of the position has none, and the node would copy everything.
+        # As Debian's service does: after a crash the state file has no position, and the node would copy everything.
         known = Path(self.tempdir, "data", "grastate.dat").exists()
         self._position = [f"--wsrep-start-position={self.last_position()}"] if known else []
         return super()._launch()
 
     def _cluster_options(self) -> list[str]:
-        # One that starts a new cluster on old data names nobody; one that comes back names all, itself included.
+        # A node that starts a new cluster on old data lists no node; a node that rejoins lists all nodes, including
+        # itself.
         members = "" if self._bootstraps else ",".join(f"127.0.0.1:{node.group_port}" for node in self._members)
         provider = {
             "gmcast.listen_addr": f"tcp://127.0.0.1:{self.group_port}",
             "ist.recv_addr": f"127.0.0.1:{self._increments_port}",
-            "gcache.size": "64M",  # what a node that comes back may have missed without a copy of all data
+            "gcache.size": "64M",  # lets a node that rejoins get missed writes without a copy of all data
         }
         return [
             "--wsrep-on=ON", f"--wsrep-provider={_PROVIDER}", f"--wsrep-cluster-address=gcomm://{members}",
@@ -131,9 +132,9 @@ class GaleraNode(MariaDBServer):
 
 
 class GaleraCluster(Cluster[GaleraNode]):
-    """Three private MariaDB nodes with Galera, which a service reaches under one URL with three hosts.
+    """Three private MariaDB nodes with Galera, which a service reaches with one URL that has three hosts.
 
-    Options are mariadbd's, for every node.
+    ``options`` are those of mariadbd, for every node.
     """
 
     package: ClassVar[str] = GaleraNode.package
@@ -145,19 +146,19 @@ class GaleraCluster(Cluster[GaleraNode]):
             node.join(self.nodes, self.password)
 
     def create_database(self, name: str) -> str:
-        """Create an empty database, dropping one of that name first; returns its URL with all hosts."""
+        """Create an empty database, after dropping any of that name; returns its URL with all hosts."""
         self.drop_database(name)
         self.execute(f"CREATE DATABASE `{name}`")
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if it is there, ending the connections which are still in it, on each node."""
+        """Drop a database if it exists, and end its connections on each node."""
         for node in self.running():
             node.end_connections(name)
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def end_connections(self, name: str) -> None:
-        """End the connections which are in a database, on each node."""
+        """End the connections to a database, on each node."""
         for node in self.running():
             node.end_connections(name)
 
@@ -167,14 +168,14 @@ class GaleraCluster(Cluster[GaleraNode]):
         return f"mysql+pymysql://{USER}:{self.password}@{hosts}/{database}?charset=utf8mb4"
 
     def execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
-        """Execute one statement on the first node that takes part, and commit."""
+        """Execute one statement on the first node that belongs to the cluster, and commit."""
         node = next(node for node in self.running() if node.is_synced())
         return node.execute(statement, *values)
 
     def wait_synced(self) -> None:
         """Wait until all running nodes are synced, in one cluster.
 
-        :raises TimeoutError: they are not, within two minutes.
+        :raises TimeoutError: the nodes are not synced within two minutes.
         """
         running = self.running()
         size = str(len(running))
@@ -201,9 +202,9 @@ class GaleraCluster(Cluster[GaleraNode]):
             self._restart(node)
 
     def _restart(self, node: GaleraNode) -> None:
-        """Start a node while no other one runs.
+        """Start a node while no other node runs.
 
-        :raises RuntimeError: another node has come further: that one has to be the first.
+        :raises RuntimeError: another node has newer data, so that node must be the first.
         """
         positions = self._positions()
         if positions[self.nodes.index(node)] < max(positions):
@@ -215,7 +216,7 @@ class GaleraCluster(Cluster[GaleraNode]):
         return [int(node.last_position().rpartition(":")[2]) for node in self.nodes]
 
     def restart_all(self) -> None:
-        """Start all nodes again after all have died, first the one that has come furthest.
+        """Start all nodes again after all have died, beginning with the one that has the newest data.
 
         :raises RuntimeError: a node still runs.
         """

@@ -1,4 +1,4 @@
-"""A cloud of real processes, each a `moorage` command, with a common configuration file."""
+"""A cloud of real processes, each a `moorage` command, with a shared configuration file."""
 
 import contextlib
 import logging
@@ -20,12 +20,12 @@ from moorage.messages import ListHosts
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds for a process to stop in order; one that does not end must not hang a run.
+#: Seconds for a process to stop cleanly; a process that does not end must not block a run.
 _STOP_SECONDS = 60.0
 
 
 class ProcessCloud:
-    """Processes of one cloud, each known by a name, with its log in a file of that name.
+    """The processes of one cloud, each with a name, and with its log in a file of that name.
 
     ``settings`` (group, option, value) are written to the configuration file of all of them.
     """
@@ -61,9 +61,9 @@ class ProcessCloud:
         return self._bus.client(topic, server, timeout)
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a `moorage` command to its end and return what it printed.
+        """Run a `moorage` command to its end and return its output.
 
-        :raises CalledProcessError: it failed, and ``check`` is set.
+        :raises CalledProcessError: the command failed, and ``check`` is set.
         """
         done = subprocess.run(
             self._command(*words), cwd=self.folder, env=self._environment(), text=True, capture_output=True, check=False
@@ -74,7 +74,7 @@ class ProcessCloud:
         return done
 
     def start(self, name: str, *words: str, settings: Settings | None = None, armed: str = "") -> None:
-        """Start a `moorage` daemon under a name, with a configuration file of its own for ``settings``.
+        """Start a `moorage` daemon under a name, with its own configuration file for ``settings``.
 
         :param armed: failpoints, as :mod:`moorage.failpoints` reads them from the environment.
         """
@@ -90,7 +90,7 @@ class ProcessCloud:
             )
 
     def stop(self, name: str) -> int:
-        """Stop a process in order and return its exit status."""
+        """Stop a process cleanly and return its exit status."""
         return self._end(name, signal.SIGTERM)
 
     def kill(self, name: str) -> int:
@@ -102,10 +102,10 @@ class ProcessCloud:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def wait_for_hosts(self, hosts: int, seconds: float = 120.0) -> None:
-        """Wait until so many hosts are up.
+        """Wait until ``hosts`` hosts are up.
 
-        :raises TimeoutError: for ``seconds`` no further host has come up.
-        :raises RuntimeError: a process has ended; its log is in the message.
+        :raises TimeoutError: for ``seconds`` no additional host has come up.
+        :raises RuntimeError: a process has ended; the message contains its log.
         """
         up = 0
 
@@ -116,7 +116,7 @@ class ProcessCloud:
                 up = sum(host.up for host in lists.hosts(self.client("scheduler", timeout=2.0), ListHosts()))
             return up >= hosts
 
-        # Listing hosts is work too, and the more the more hosts there are.
+        # Listing hosts is work too, and it grows with the number of hosts.
         interval = max(0.1, hosts / 5_000)
         wait_until(all_up, f"{hosts} hosts to be up", seconds, interval, progress=lambda: up)
 

@@ -1,6 +1,6 @@
 """A pytest plug-in: the fixture ``moorage_cloud`` is a cloud of fake hosts in the test's own process.
 
-pytest loads it by its entry point, so whatever takes time to import is imported by the fixture.
+pytest loads it by its entry point, so the fixture imports all modules that take time to import.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def moorage_cloud(request: pytest.FixtureRequest) -> Iterator["RunningCloud"]:
-    """Yield a running cloud, as the marker ``moorage_cloud`` describes it; the nearest marker counts."""
+    """Yield a running cloud, as the nearest marker ``moorage_cloud`` describes it."""
     from harness.cloud import CloudSpec, RunningCloud
 
     marker = request.node.get_closest_marker(_MARKER)

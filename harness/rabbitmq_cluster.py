@@ -1,4 +1,4 @@
-"""A private RabbitMQ cluster: three nodes, which offer what a single server of :mod:`harness.servers` does.
+"""A private RabbitMQ cluster: three nodes, used like a single server of :mod:`harness.servers`.
 
 A node can be killed, started again, and cut off from the other nodes while its clients still reach it.
 """
@@ -14,17 +14,17 @@ from harness.servers import MAPPER, MAPPER_READY, USER, RabbitMQServer, finish
 
 
 class RabbitMQNode(RabbitMQServer):
-    """A node of a RabbitMQ cluster: all share a port mapper, through which they find each other, and a cookie."""
+    """A node of a RabbitMQ cluster: all share a cookie, and a port mapper through which they find each other."""
 
     has_mapper = False
 
     def join(self, members: Sequence["RabbitMQNode"], password: str, cookie: str) -> None:
-        """Name the nodes of the cluster, the first of which starts the port mapper; before the first start."""
+        """Set the nodes of the cluster before the first start; the first node starts the port mapper."""
         self._members, self.password, self._cookie = members, password, cookie
         self._mapper_port = members[0]._mapper_port  # noqa: SLF001  # of this class
 
     def is_member(self) -> bool:
-        """Return whether the node runs together with a majority of the nodes."""
+        """Return whether the node runs and belongs to a majority of the nodes."""
         needed = len(self._members) // 2 + 1
         try:
             self.evaluate(f"true = length(rabbit_nodes:all_running()) >= {needed}")
@@ -33,9 +33,9 @@ class RabbitMQNode(RabbitMQServer):
         return True
 
     def set_cut_off(self, is_cut_off: bool) -> None:
-        """End the connections to the other nodes and refuse new ones, or admit them again; clients still get through.
+        """End the connections to the other nodes and refuse new ones, or admit them again; clients still reach it.
 
-        A node admits whoever has its cookie: for the others it expects another one meanwhile.
+        A node admits every node that has its cookie. For a cut, it expects another cookie from the other nodes.
         """
         others = ", ".join(f"'{node.nodename}'" for node in self._members if node is not self)
         cookie = "cut_off" if is_cut_off else self._cookie
@@ -47,27 +47,27 @@ class RabbitMQNode(RabbitMQServer):
         cookie = directory / ".erlang.cookie"
         cookie.write_text(self._cookie)
         cookie.chmod(0o400)
-        # Three on one machine: a scheduler of Erlang that waits is not to keep a processor busy meanwhile.
+        # Three nodes on one machine: a waiting scheduler of Erlang must not keep a processor busy.
         self.env["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += " +sbwt none +sbwtdcpu none +sbwtdio none"
         members = "".join(
             f"cluster_formation.classic_config.nodes.{number} = {node.nodename}\n"
             for number, node in enumerate(self._members, 1)
         )
         with (directory / "rabbitmq.conf").open("a") as file:
-            # A node that is in a minority ends its clients' connections: they go to another one.
+            # A node in a minority closes its clients' connections, so that these connect to another node.
             file.write(
                 "cluster_formation.peer_discovery_backend = classic_config\n"
                 f"{members}cluster_partition_handling = pause_minority\n"
             )
 
     def _start_mapper(self) -> None:
-        """Start the cluster's port mapper, which outlives the node that starts it."""
+        """Start the cluster's port mapper, which keeps running when this node ends."""
         if not any(node.has_mapper for node in self._members):
             self._shared_mapper = self._run(*MAPPER, wait_for_line=MAPPER_READY)
             self.has_mapper = True
 
     def close(self) -> None:
-        """End the node and, if this one has started it, the port mapper, and remove the node's data."""
+        """Kill the node and, if this node started it, the port mapper; remove the node's data."""
         if self.has_mapper:
             finish(self._shared_mapper, signal.SIGKILL)
             self.has_mapper = False
@@ -75,7 +75,7 @@ class RabbitMQNode(RabbitMQServer):
 
 
 class RabbitMQCluster(Cluster[RabbitMQNode]):
-    """Three private RabbitMQ nodes; its URLs name all of them, and have each queue on a majority of them."""
+    """Three private RabbitMQ nodes; its URLs name all of them, and ask for queues that are replicated on a majority."""
 
     package: ClassVar[str] = RabbitMQNode.package
 
@@ -88,7 +88,7 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
 
     @property
     def url(self) -> str:
-        """The URL of the virtual host that is there from the beginning."""
+        """The URL of the default virtual host."""
         return self.url_of("moorage")
 
     def url_of(self, vhost: str) -> str:
@@ -97,23 +97,23 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
         return f"rabbit://{hosts}/{vhost}?rabbit_quorum_queue=true"
 
     def add_vhost(self, name: str) -> str:
-        """Create a virtual host that the user may do anything in; returns its URL."""
+        """Create a virtual host on which the user has all permissions; returns its URL."""
         [url] = self.add_vhosts([name])
         return url
 
     def add_vhosts(self, names: Sequence[str]) -> list[str]:
-        """Create virtual hosts that the user may do anything in; returns their URLs."""
+        """Create virtual hosts on which the user has all permissions; returns their URLs."""
         self.running()[0].add_vhosts(names)
         return [self.url_of(name) for name in names]
 
     def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
-        """Create a user who may do anything in these virtual hosts, and nothing in others."""
+        """Create a user who has all permissions on these virtual hosts, and none on others."""
         self.running()[0].add_user(name, password, vhosts)
 
     def wait_joined(self) -> None:
-        """Wait until each running node is with a majority.
+        """Wait until each running node belongs to a majority.
 
-        :raises TimeoutError: they are not, within two minutes.
+        :raises TimeoutError: the nodes have not joined within two minutes.
         """
         wait_until_true(lambda: all(node.is_member() for node in self.running()), "all nodes to be with a majority")
 

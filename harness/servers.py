@@ -1,8 +1,8 @@
 """Private MariaDB and RabbitMQ servers that can be stopped, killed and started again on their data.
 
-They run from Debian's packages, on free ports of 127.0.0.1, in a temporary directory, as the present user. pifpaf runs
-such programs; this module adds a TCP port, users and grants, a port mapper and names of RabbitMQ's own, and a second
-start on the same data.
+They run from Debian's packages, on free ports of 127.0.0.1, in a temporary directory, as the current user. pifpaf can
+run such programs; this module adds a TCP port, users and grants, a port mapper and node names for each RabbitMQ, and
+starting again on the same data.
 """
 
 import atexit
@@ -24,23 +24,23 @@ from pifpaf.drivers.rabbitmq import RabbitMQDriver
 from harness.termination import ends_with_this_process
 
 USER = "moorage"
-STOP_SECONDS = 60  # a clean stop takes one or two; this is for a machine that is busy with something else
-# Below the range that Linux hands out to connections: a stopped server's port is still free when it comes back.
+STOP_SECONDS = 60  # a clean stop takes one or two; the rest is for a busy machine
+# Below the range that Linux uses for connections: a stopped server's port is still free when the server starts again.
 PORTS = range(15000, 32000)
-# An ordinary user's PATH has no sbin, and Debian's own wrapper in it lets only root start a RabbitMQ.
+# An ordinary user's PATH has no sbin, and Debian's wrapper on that PATH lets only root start RabbitMQ.
 PLACES = ["/usr/lib/rabbitmq/bin", "/usr/sbin", "/usr/libexec", "/usr/local/sbin"]
 
-#: Erlang's port mapper in the foreground, and what it prints when it answers.
+#: Erlang's port mapper in the foreground, and its output when it is ready.
 MAPPER = ("epmd", "-d", "-d")
 MAPPER_READY = "entering the main select"
 
 
 class ServersMissing(Exception):
-    """A server's program is not on this machine; the message names the Debian package to install."""
+    """A server's program is not installed; the message names the Debian package to install."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return unused ports that no outgoing connection takes; all are held until the last is found: no two are equal."""
+    """Return unused ports outside the ephemeral range; all stay bound until the last is found, so that all differ."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
@@ -53,20 +53,20 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
-    """A server process that can be started again on its data directory, which is removed by ``close``."""
+    """A server process that can be started again on its data directory, which ``close`` removes."""
 
     programs: ClassVar[tuple[str, ...]]
     package: ClassVar[str]
-    #: Folders with programs that are found before those of the machine.
+    #: Folders whose programs take precedence over those of the machine.
     places: Sequence[str] = ()
     _prepared = False
     _main: psutil.Popen | None = None
 
     def start(self) -> None:
-        """Start the server and wait until it takes connections: on new data the first time, then on the same data.
+        """Start the server and wait until it accepts connections: first on new data, later on the same data.
 
-        :raises ServersMissing: when the server is not installed
-        :raises RuntimeError: with the server's output, when it does not come up
+        :raises ServersMissing: the server is not installed
+        :raises RuntimeError: the server does not start; the message contains its output
         """
         if self._main is not None:
             raise RuntimeError(f"this {self.package} is running already")
@@ -86,25 +86,25 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
 
     @property
     def members(self) -> "Sequence[ServerProcess]":
-        """The parts that can be killed and started again by themselves."""
+        """The parts that can be killed and started again one by one."""
         return (self,)
 
     def pids_by_name(self, name: str) -> dict[str, int]:
-        """Return the ids of all processes of the server, by names that begin with this one."""
+        """Return the ids of all processes of the server by name; the names begin with ``name``."""
         return {name: self.pid}
 
     def stop(self) -> None:
-        """Stop the server in order; its data stay."""
+        """Stop the server cleanly and keep its data."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server by SIGKILL, as a crash would; its data stay as they are at that moment."""
+        """Kill the server with SIGKILL, as a crash would; its data stay as they are at that moment."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """End the server, if it runs, and remove its data; it cannot be started again."""
+        """Kill the server, if it runs, and remove its data; it cannot be started again."""
         atexit.unregister(self.close)
-        self._end(signal.SIGKILL)  # the data go as well: there is nothing to keep in order
+        self._end(signal.SIGKILL)  # the data are removed too, so no clean stop is needed
         if self._prepared:
             self._prepared = False
             self.cleanUp()
@@ -121,15 +121,15 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
         self.close()
 
     def putenv(self, key: str, value: str, raw: bool = False) -> None:
-        """Keep a variable for the server alone: two servers would fight over the environment of this process."""
+        """Set a variable for this server only: in this process's environment, two servers would overwrite it."""
         self.env[key if raw else f"{self.env_prefix}_{key}"] = value
 
     def _setUp(self) -> None:  # noqa: N802  # the name is the fixture's
-        drivers.Driver._setUp(self)  # noqa: SLF001  # past the one of the pifpaf driver, which starts a server
+        drivers.Driver._setUp(self)  # noqa: SLF001  # skips the method of the pifpaf driver, which starts a server
         self._prepare(pathlib.Path(self.tempdir))
 
     def _prepare(self, directory: pathlib.Path) -> None:
-        """Fill the server's own directory, once."""
+        """Create the content of the server's directory, once."""
         raise NotImplementedError
 
     def _launch(self) -> psutil.Popen:
@@ -151,18 +151,18 @@ class ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no type
         return process
 
     def _kill(self, parent: psutil.Popen) -> None:
-        # pifpaf would look for a process group by number, which may belong to another process by now.
+        # pifpaf would look for a process group by number, which may already belong to another process.
         if parent.returncode is None:
             finish(parent, signal.SIGKILL)
 
 
 def finish(process: psutil.Popen, how: signal.Signals | None) -> None:
     """Send a signal, if any, and wait for the end of the server, its helpers, and the reader of their output."""
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
         helpers = process.children(recursive=True)
         if how is not None:
             process.send_signal(how)
-        # Erlang's helpers notice by themselves that they are alone, but take a second or two.
+        # Erlang's helpers end by themselves when the server is gone, but that takes a second or two.
         for helper in psutil.wait_procs(helpers, timeout=3 if how is signal.SIGTERM else 0)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 helper.kill()
@@ -176,9 +176,9 @@ def finish(process: psutil.Popen, how: signal.Signals | None) -> None:
 
 
 class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
-    """A private MariaDB, with a user who may do anything.
+    """A private MariaDB, with a user who has all privileges.
 
-    Options are mariadbd's, as an option file has them, and win over those given here:
+    ``options`` are those of mariadbd, as in an option file; they override the options in this class:
     ``MariaDBServer("transaction-isolation=REPEATABLE-READ", "innodb_flush_log_at_trx_commit=2")``.
     """
 
@@ -192,20 +192,20 @@ class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
         [self.port] = free_ports(1)
 
     def create_database(self, name: str) -> str:
-        """Create an empty database, dropping one of that name first; returns its URL."""
+        """Create an empty database, after dropping any of that name; returns its URL."""
         self.drop_database(name)
         self.execute(f"CREATE DATABASE `{name}`")
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if it is there, ending the connections which are still in it."""
+        """Drop a database if it exists, and end its connections."""
         self.end_connections(name)
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def end_connections(self, name: str) -> None:
-        """End the connections which are in a database."""
+        """End the connections to a database."""
         for row in self.execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
-            with contextlib.suppress(pymysql.err.OperationalError):  # gone in the meantime
+            with contextlib.suppress(pymysql.err.OperationalError):  # ended in the meantime
                 self.execute("KILL %s", *row)
 
     def url(self, database: str) -> str:
@@ -213,9 +213,9 @@ class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
         return f"mysql+pymysql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
     def execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
-        """Execute one statement as the user who may do anything, and commit."""
-        # It offers no TLS, and PyMySQL would read all certificates of the machine to be ready for it.
-        # A node that has left its cluster admits SET and SHOW, and no COMMIT.
+        """Execute one statement as the user with all privileges, and commit."""
+        # The server offers no TLS, and PyMySQL would prepare for TLS by reading all certificates of the machine.
+        # Autocommit, because a node that has left its cluster accepts SET and SHOW but not COMMIT.
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user=USER, password=self.password, ssl_disabled=True, autocommit=True
         )
@@ -224,7 +224,7 @@ class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
             return cursor.fetchall()
 
     def _prepare(self, directory: pathlib.Path) -> None:
-        # A mariadbd that starts removes all temporary tables that it finds, those of its neighbours too.
+        # When mariadbd starts, it removes all temporary tables in its folder, including those of other servers.
         (directory / "tmp").mkdir()
         self.env |= {"TMPDIR": str(directory / "tmp")}
         self._places = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={directory / 'data'}"]
@@ -237,21 +237,21 @@ class MariaDBServer(ServerProcess, MySQLDriver):  # type: ignore[misc]
     def _launch(self) -> psutil.Popen:
         return self._run(
             "mariadbd", *self._places, f"--init-file={self.tempdir}/grants.sql",
-            "--socket=socket",  # within the data directory: an absolute path may be too long for a socket
+            "--socket=socket",  # relative to the data directory: an absolute path may be too long for a socket
             "--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve",
-            "--max-connections=500", "--max-connect-errors=1000000",  # drills break off many connections
-            # All other settings are the server's defaults; these only save disk space and time.
+            "--max-connections=500", "--max-connect-errors=1000000",  # drills break many connections
+            # All other settings are the server's defaults; these two save disk space and time.
             "--innodb-log-file-size=32M", "--innodb-buffer-pool-dump-at-shutdown=0",
             *self._options(), wait_for_line="ready for connections",
         )  # fmt: skip
 
     def _options(self) -> list[str]:
-        """Return the options that win over those given here."""
+        """Return the options that override the ones given here."""
         return self.options
 
 
 class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
-    """A private RabbitMQ; any number run side by side, as each has its own port mapper (epmd).
+    """A private RabbitMQ; several can run on one machine, because each has its own port mapper (epmd).
 
     Settings are lines of its configuration file: ``RabbitMQServer("channel_max = 100")``.
     """
@@ -267,17 +267,18 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
 
     @property
     def url(self) -> str:
-        """The URL of the virtual host that is there from the beginning."""
+        """The URL of the default virtual host."""
         return self._url("moorage")
 
     def add_vhost(self, name: str) -> str:
-        """Create a virtual host that the user may do anything in; returns its URL."""
+        """Create a virtual host on which the user has all permissions; returns its URL."""
         [url] = self.add_vhosts([name])
         return url
 
     def add_vhosts(self, names: Sequence[str]) -> list[str]:
-        """Create virtual hosts that the user may do anything in; returns their URLs."""
-        # One call of the control program costs a second of a processor, for Erlang's start: so one call does it all.
+        """Create virtual hosts on which the user has all permissions; returns their URLs."""
+        # One call of the control program costs a second of a processor, to start Erlang. So a single call does all the
+        # work.
         user, everything = f'<<"{USER}">>', ", ".join(['<<".*">>'] * 3)
         steps: list[str] = []
         for vhost in (f'<<"{name}">>' for name in names):
@@ -287,7 +288,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         return [self._url(name) for name in names]
 
     def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
-        """Create a user who may do anything in these virtual hosts, and nothing in others."""
+        """Create a user who has all permissions on these virtual hosts, and none on others."""
         user, everything = f'<<"{name}">>', ", ".join(['<<".*">>'] * 3)
         steps = [f'rabbit_auth_backend_internal:add_user({user}, <<"{password}">>, {user})']
         steps += [
@@ -299,12 +300,12 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     def evaluate(self, expressions: str) -> None:
         """Evaluate Erlang expressions in the server.
 
-        :raises RuntimeError: the last one failed, or the server does not run.
+        :raises RuntimeError: the last expression failed, or the server does not run.
         """
         self.rabbitmqctl(self.nodename, ["eval", expressions + "."])
 
     def url_of(self, vhost: str) -> str:
-        """Return the URL of a virtual host, for the user who may do anything."""
+        """Return the URL of a virtual host, for the user with all permissions."""
         return self._url(vhost)
 
     def _url(self, vhost: str) -> str:
@@ -314,12 +315,12 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         (directory / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"default_user = {USER}\ndefault_pass = {self.password}\ndefault_vhost = moorage\n"
-            "disk_free_limit.absolute = 10MB\n"  # a nearly full disk at home must not hold up the publishers
+            "disk_free_limit.absolute = 10MB\n"  # a nearly full disk must not block the publishers
             + "".join(f"{setting}\n" for setting in self._settings)
         )
         (directory / "plugins").write_text("[].\n")
         self.env |= {
-            "HOME": str(directory),  # of the cookie, by which Erlang's nodes trust each other
+            "HOME": str(directory),  # where the cookie is, by which Erlang's nodes authenticate each other
             "RABBITMQ_CONF_ENV_FILE": f"{directory}/none",
             "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{directory}/none.config",
@@ -330,11 +331,11 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
             "RABBITMQ_NODENAME": self.nodename,
             "RABBITMQ_DIST_PORT": str(self._node_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-            "RABBITMQ_CTL_DIST_PORT_MIN": "0",  # any: several control programs may run at the same time
+            "RABBITMQ_CTL_DIST_PORT_MIN": "0",  # any port, because several control programs may run at the same time
             "RABBITMQ_CTL_DIST_PORT_MAX": "0",
             "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            # The start script then becomes the server instead of watching over it, so that a signal meets the server.
+            # The start script then execs the server instead of supervising it, so that a signal reaches the server.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
 
@@ -343,7 +344,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
         return self._run("rabbitmq-server", wait_for_line="completed with .* plugins")
 
     def _start_mapper(self) -> None:
-        # Erlang would start a port mapper that is never stopped; a running one is used instead.
+        # Otherwise Erlang would start a port mapper that never stops; it uses one that runs already.
         self._mapper = self._run(*MAPPER, wait_for_line=MAPPER_READY)
 
     def _end(self, how: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""A proxy on one address: its connections can go silent, as on a network that loses all; its server can change."""
+"""A proxy on one address: connections can go silent, as on a network that loses all packets; the server can change."""
 
 import contextlib
 import selectors
@@ -12,7 +12,7 @@ _Address = tuple[str, int]
 class TcpProxy:
     """Forwards connections to a server, from one thread.
 
-    A silent connection stays open on both sides. Nothing comes through it, and nobody is told.
+    A silent connection stays open on both sides. No data pass it, and neither side gets an error.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -32,7 +32,7 @@ class TcpProxy:
         self._thread.start()
 
     def go_silent(self, *, new_too: bool = False) -> None:
-        """Lose whatever is sent from now on by the connections that there are, and by new ones until ``resume``."""
+        """Lose all further data of the current connections and, with ``new_too``, of new ones until ``resume``."""
         with self._lock:
             self._new_are = "silent" if new_too else "forwarded"
             for one in list(self._peers):
@@ -40,12 +40,12 @@ class TcpProxy:
         self._wake()
 
     def resume(self) -> None:
-        """Forward new connections. Silent ones stay so, as behind a firewall that has forgotten them."""
+        """Forward new connections. Silent connections stay silent, as if a firewall had dropped their state."""
         with self._lock:
             self._new_are = "forwarded"
 
     def refuse(self) -> None:
-        """Cut the connections that there are, and new ones until ``resume``, as where no server runs."""
+        """Cut the current connections, and new ones until ``resume``, as if no server were running."""
         with self._lock:
             self._new_are = "refused"
             for one in list(self._peers):
@@ -54,17 +54,17 @@ class TcpProxy:
         self._wake()
 
     def switch(self, host: str, port: int) -> None:
-        """Forward new connections to another server; those that there are stay with the former one."""
+        """Forward new connections to another server; current connections stay with the previous one."""
         self._server = (host, port)
 
     @property
     def connections(self) -> int:
-        """How many connections are forwarded."""
+        """The number of forwarded connections."""
         with self._lock:
             return len(self._peers) // 2
 
     def close(self) -> None:
-        """End all connections, the silent ones too."""
+        """Close all connections, including the silent ones."""
         self._ended = True
         self._wake()
         self._thread.join()
@@ -112,7 +112,7 @@ class TcpProxy:
     def _forward(self, source: socket.socket) -> None:
         with self._lock:
             target = self._peers.get(source)
-            if target is None:  # silent since this round began
+            if target is None:  # became silent during this round
                 return
             data = b""
             with contextlib.suppress(OSError):

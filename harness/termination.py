@@ -1,4 +1,4 @@
-"""How a command ends when it is ended on its way: with all that it has started."""
+"""End a command early together with everything that it has started."""
 
 import contextlib
 import shutil
@@ -11,11 +11,11 @@ from types import FrameType
 
 @contextlib.contextmanager
 def unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does: what it has started is stopped, and what it has made is removed.
+    """Let SIGTERM end the block as Ctrl-C does: started programs are stopped, and created files and tables are removed.
 
-    Without it only the private servers would end, and a database that was named would keep its tables.
+    Without it only the private servers would end, and a database that was given by its URL would keep its tables.
     """
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield
         return
     before = signal.signal(signal.SIGTERM, _unwind)
@@ -26,16 +26,16 @@ def unwound_by_sigterm() -> Iterator[None]:
 
 
 def _unwind(number: int, _: FrameType | None) -> None:
-    # A second one must not disturb what the first has begun.
+    # A second signal must not interrupt the cleaning that the first one has started.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def ends_with_this_process() -> list[str]:
-    """Return the words before a command by which it is killed with this process, also where nothing can be cleaned up.
+    """Return a command prefix that kills the command when this process ends, even if this process cannot clean up.
 
-    They are none in another thread than the main one: the kernel means the thread that has started a command, and what
-    a passing thread starts would end with that thread.
+    In any thread but the main one the prefix is empty: the kernel watches the thread that started the command, so the
+    command would end together with that thread.
     """
     if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
         return ["setpriv", "--pdeathsig", "KILL", "--"]
