@@ -1,4 +1,4 @@
-"""Private servers for the tests that need one; what tests measure, and how long each folder of them took."""
+"""Private servers for the tests that need one; the figures that tests measure, and the time of each folder of tests."""
 
 import collections
 import gc
@@ -23,25 +23,26 @@ from support.scheduler.installed_packages import install  # noqa: F401 - a fixtu
 
 from harness.servers import MariaDBServer, RabbitMQServer
 
-# How fast values are drawn depends on what else the machine does.
+# The speed at which Hypothesis draws values depends on the other work of the machine.
 hypothesis.settings.register_profile("moorage", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("moorage")
 
 HERE = Path(__file__).parent
 NUMBERS = itertools.count(1)
-#: Virtual hosts that are created at once. Each of them is one more to recover when the broker is started again.
+#: Virtual hosts that are created at once. After a restart, the broker has to recover each of them.
 VHOSTS = 5
-#: A quarter of the time of all tests outside of `tests/external`.
+#: These modules take a quarter of the time of all tests outside `tests/external`.
 LONGEST = ("test_operation_table.py", "test_store_machine.py")
-#: Whole clouds of processes, which wait for more than half of their time.
+#: Tests of whole clouds of processes, which wait for more than half of their time.
 CLOUDS = HERE / "external"
-#: A quarter of theirs. What the tests of the first share is dear, and no other worker takes it from one that began it.
+#: These modules take a quarter of that time. The tests of the first share expensive fixtures, and once a worker has
+#: begun it, no other worker takes tests from it.
 LONGEST_CLOUDS = ("test_killed_processes.py", "test_servers_killed_under_load.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make SIGTERM end the session as Ctrl-C does, so that the servers' data are removed then as well."""
-    # As services do: with Python's default of 700 objects the collections take a twelfth of the time of all tests.
+    # As services do: with Python's default of 700 objects, garbage collections take a twelfth of the time of all tests.
     gc.set_threshold(20_000)
     signal.signal(signal.SIGTERM, _interrupt)
     hung_tests.WATCH.start()
@@ -53,10 +54,10 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, object, object]:
-    """Describe a failure without another thread in between.
+    """Describe a failure while no other thread runs.
 
-    CPython 3.11 counts the depth of a syntax tree under construction once for all threads. A thread that formats a
-    traceback for the log meanwhile makes it fail with a SystemError, which takes down the worker and what it started.
+    CPython 3.11 counts the depth of a syntax tree under construction once for all threads. If another thread formats a
+    traceback for the log meanwhile, the construction fails with a SystemError, which ends the worker and its processes.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(60)
@@ -68,18 +69,19 @@ def pytest_runtest_makereport() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def log_handlers_of_this_test() -> Iterator[None]:
-    """Take off the handlers of the log that a test has set up, and its level.
+    """Remove the log handlers that a test has added, and restore the log level.
 
-    They write to what was captured for it alone: every later line of any thread would come out as a "Logging error" of
-    some twenty lines. The command line has everything logged, and each later test would keep all lines of all
-    libraries.
+    The handlers write to the captured output of that test only: afterwards, each log line of any thread would become a
+    "Logging error" of about twenty lines. The command line enables all log levels, so each later test would keep all
+    lines of all libraries.
     """
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     yield
     root.setLevel(level)
     for handler in root.handlers[:]:
-        # The service's own, and those of the command line, which knows of no end. pytest's were there before.
+        # The handlers of the service, and those of the command line, which never removes them. pytest's were there
+        # before.
         if handler not in before:
             root.removeHandler(handler)
             handler.close()
@@ -87,26 +89,26 @@ def log_handlers_of_this_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDBServer]:
-    """One MariaDB for the whole session; whoever stops or kills it starts it again."""
-    # Written to the file at each commit, synced once a second: enough to outlive a SIGKILL, and quick on slow disks.
+    """One MariaDB for the whole session; a test that stops or kills it must start it again."""
+    # Written to the file at each commit, synced once a second: this survives a SIGKILL, and is fast on slow disks.
     yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"))
 
 
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """How the session's servers are reached over TLS."""
+    """The certificate and the port with which the session's servers are reached over TLS."""
     return issue(tmp_path_factory.mktemp("tls"), "127.0.0.1")
 
 
 @pytest.fixture(scope="session")
 def mariadb_over_tls(tls: Tls) -> Iterator[MariaDBServer]:
-    """One more MariaDB, which offers TLS: each connection uses it then, and takes six times as long to make."""
+    """A second MariaDB that offers TLS: each connection then uses TLS, and takes six times as long to open."""
     yield from private_servers.run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2", *tls.mariadb_options))
 
 
 @pytest.fixture(scope="session")
 def rabbitmq(tls: Tls) -> Iterator[RabbitMQServer]:
-    """One RabbitMQ for the whole session; whoever stops or kills it starts it again."""
+    """One RabbitMQ for the whole session; a test that stops or kills it must start it again."""
     yield from private_servers.run(lambda: RabbitMQServer(*tls.rabbitmq_settings))
 
 
@@ -120,13 +122,13 @@ def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_mariadb(mariadb: MariaDBServer) -> OnMariaDB:
-    """Return the session's set of migrated, empty databases on MariaDB; a test may ask for one of them."""
+    """Return the session's set of migrated, empty databases on MariaDB; a test may request one of them."""
     return OnMariaDB(mariadb)
 
 
 @pytest.fixture(scope="session")
 def fresh_vhosts(rabbitmq: RabbitMQServer) -> Iterator[str]:
-    """The URLs of virtual hosts that nobody has used: some at once, for one call of the control program."""
+    """The URLs of unused virtual hosts: several are created by one call of the control program."""
 
     def urls() -> Iterator[str]:
         while True:
@@ -142,7 +144,7 @@ def rabbitmq_url(fresh_vhosts: Iterator[str]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out; deal out what takes long."""
+    """Mark tests that need a server, so that ``-m 'not servers'`` deselects them; distribute the longest tests."""
     for item in items:
         if {"mariadb", "mariadb_over_tls", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
@@ -150,18 +152,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep all tests out of the collections of garbage, each of which would look at every one of them."""
+    """Exclude all tests from garbage collections, each of which would otherwise visit every test."""
     gc.collect()
     gc.freeze()
 
 
 def _dealt_out(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return tests in an order in which each worker begins with some of what takes longest.
+    """Return tests in an order in which each worker begins with some of the longest ones.
 
-    Begun last, it would go on alone while the other workers had nothing left to do. Where clouds of processes are in
-    the same run as other tests, half of the workers begin with clouds, which wait while the other workers have the
-    processors. xdist's work stealing gives each worker as many successive tests, and takes from its end what another
-    one is to do.
+    If a long test began last, it would run alone while the other workers had nothing to do. If a run contains clouds of
+    processes and other tests, half of the workers begin with clouds, which wait while the other workers use the
+    processors. xdist's work stealing gives each worker the same number of successive tests, and takes tests for other
+    workers from the end of its list.
     """
     heads: list[list[pytest.Item]] = [[] for _ in range(workers)]
     with_clouds, without = heads[: max(1, workers // 2)], heads[workers // 2 :]
@@ -181,7 +183,7 @@ def _dealt_out(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def _files_of_clouds(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
-    """Return the tests with clouds of processes by file, the longest first: those of a file may share a cloud."""
+    """Return the tests with clouds of processes by file, the longest first: tests of one file may share a cloud."""
     files: dict[Path, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
         if item.path.is_relative_to(CLOUDS):
@@ -190,14 +192,14 @@ def _files_of_clouds(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have measured, and how long each folder took, what its fixtures took included."""
+    """Print the figures that tests have measured, and the time of each folder, including fixtures."""
     seconds: dict[str, float] = collections.defaultdict(float)
     tests: dict[str, set[str]] = collections.defaultdict(set)
     measured: list[str] = []
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
             file = terminalreporter.config.rootpath / report.location[0]
-            # A test may stand elsewhere: those that Hypothesis makes of a state machine do.
+            # A test may be located elsewhere: Hypothesis generates the tests of state machines.
             folder = file.relative_to(HERE).parts[0] if file.is_relative_to(HERE) else "elsewhere"
             seconds[folder] += report.duration
             tests[folder].add(report.nodeid)
