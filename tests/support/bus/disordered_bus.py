@@ -1,4 +1,4 @@
-"""A bus that delivers calls twice, late, after later ones, or not at all, as a seed decides."""
+"""A bus that delivers calls twice, late, after later ones, or not at all, as determined by a seed."""
 
 import json
 import queue
@@ -10,38 +10,38 @@ from dataclasses import dataclass, field
 
 from moorage.bus import inproc
 
-#: What befalls a call, and how often of a thousand calls. The sender of any but a doubled one gets no answer.
+#: The mishaps of calls, and their frequency in a thousand calls. Except for a doubled call, the sender gets no answer.
 _MISHAPS = {
     "doubled": 100,
-    # Its repeats go through.
+    # Repeats of the call are delivered.
     "held back": 50,
-    # Its repeats are lost until then.
+    # Repeats of the call are lost until it is delivered.
     "withheld": 30,
     "lost": 30,
-    # Carried out at once, and its answer is lost.
+    # The call is carried out at once, but its answer is lost.
     "unanswered": 30,
 }
-#: The share of methods that something befalls nearly always.
+#: The share of methods for which nearly each call has a mishap.
 _STRUCK = 0.1
-#: Late is after so many other calls at most. A cloud at rest sends some fifty a second.
+#: A late call arrives after at most this number of other calls. An idle cloud sends about fifty a second.
 _LATEST = 250
 
 
 @dataclass
 class Disorder:
-    """Decides what befalls each call; to be observed by :func:`moorage.bus.inproc.observed`.
+    """Decides on the mishap of each call; an observer for :func:`moorage.bus.inproc.observed`.
 
-    What befalls the n-th call of a method depends on the seed alone, and not on the order in which threads send.
+    The mishap of the n-th call of a method depends only on the seed, and not on the order in which threads send.
     """
 
-    #: How often each mishap has befallen each method.
+    #: The number of mishaps by method and kind.
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seed: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _calls: int = 0
     _calls_of: Counter[str] = field(default_factory=Counter)
     _held: list[tuple[int, inproc.Delivery]] = field(default_factory=list)
-    #: Until which call all copies of a message are lost.
+    #: The number of the call until which all copies of a message are lost.
     _withheld: dict[str, int] = field(default_factory=dict)
     _late: list[Future[str | None]] = field(default_factory=list)
     _carrier: ThreadPoolExecutor | None = None
@@ -53,12 +53,12 @@ class Disorder:
             self._withheld.clear()
 
     def calm(self) -> None:
-        """Let no more befall any call; what is held back is so still."""
+        """End all mishaps; calls that are held back stay so."""
         with self._lock:
             self._seed = None
 
     def end(self) -> list[str]:
-        """Deliver what is still held back; return which late messages were answered by a fault of ours, or not."""
+        """Deliver all calls that are still held back; return the late calls that got an internal error or no answer."""
         with self._lock:
             for _due, delivery in self._held:
                 self._deliver(delivery)
@@ -81,20 +81,21 @@ class Disorder:
             return self._befalls(delivery, self._seed)
 
     def _befalls(self, delivery: inproc.Delivery, seed: int) -> bool:
-        """Have something befall a call, or nothing; return whether its sender gets no answer."""
+        """Choose a mishap for a call, or none; return whether the sender gets no answer."""
         key = json.dumps([delivery.topic, delivery.method, delivery.arguments], sort_keys=True)
         if self._withheld.get(key, 0) > self._calls:
             return True
         self._calls_of[delivery.method] += 1
         dice = random.Random(f"{seed}/{delivery.method}/{self._calls_of[delivery.method]}")
-        # In each story it is chiefly others: so every method has its own in which it hardly ever arrives in order.
+        # In each run other methods are affected: so each method has runs in which its calls hardly ever arrive in
+        # order.
         is_struck = random.Random(f"{seed}/{delivery.method}").random() < _STRUCK
         rates = [*_MISHAPS.values(), 150 if is_struck else 1000 - sum(_MISHAPS.values())]
         [mishap] = dice.choices([*_MISHAPS, "none"], rates)
         if mishap == "none":
             return False
         self.done[delivery.method, mishap] += 1
-        # Most come soon afterwards; some when all is over.
+        # Most arrive soon; some only at the end.
         due = self._calls + int(_LATEST ** dice.uniform(0.0, 1.2))
         if mishap == "unanswered":
             self._deliver(delivery)
@@ -110,7 +111,7 @@ class Disorder:
 
 
 def _fault_of(delivery: inproc.Delivery) -> str | None:
-    """Deliver a message; return in words that it is answered by a fault of ours, or by nothing."""
+    """Deliver a message; return a text if the answer is an internal error, or if there is none."""
     try:
         answer = delivery.deliver(60.0)
     except queue.Empty:

@@ -1,4 +1,4 @@
-"""A cloud whose every call is on record, so that each can be delivered once more, late, or for the first time."""
+"""A cloud that records each call, so that each can be delivered once more, late, or for the first time."""
 
 import json
 import queue
@@ -20,23 +20,23 @@ from support.operations.cloud import TroublesomeCloud
 from support.operations.room import until_answered
 
 MESSAGES = {(kind.topic, kind.method): kind for kind in every_message()}
-#: Sent again and again with other content: of each step, so many are kept; and one of each read.
+#: Messages that are sent repeatedly with other content: in each step, this number is kept; of each read, one.
 _PERIODIC = {"report_hosts": 6, "report_provider_tree": 6, "report_providers": 6, "report_service": 3}
-#: Their answers are true when they are given, and are stored by nobody.
+#: Messages whose answers are not stored, because they must be true when they are given.
 UNSTORED = {
     *("accept_claim", "build_finished", "build_failed", "attempts_gone", "return_hosts", "owns_claim"),
     *("report_hosts", "report_provider_tree", "report_providers", "report_service", "acknowledge_requests"),
     *("build_instance", "destroy_instance", "stop_instance", "start_instance", "rebuild_instance"),
-    # Where a claim stands no more, the stored answer says so.
+    # If the claim no longer stands, the stored answer is returned with a note of that.
     "select_destinations",
 }
-#: Columns that change by themselves, and the note that a copy was refused.
+#: Columns that change without a message, and the note that a copy was refused.
 _SIGNS_OF_LIFE = ("updated_at", "last_seen", "alive_at", "alive", "described", "providers", "refused_order_number")
 _SECONDS = 120.0
 
 
 def kind_of(delivery: inproc.Delivery) -> type[Message[Any]] | None:
-    """Return the message that a call is, or nothing."""
+    """Return the class of the message of a call, or nothing."""
     if delivery.topic == REPORTS_TOPIC:
         topic = "scheduler"
     elif delivery.topic.startswith(("conductor.", f"{REPORTS_TOPIC}.")):
@@ -54,19 +54,19 @@ class RepeatingClient(Client):
 
 
 class PatientCloud(TroublesomeCloud):
-    """A cloud whose operators and users repeat what is not answered."""
+    """A cloud whose operators and users repeat calls that are not answered."""
 
     def client(self, topic: str, timeout: float | None = None) -> Client:
         return RepeatingClient(self._bus, topic, None, 60.0 if timeout is None else timeout)
 
     def impatient(self, topic: str) -> Client:
-        """Return a client of somebody who does not."""
+        """Return a client that does not repeat calls."""
         return super().client(topic)
 
 
 @dataclass
 class Recorder:
-    """All calls that were made, in the order in which they were; those that it is to lose come to nobody."""
+    """Records all calls in their order; the calls that it must lose are delivered to nobody."""
 
     deliveries: list[inproc.Delivery] = field(default_factory=list)
     lost: list[inproc.Delivery] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Recorder:
             return False
 
     def take(self) -> list[inproc.Delivery]:
-        """Return what was recorded since the last time."""
+        """Return the calls that were recorded since the last time."""
         with self._lock:
             taken, self.deliveries = self.deliveries, []
             self._kept.clear()
@@ -98,7 +98,7 @@ class Recorder:
 
     @contextmanager
     def losing(self, loses: Callable[[inproc.Delivery], bool]) -> Iterator[list[inproc.Delivery]]:
-        """Lose what ``loses`` says; yield the list of it."""
+        """Lose the calls for which ``loses`` returns true; yield the list of lost calls."""
         self.lost, self.loses = [], loses
         try:
             yield self.lost
@@ -107,7 +107,7 @@ class Recorder:
 
 
 def once_each() -> Callable[[inproc.Delivery], bool]:
-    """Return what loses the first copy of each mutation; of what is sent again and again, of the first of its kind."""
+    """Return a function that loses the first copy of each mutation; of a periodic message, only the first of all."""
     seen: set[str] = set()
 
     def loses(delivery: inproc.Delivery) -> bool:
@@ -126,13 +126,13 @@ def once_each() -> Callable[[inproc.Delivery], bool]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that the databases of a cloud have on record, and all guests."""
+    """All records in the databases of a cloud, and all guests."""
 
     records: Dump
     guests: Mapping[str, tuple[Any, ...]]
 
     def differs(self, other: "Snapshot") -> list[str]:
-        """Return what is in one of the two alone."""
+        """Return the rows that only one of the two snapshots has."""
         found = [f"guests: {self.guests} -> {other.guests}"] if self.guests != other.guests else []
         for table, rows in self.records.items():
             found += [f"{table}: gone: {row}" for row in rows - other.records[table]]
@@ -152,13 +152,13 @@ def snapshot(cloud: TroublesomeCloud) -> Snapshot:
                 guests[guest.attempt_id] = (guest.instance_uuid, host, guest.claim_id, *state)
         finally:
             file.close()
-    # A claim that is nobody's is recorded as such whenever somebody asks for its owner.
+    # A claim without an owner is recorded as such each time when the owner is asked.
     records = {name: rows for name, rows in dump(cloud.database, _SIGNS_OF_LIFE).items() if "disowned" not in name}
     return Snapshot(records, guests)
 
 
 def settle(cloud: TroublesomeCloud) -> None:
-    """Wait until nothing goes on, and no residue is left."""
+    """Wait until no operation is under way and no residue is left."""
     conductor, placement = cloud.client("conductor"), cloud.client("placement")
 
     def going_on() -> list[object]:
@@ -169,12 +169,12 @@ def settle(cloud: TroublesomeCloud) -> None:
         holders = placement.call(AuditStore()).holders
         return pending + [holder.uuid for holder in holders if holder.consumer_type == "RESIDUE"]
 
-    # Twice: an operation that goes from one conductor to the other is on neither list for a moment.
+    # Twice: an operation that is handed from one conductor to the other is on neither list for a moment.
     wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
 
 
 def taken_too_late(deliveries: list[inproc.Delivery]) -> list[str]:
-    """Deliver messages after their deadlines; return those that are not refused for that."""
+    """Deliver messages after their deadlines; return those that are not refused for that reason."""
     answers = {delivery.method: delivery.deliver(30.0, seconds_left=0.0) for delivery in deliveries}
     return [
         f"{method} is answered after its deadline: {answer}"
@@ -185,15 +185,15 @@ def taken_too_late(deliveries: list[inproc.Delivery]) -> list[str]:
 
 @dataclass
 class Replays:
-    """Delivers recorded messages once more, and finds out what that has changed."""
+    """Delivers recorded messages once more, and finds the changes that this causes."""
 
     cloud: TroublesomeCloud
-    #: What each request was answered with first, by its kind and id.
+    #: The first answer to each request, by its kind and id.
     answers: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     delivered: set[type[Message[Any]]] = field(default_factory=set)
 
     def of(self, deliveries: list[inproc.Delivery], when: str) -> list[str]:
-        """Deliver messages; return what is otherwise than before, and whose answer is another than the first time."""
+        """Deliver messages; return the changes that they cause, and the answers that differ from the first ones."""
         settle(self.cloud)
         before = snapshot(self.cloud)
         wrong = [fault for delivery in deliveries if (fault := self._again(delivery))]
@@ -219,7 +219,7 @@ class Replays:
         return None if first == answer else f"{kind.__name__} is answered otherwise than before: {answer}"
 
     def _culprits(self, deliveries: list[inproc.Delivery]) -> list[str]:
-        """Deliver messages one by one, to find those that change something; what has changed already is not undone."""
+        """Deliver messages one by one, to find those that change something; earlier changes are not undone."""
         found = []
         for delivery in deliveries:
             before = snapshot(self.cloud)

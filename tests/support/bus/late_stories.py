@@ -1,4 +1,4 @@
-"""Operations on servers and the work of an operator, in the course of which every mutation there is is sent."""
+"""Operations on servers and the work of an operator, which together send every existing mutation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ def _plain(uuid: str) -> dict[str, str]:
 
 @dataclass
 class Story:
-    """A server in a room, and what is done with it, one thing after the other."""
+    """A server in a room, and the operations on it, one after another."""
 
     room: Room
     cloud: TroublesomeCloud
@@ -54,7 +54,7 @@ class Story:
     spare: list[str] = field(default_factory=list)
 
     def steps(self) -> Mapping[str, Callable[[], None]]:
-        """Return what is done, in this order."""
+        """Return the steps in their order."""
         return {
             "build": self.build,
             "build on the second host": self.build_elsewhere,
@@ -125,7 +125,7 @@ class Story:
         self.abort_move(self.begin_to_hang())
 
     def begin_to_hang(self) -> str:
-        """Begin a live migration that does not end; return it."""
+        """Start a live migration that does not end; return it."""
         host = self.room.show(self.uuid).host
         away = next(role for role, name in self.room.hosts.items() if name != host)
         self.room.misbehave("hanging", self.uuid, away)
@@ -154,7 +154,7 @@ class Story:
         self.room.until(lambda: not self.room.show(self.uuid).attached, "the port to be detached")
 
     def lose_and_heal(self) -> None:
-        """Release all that it holds behind its conductors' backs, and have its cell's records bring that back."""
+        """Release everything that the server holds without its conductors, and let its cell's records restore it."""
         placement, instance = self.room.placement, self.room.show(self.uuid)
         placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.uuid))
         consumer = placement.call(GetAllocations(consumer_uuid=self.uuid))
@@ -192,7 +192,7 @@ class Story:
         before = max(life for life, _returns in self._lives())
         self.cloud.stop_service("compute-cell1")
         self.cloud.add("compute-cell1", self.cloud.compute("cell1", len(self.room.hosts)))
-        # The agent has started when its first report is answered; its hosts return with a later one.
+        # The agent has started when its first report is answered; its hosts return with a later report.
         wait_until(lambda: all(life > before and not returns for life, returns in self._lives()), "their return")
 
     def _lives(self) -> list[tuple[int, bool]]:

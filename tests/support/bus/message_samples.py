@@ -1,6 +1,6 @@
-"""Samples of every message, made from its type; and the recorded ones of released versions.
+"""Samples of every message, generated from its type; and the recorded messages of released versions.
 
-Run as a script it records those of one version that are not on record yet: `python …/message_samples.py 1.6`.
+As a script it records the messages of one version that are not recorded yet: `python …/message_samples.py 1.6`.
 """
 
 import json
@@ -18,7 +18,7 @@ from moorage.messages.wire import Message, Mutation, encode
 from moorage.model import Value
 
 RECORDS = Path(__file__).parent / "recorded_messages"
-#: Every version that was released.
+#: Every released version.
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 _TEXTS = ("a", "NAME", ids.derived("sample"), "sample")
 
@@ -33,13 +33,13 @@ def parts(version: str) -> tuple[int, ...]:
 
 
 def versions_of(kind: type[Message[Any]]) -> list[str]:
-    """Return the versions at which a message, or something within it, was new."""
+    """Return the versions that introduced a message or a part of it."""
     nested = (version for value in nested_values(kind) for version in value.since.values())
     return sorted({kind.version, *kind.since.values(), *nested}, key=parts)
 
 
 def nested_values(kind: type[Value]) -> set[type[Value]]:
-    """Return the values that a kind of value is made of, at whatever depth."""
+    """Return the values that a kind of value contains, at any depth."""
     found: set[type[Value]] = set()
     pending: list[Any] = [field.type for field in msgspec.structs.fields(kind)]
     while pending:
@@ -52,7 +52,7 @@ def nested_values(kind: type[Value]) -> set[type[Value]]:
 
 
 class Sampler:
-    """Makes content with every field that a version knows, or with none but those that must be there."""
+    """Generates content with every field that a version has, or only with the required fields."""
 
     def __init__(self, kind: type[Message[Any]] | None, version: str, *, full: bool) -> None:
         self._since = {} if kind is None else kind.since
@@ -123,7 +123,7 @@ def _scalar(info: Any) -> Any:
 
 
 def samples(kind: type[Message[Any]], version: str) -> Iterator[dict[str, Any]]:
-    """Yield a message of this version: with all that it can say, and when it was new also with what it must."""
+    """Yield messages of this version: one with all fields; if it was new then, also one with only required fields."""
     yield {"method": kind.method, "content": Sampler(kind, version, full=True).of(kind)}
     if version == kind.version:
         yield {"method": kind.method, "content": Sampler(kind, version, full=False).of(kind)}
@@ -134,13 +134,13 @@ def reply(kind: type[Message[Any]]) -> Any:
 
 
 def fields() -> dict[str, list[str]]:
-    """Return the fields of every message and of every value that a message is made of, by the name of its class."""
+    """Return the fields of every message and of every value in a message, by the name of the class."""
     kinds = {*every_message(), *(nested for kind in every_message() for nested in nested_values(kind))}
     return {kind.__name__: sorted(kind.__struct_fields__) for kind in sorted(kinds, key=lambda kind: kind.__name__)}
 
 
 def record(version: str) -> None:
-    """Write down what messages look like at a version; what is on record stays as it is."""
+    """Record the messages of a version; existing records stay as they are."""
     by_topic: dict[str, list[Any]] = {}
     for kind in sorted(every_message(), key=lambda kind: (kind.topic, kind.method)):
         if version in versions_of(kind):
@@ -155,7 +155,7 @@ def _write(path: Path, lines: list[Any]) -> None:
 
 
 def record_replies(version: str) -> None:
-    """Write down the answers of all messages, and the fields that all of them have, as a version knows them."""
+    """Record the answers to all messages, and the fields that all of them have in a version."""
     known = sorted(every_message(), key=lambda kind: (kind.topic, kind.method))
     _write(
         RECORDS / f"replies-{version}.json",

@@ -1,4 +1,4 @@
-"""A story in a cloud whose every call is on record, as fixtures for the tests of a module."""
+"""Fixtures for a module of tests: a story in a cloud that records every call."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def patient_cloud(recorder: Recorder) -> Iterator[PatientCloud]:
 
 @pytest.fixture(name="story", scope="module")
 def story_of_a_server(cloud: PatientCloud) -> Story:
-    """Return a story whose server is there; each test leaves it active."""
+    """Return a story whose server exists; each test leaves the server active."""
     [room] = rooms_of(cloud, Troubles())
     story = Story(room, cloud)
     story.build()

@@ -1,1 +1,1 @@
-"""Operators who type commands and read what they print."""
+"""Operators who type commands and read the output."""

@@ -1,4 +1,4 @@
-"""Builders for the tests of agents: settings, attempts, and a cell conductor that keeps the real promises."""
+"""Builders for the tests of agents: settings, attempts, and a cell conductor that keeps its contract."""
 
 import math
 import threading
@@ -61,7 +61,7 @@ AGENT = "agent1"
 
 
 def settings(folder: Any, **groups: dict[str, Any]) -> cfg.ConfigOpts:
-    """A configuration for one agent, whose guests are in `folder`."""
+    """A configuration for one agent, with its guests in `folder`."""
     merged: dict[str, dict[str, Any]] = {
         "DEFAULT": {"transport_url": f"inproc://{uuid4().hex}/"},
         "compute": {"agent": AGENT, "report_interval": 0.05},
@@ -89,7 +89,7 @@ def build_on(host: str, vcpus: int = 2, **fields: Any) -> BuildOnHost:
 
 
 def move_to(host: str, source: BuildOnHost, kind: MoveKind, vcpus: int = 2) -> BuildOnHost:
-    """The build, on `host`, of the guest that `source` has built."""
+    """The build of the guest of `source` on `host`, as part of a move."""
     moving = MovingGuest(
         migration_uuid=ids.fresh(), kind=kind, source_host=source.host, source_attempt_id=source.attempt_id
     )
@@ -132,7 +132,7 @@ def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None =
 
 
 class FakePlacement:
-    """Names the cells."""
+    """Returns the cells."""
 
     def __init__(self, *cells: Cell) -> None:
         self.cells = list(cells)
@@ -150,32 +150,32 @@ class FakePlacement:
 
 
 class FakeCell:
-    """A cell conductor for whom every attempt is current until it is in `over`; it notes all it is told, in order.
+    """A cell conductor for which every attempt is current until it is in `over`; it records all messages in order.
 
-    A test misbehaves by overriding :meth:`before_answer`, which runs when the word has been taken.
+    A test makes it fail by overriding :meth:`before_answer`, which runs after the message was processed.
     """
 
     def __init__(self) -> None:
         self.told: list[Message[Any]] = []
         self.request_ids: list[str | None] = []
         self.over: set[str] = set()
-        #: Ended attempts whose guests are not known to be gone, and hosts that have not returned yet.
+        #: Ended attempts whose guests may still exist, and hosts that have not returned yet.
         self.ended: list[EndedAttempt] = []
         self.returning: set[str] = set()
-        #: How often each host has begun to return.
+        #: The number of times that each host has begun to return.
         self.lives: dict[str, int] = {}
         self.providers = FakeProviders()
         self.lock = threading.Lock()
 
     def before_answer(self, message: Message[Any]) -> None:
-        """Nothing, in the cell that keeps every promise."""
+        """Do nothing, in a cell that keeps its contract."""
 
     def said(self, kind: type[R]) -> list[R]:
         with self.lock:
             return [message for message in self.told if isinstance(message, kind)]
 
     def of_builds(self) -> list[str]:
-        """The methods of what was said of attempts, in order."""
+        """The methods of the messages about attempts, in order."""
         kinds = (AcceptInCell, BuildFinished, BuildFailedInCell)
         with self.lock:
             return [message.method for message in self.told if isinstance(message, kinds)]
@@ -258,7 +258,7 @@ class FakeCell:
 
 
 class Holding(FakeCell):
-    """Notes that a message of one kind has come, and answers it once a test lets it."""
+    """Notes the arrival of a message of one kind, and answers it when a test releases it."""
 
     def __init__(self, kind: type[Message[Any]], seconds: float = 10.0) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class Holding(FakeCell):
 
 
 class Failing(FakeCell):
-    """Answers messages of some kinds with an error; ``left`` is how many more of them."""
+    """Answers messages of some kinds with an error; ``left`` is the number of errors that are left."""
 
     def __init__(self, fault: errors.MoorageError, *kinds: type[Message[Any]], left: float = math.inf) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ AWAY = errors.StoreUnavailable(schema="cell", reason="it is away")
 
 
 class Surroundings:
-    """The bus an agent lives on, with a placement role and a cell conductor of ours."""
+    """The bus of an agent, with a placement role and a cell conductor from the tests."""
 
     def __init__(self, conf: cfg.ConfigOpts, cell: FakeCell) -> None:
         self.cell = cell
@@ -317,7 +317,7 @@ HOST = "host-0001"
 
 
 class SlowDriver(FakeDriver):
-    """Its spawns wait until they are let go, and tell when they have begun."""
+    """Its spawns wait until a test releases them, and set an event when they begin."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -326,7 +326,7 @@ class SlowDriver(FakeDriver):
         self.spawns = 0
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Wait in the middle of it."""
+        """Wait in the middle of the spawn."""
         self.spawns += 1
         self.begun.set()
         assert self.go_on.wait(10)
@@ -334,7 +334,7 @@ class SlowDriver(FakeDriver):
 
 
 class Stage:
-    """A service under test with all that stands around it."""
+    """A service under test with its peers."""
 
     def __init__(self, folder: Path, cell: FakeCell, **groups: dict[str, Any]) -> None:
         self.conf: cfg.ConfigOpts = settings(folder, **groups)
@@ -360,7 +360,7 @@ class Stage:
         self.around.agent.call(destroy_of(build))
 
     def order(self, order: StopOnHost | StartOnHost | RebuildOnHost, seconds: float = 60.0) -> None:
-        """Have an order carried out, sent again for as long as it is in progress."""
+        """Have an order carried out; it is sent again as long as it is in progress."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -372,7 +372,7 @@ class Stage:
                 return
 
     def stopped(self) -> list[str]:
-        """The attempts whose guests do not run, though they were made."""
+        """The attempts whose guests exist but do not run."""
         return [
             attempt_id for driver in self._looking() for host in driver.alive() for attempt_id in driver.stopped(host)
         ]

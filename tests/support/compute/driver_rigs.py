@@ -1,4 +1,4 @@
-"""The drivers that the conformance suite is run over: what builds each of them."""
+"""The drivers of the conformance suite, and how each is built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Make = Callable[[], Driver]
 
 @dataclass(frozen=True)
 class Rig:
-    """Builders of one driver: make it again and again on one machine, or with hosts that have faults."""
+    """Builders of one driver: several times on the same machine, or with hosts that have faults."""
 
     make: Make
-    #: Its spawns and rebuilds take as long as nobody cuts them short.
+    #: Its spawns and rebuilds last until they are aborted.
     hanging: Make
-    #: Its spawns take half a second at least, whatever is done; null for a driver that can end each one at once.
+    #: Its spawns take at least half a second in any case; null for a driver that can abort each spawn at once.
     stubborn: Make | None = None
-    #: Its guests neither stop nor start, nor can they be rebuilt; null for a driver that always can.
+    #: Its guests cannot be stopped, started or rebuilt; null for a driver that always can.
     stuck: Make | None = None
 
 
@@ -60,7 +60,7 @@ def attempts(driver: Driver, host: str) -> list[str]:
 def order(
     guest: GuestSpec, order_id: str | None = None, claim_id: str | None = None, number: int | None = None
 ) -> GuestOrder:
-    """An order about a guest, by default one that was never given before."""
+    """Return an order about a guest, by default a new one."""
     return GuestOrder(
         order_id=order_id or ids.fresh(),
         instance_uuid=guest.instance_uuid,

@@ -1,4 +1,4 @@
-"""The providers of an agent's hosts: the store in memory, and what a test asks of it and does to it."""
+"""The providers of an agent's hosts: an in-memory store, and what a test reads and changes in it."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from support.placement_store.in_memory import InMemoryPlacement
 
 
 class FakeProviders(InMemoryPlacement):
-    """Providers in trees, passed on as a cell passes them on. Allocations there are none: nobody here claims."""
+    """Provider trees as a cell forwards them. There are no allocations, because nobody claims."""
 
     def trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
         return self.list_provider_trees(ListProviderTrees(uuids=message.uuids))
@@ -43,7 +43,7 @@ class FakeProviders(InMemoryPlacement):
         return {record.name for record in self.records.values()}
 
     def change(self, uuid: str, **changes: Collection[str]) -> None:
-        """Change a provider as somebody else would, or, with nothing to change, bump its generation as a claim does."""
+        """Change a provider as another client would or, without changes, bump its generation as a claim does."""
         with self.lock:
             provider = self.model.providers[uuid]
             provider.generation += 1
