@@ -1,1 +1,1 @@
-"""Conductors under test, between fakes of their peers that keep the real promises."""
+"""Conductors under test, between fakes of their peers that keep the contracts."""

@@ -1,4 +1,4 @@
-"""Both conductors as whole services on an in-process bus, between peers that keep the real promises."""
+"""Both conductors as whole services on an in-process bus, between fake peers that keep the contracts."""
 
 import time
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ from support.conductor.fake_placement import FakePlacement as FakePlacement
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)
-#: Seconds that a service waits for another one: more than a busy machine takes, as few as tests of silence can bear.
+#: Seconds that a service waits for another one: more than a busy machine needs, but short enough for tests of silence.
 CALL_TIMEOUT = 2.0
 
 
@@ -67,7 +67,7 @@ def selection(host: str, claim_id: str | None = None) -> Selection:
 
 
 class FakeScheduler:
-    """Gives every instance the same hosts, the first of them claimed; what it has answered it answers again."""
+    """Returns the same hosts for every instance, with a claim on the first; a repeated request gets the same answer."""
 
     def __init__(self, placement: FakePlacement) -> None:
         self.placement = placement
@@ -93,7 +93,7 @@ class FakeScheduler:
         return [[selection(first, self.claim(message, uuid, first)), *alternates] for uuid in message.instance_uuids]
 
     def claim(self, message: SelectDestinations, uuid: str, host: str) -> str:
-        """Claim a host, as a move's destination if it is one; return the claim."""
+        """Claim a host, as the destination if the request is a move; return the claim."""
         named = message.consumer_generations.get(uuid)
         if message.move is None:
             return self.placement.claim(uuid, node(host), named, keep_held=message.keep_held)
@@ -101,7 +101,7 @@ class FakeScheduler:
         return self.placement.claim_for_move(uuid, message.move, node(host), named)
 
     def chosen(self, message: SelectDestinations) -> list[str]:
-        """Return the hosts that a request may go to, the best first."""
+        """Return the possible hosts for a request, the best first."""
         wanted = message.request_spec.requested_destination
         hosts = list(self.hosts) if wanted is None or wanted.host is None else [wanted.host]
         if message.move is not None and message.move.kind != "resize":
@@ -129,7 +129,7 @@ class FakeScheduler:
 
 
 class LosesReplies(FakeScheduler):
-    """Carries a request out and answers too late, so many times."""
+    """Carries out requests, but answers the first ``lost`` of them too late."""
 
     lost = 1
 
@@ -142,7 +142,7 @@ class LosesReplies(FakeScheduler):
         return answer
 
     def while_it_is_lost(self, message: SelectDestinations) -> None:
-        """Run something between the claim and its repetition; by default nothing."""
+        """Run between the claim and the repetition of the request; by default do nothing."""
 
 
 P = TypeVar("P", bound=FakePlacement | FakeScheduler | FakeAgent)
@@ -160,7 +160,7 @@ class World:
 
     @cached_property
     def records(self) -> Database:
-        """The database of both conductors, for a look past them; opened once, as waiting means looking often."""
+        """The database of both conductors, to be read without them; opened once, because waiting means many reads."""
         return Database(self.conf.database.connection, "test")
 
     @property
@@ -168,7 +168,7 @@ class World:
         return f"compute.{CELL_1.uuid}"
 
     def serve(self, topic: str, service: object, server: str = "fake") -> None:
-        # Schedulers take reports on a topic of their own too.
+        # Schedulers also receive reports on a separate topic.
         for each in (topic, REPORTS_TOPIC) if topic == "scheduler" else (topic,):
             if each in self.servers:
                 self.servers.pop(each).stop()
@@ -176,7 +176,7 @@ class World:
             self.servers[each].start()
 
     def put(self, part: P) -> P:
-        """Put another placement role, scheduler or agent in the place of the present one; return it."""
+        """Replace the current placement role, scheduler or agent by another one; return it."""
         if isinstance(part, FakePlacement):
             self.placement = self.scheduler.placement = part
             self.serve("placement", part)
@@ -228,7 +228,7 @@ class World:
         return self.show(uuid)
 
     def die(self, name: str, table: str, lease: float) -> None:
-        """Stop a service and leave its operations as its death would: taken, for ``lease`` seconds more."""
+        """Stop a service, and leave its operations as after a crash: leased for ``lease`` more seconds."""
         self.stop(name)
         with self.records.engine.begin() as connection:
             connection.exec_driver_sql(
@@ -237,19 +237,19 @@ class World:
             )
 
     def lose_leases(self, table: str) -> None:
-        """Let all leases have run out, as they do while their conductor is stopped."""
+        """Let all leases expire, as they do while their conductor is stopped."""
         with self.records.engine.begin() as connection:
             connection.exec_driver_sql(
                 f"UPDATE {table}_operations SET lease_owner = 'stopped/1', lease_until = 1 WHERE due_at IS NOT NULL"
             )
 
     def revoke(self, cell_uuid: str, claim_id: str, consumer_uuid: str) -> None:
-        """Put a claim on a cell's record of those that are not wanted."""
+        """Add a claim to a cell's record of revoked claims."""
         revoked_claims = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
         self.records.write(lambda connection: revoked_claims.add(connection, claim_id, consumer_uuid))
 
     def waiting(self) -> int:
-        """Return how many builds of the cell wait for their hosts' reports."""
+        """Return the number of builds in the cell that wait for reports of their hosts."""
         return self.pending("cell", "AND step = 'wait'")
 
     def pending(self, table: str, further: str = "") -> int:
@@ -260,7 +260,7 @@ class World:
             return found
 
     def failed_builds(self) -> int:
-        """Return how many failed builds are held against hosts."""
+        """Return the number of failed builds that are counted against hosts."""
         with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql("SELECT COUNT(*) FROM cell_failed_builds").scalar_one()
             return found

@@ -1,4 +1,4 @@
-"""An agent whose hosts take builds and orders, pass both gates, and report; which of them fail is chosen."""
+"""An agent whose hosts take builds and orders, pass both gates, and report; a test chooses which hosts fail."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,26 +20,26 @@ from support.conductor.fake_placement import CELL_1
 
 
 class FakeAgent:
-    """Takes builds, passes both gates, and reports; which hosts fail is chosen."""
+    """Takes builds, passes both gates, and reports; a test chooses which hosts fail."""
 
     def __init__(self, bus: Bus) -> None:
         self.conductor = bus.client(f"conductor.{CELL_1.uuid}")
         self.threads = ThreadPoolExecutor(4)
         self.guests: dict[str, BuildOnHost] = {}
         self.failing: set[str] = set()
-        #: Whether hosts that fail have found that no other one would do.
+        #: Whether a failing host reports that the build would fail on every host.
         self.fails_everywhere = False
         #: Hosts whose spawns do not end before `released` is set.
         self.hanging: set[str] = set()
         self.released = threading.Event()
-        #: Hosts that answer to no order to destroy.
+        #: Hosts that do not answer to an order to destroy.
         self.deaf: set[str] = set()
-        #: Hosts that answer to no order to stop, start or rebuild a guest, and those on which it cannot be done.
+        #: Hosts that do not answer to an order to stop, start or rebuild a guest, and hosts that fail to do it.
         self.mute: set[str] = set()
         self.stuck: set[str] = set()
-        #: The attempts of guests that were stopped.
+        #: The attempts of stopped guests.
         self.stopped: set[str] = set()
-        #: Every order to a guest that is there, once for each time it was sent.
+        #: Every order to an existing guest, once for each time it was sent.
         self.orders: list[StopOnHost | StartOnHost | RebuildOnHost] = []
         self.taken: list[BuildOnHost] = []
         self.destroyed: list[str] = []
@@ -47,7 +47,7 @@ class FakeAgent:
         self.hold.set()
 
     def build(self, message: BuildOnHost) -> None:
-        """Do what a host does with an attempt, up to its report."""
+        """Carry out an attempt as a host does, up to its report."""
         self.accept(message)
         if message.host in self.failing:
             self.report_failed(message, f"{message.host} is broken")
@@ -130,7 +130,7 @@ class FakeAgent:
         return Done()
 
     def obey(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
-        """Do what is ordered, if there is a guest that it can be done to."""
+        """Carry out an order if there is a guest for it."""
         self.orders.append(message)
         if message.host in self.mute:
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)

@@ -1,4 +1,4 @@
-"""A cell conductor that keeps the promises of its half, with its own records and no hosts, for the super conductor."""
+"""A cell conductor for the super conductor that keeps its side of the contract, with its own records and no hosts."""
 
 import threading
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Record:
 
 
 class FakeCell:
-    """A cell that starts every guest at once, and finishes a move at once, which is then confirmed or reverted."""
+    """A cell that starts every guest at once, and finishes a move at once; the move is then confirmed or reverted."""
 
     def __init__(self, placement: FakePlacement) -> None:
         self.placement = placement
@@ -65,9 +65,9 @@ class FakeCell:
         self.answers: dict[str, tuple[bytes, Any]] = {}
         self.taken: list[Mutation[Any]] = []
         self.operations: dict[str, OperationSummary] = {}
-        #: Resource groups that cannot be attached, and why.
+        #: Resource groups that cannot be attached, and the reason.
         self.no_room: dict[str, str] = {}
-        #: Methods that are refused, and why.
+        #: Methods that are refused, and the reason.
         self.refusing: dict[str, str] = {}
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
@@ -93,7 +93,7 @@ class FakeCell:
         return answer
 
     def methods(self) -> list[str]:
-        """Return the methods that have been called, each call once."""
+        """Return the methods that were called, once for each call."""
         return [message.method for message in self.taken]
 
     def require(self, uuid: str, *states: str) -> Record:
@@ -105,7 +105,7 @@ class FakeCell:
         return record
 
     def started(self, uuid: str, record: Record) -> None:
-        """Accept the claim of an instance that is started."""
+        """Accept the claim of an instance that has started."""
         record.attempt_id = ids.fresh()
         if (held := self.placement.held.get(uuid)) is not None:
             held.accepted_by, held.accepted_host = record.attempt_id, record.selection.service_host

@@ -1,4 +1,4 @@
-"""A placement role for conductors to be tried against: the store in memory, where every host that is named has room."""
+"""A placement role for tests of conductors: an in-memory store in which every named host has room."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,25 +25,25 @@ from support.placement_store.model import Held, described
 from support.placement_store.model.basis import Holder, Provider
 
 CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
-#: What an instance is claimed with, and what every host has.
+#: The amounts that an instance claims, and the inventory of every host.
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 1024}
 PLENTY = {name: Inventory(total=10**6) for name in (*AMOUNTS, "DISK_GB", "VGPU", "NET_BW_EGR_KILOBIT_PER_SEC")}
 
 
 class FakePlacement(InMemoryPlacement):
-    """Keep what the store promises, note what is asked of it, and fail where a test wants that."""
+    """Keep the contract of the store, record calls, and fail if a test requests it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cells = [CELL_1]
-        #: Root providers on which nothing more can be claimed.
+        #: Root providers without room for further claims.
         self.full: set[str] = set()
         self.calls: list[Mutation[Any]] = []
         self.acknowledged: list[str] = []
-        #: Hosts that their operator has declared down.
+        #: Hosts that an operator has forced down.
         self.declared_down: set[str] = set()
         self.disabled: set[str] = set()
-        #: How many more writes find that somebody else has written the consumer since its generation was read.
+        #: The number of further writes that find a consumer changed since its generation was read.
         self.conflicts = 0
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
@@ -64,12 +64,12 @@ class FakePlacement(InMemoryPlacement):
             return super().carry_out(message)
 
     def provide(self, *uuids: str) -> None:
-        """Let there be providers, with nothing if they are full and plenty of everything if not."""
+        """Create providers; full ones have no inventory, all others have plenty."""
         for uuid in uuids:
             provider = self.model.providers.setdefault(uuid, Provider(uuid, uuid))
             provider.inventories = {} if uuid in self.full else PLENTY
 
-    # --- What others do ---------------------------------------------------------------------------------------------
+    # --- Writes of other clients ------------------------------------------------------------------------------------
 
     def claim(self, consumer: str, root: str, generation: int | None = None, *, keep_held: bool = False) -> str:
         """Claim a host, as the scheduler does, and return the claim."""
@@ -94,11 +94,11 @@ class FakePlacement(InMemoryPlacement):
         )
 
     def release(self, consumer: str, **more: Any) -> None:
-        """Release a consumer without a call that is noted."""
+        """Release a consumer without recording the call."""
         self.carry_out(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=consumer, **more))
 
     def put_beside(self, consumer: str, provider: str, **amounts: int) -> None:
-        """Write more on a consumer than it was claimed with, as others do over HTTP."""
+        """Write more amounts to a consumer than it claimed, as other clients do over HTTP."""
         holder = self.model.holders.get(consumer, Holder())
         held = described(holder.held) | {provider: described(holder.held).get(provider, {}) | amounts}
         wanted = ConsumerAllocations(
@@ -115,11 +115,11 @@ class FakePlacement(InMemoryPlacement):
         self.model.holders[consumer].generation += 1
         return self.model.holders[consumer].generation
 
-    # --- What is there ----------------------------------------------------------------------------------------------
+    # --- State ------------------------------------------------------------------------------------------------------
 
     @property
     def held(self) -> dict[str, Holder]:
-        """Return the instances that a claim places."""
+        """Return the instances that have a claim."""
         return {uuid: one for uuid, one in self._holders() if one.claim_id and one.migration_of is None}
 
     @property
@@ -129,12 +129,12 @@ class FakePlacement(InMemoryPlacement):
 
     @property
     def residues(self) -> dict[str, str | None]:
-        """Return the root provider that each residue is held on."""
+        """Return the root provider of each residue."""
         return {uuid: one.root for uuid, one in self._holders() if one.accepted_by and not one.claim_id}
 
     @property
     def foreign(self) -> dict[str, Held]:
-        """Return what others have put on consumers, which is of classes that nobody claims."""
+        """Return the foreign allocations of consumers: those of classes that nobody claims."""
         amounts = {uuid: {p: n for p, n in one.held.items() if p[1] not in AMOUNTS} for uuid, one in self._holders()}
         return {uuid: held for uuid, held in amounts.items() if held}
 
@@ -145,11 +145,11 @@ class FakePlacement(InMemoryPlacement):
 
     @property
     def deleted(self) -> set[str]:
-        """Return what has been deleted for good."""
+        """Return the consumers that were deleted for good."""
         return set(self.model.buried)
 
     def hosts_held(self) -> set[str | None]:
-        """Return the root providers of which a claim or a residue holds anything."""
+        """Return the root providers of all claims and residues."""
         return {one.root for _, one in self._holders() if one.claim_id or one.accepted_by}
 
     def _holders(self) -> list[tuple[str, Holder]]:

@@ -1,4 +1,4 @@
-"""The super conductor's half of operations, played by a test: it takes, claims and hands over, and says how it ends."""
+"""The super conductor's half of operations, played by a test: it prepares, claims, hands over, and reads the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ BIGGER = structs.replace(SPEC, flavor=Flavor(vcpus=2, memory_mb=2048))
 
 @dataclass
 class Mover:
-    """Moves one instance of a world; without scheduler and super conductor."""
+    """Moves one instance of a world, without a scheduler and a super conductor."""
 
     world: World
     uuid: str
@@ -67,7 +67,7 @@ class Mover:
         )
 
     def move(self, *hosts: str, spec: RequestSpec = SPEC) -> None:
-        """Take the instance, claim the first of these hosts, and hand all of them over."""
+        """Prepare the move, claim the first of these hosts, and hand over all of them."""
         placement = self.prepare()
         self.hand_over(placement, self.claim(placement, hosts[0]), hosts, spec)
 
@@ -87,7 +87,7 @@ class Mover:
 
 
 def shown(world: World, uuid: str) -> Instance:
-    """Return an instance as its cell has it."""
+    """Return an instance as its cell shows it."""
     [instance] = world.cell_call(ShowInCell(instance_uuids=(uuid,)))
     return instance
 
@@ -108,7 +108,7 @@ def rebuild(world: World, uuid: str, image: str) -> None:
 
 
 def becomes(world: World, uuid: str, state: str) -> Instance:
-    """Wait until an instance is what it shall be in its cell, and return it."""
+    """Wait until an instance has a state in its cell, and return it."""
     wait_until(lambda: _state(world, uuid) == state, lambda: f"{state}: {shown(world, uuid)}")
     return shown(world, uuid)
 
@@ -121,6 +121,6 @@ def built(world: World) -> str:
 
 
 def _state(world: World, uuid: str) -> str | None:
-    """Return what an instance is in its cell, which may not know it yet."""
+    """Return the state of an instance in its cell; null if the cell has no record of it yet."""
     found = world.cell_call(ShowInCell(instance_uuids=(uuid,)))
     return found[0].state if found else None

@@ -24,7 +24,7 @@ NIC = ids.derived("nic")
 
 
 class MovingPlacement(FakePlacement):
-    """Has the network card of which resources are attached."""
+    """Has the network card that provides the attached resources."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class MovingWorld(World):
         return self.bus.client("conductor").call(message)
 
     def active(self) -> str:
-        """Return a server that runs."""
+        """Return a running server."""
         [uuid] = self.build()
         self.becomes(uuid, "active")
         wait_until(lambda: self.pending("conductor") == 0)
@@ -75,7 +75,7 @@ class MovingWorld(World):
         return self.migration(migration_uuid)
 
     def pending_migrations(self) -> int:
-        """Return how many migrations the super conductor does not yet know to be over."""
+        """Return the number of migrations that have not ended according to the super conductor."""
         with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql(
                 "SELECT COUNT(*) FROM conductor_migrations WHERE state IN ('placing', 'moving')"

@@ -1,4 +1,4 @@
-"""Every order that there is to a server, the states that a server can be brought into, and what is refused in each."""
+"""Every order about a server, the states in which a test can put a server, and the orders refused in each state."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from support.operations.room import LARGE, Room
 
 PORT = "_port"
 RESOURCES = ("attach", "detach")
-#: Every order that there is, of a server and of the host that it may name.
+#: Every order, as a function of a server and of the host that it may name.
 ORDERS: Mapping[str, Callable[[str, str | None], object]] = {
     "delete": lambda uuid, _host: DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid),
     "migrate": lambda uuid, host: MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host),
@@ -43,7 +43,7 @@ ORDERS: Mapping[str, Callable[[str, str | None], object]] = {
     "detach": lambda uuid, _host: DetachResource(request_id=ids.fresh(), instance_uuid=uuid, suffix=PORT),
 }
 MOVES = ("migrate", "resize", "live-migrate")
-#: What is refused of a server in each state. To delete one is never refused.
+#: The orders that are refused in each state. A delete is never refused.
 REFUSED = {
     "building": (*MOVES, "confirm", "revert", "abort", "evacuate", "shelve", "unshelve", "rebuild", *RESOURCES),
     "active": ("confirm", "revert", "abort", "evacuate", "unshelve"),
@@ -56,7 +56,7 @@ REFUSED = {
     "error": (*MOVES, "confirm", "revert", "abort", "evacuate", "shelve", "unshelve", *RESOURCES),
     "deleted": tuple(name for name in ORDERS if name != "delete"),
 }
-#: What somebody is told who would evacuate a server in that state: what comes first.
+#: Part of the error for an evacuation in each state: what must be done first.
 FIRST = {
     "building": "is given up",
     "active": "forced-down",
@@ -72,17 +72,17 @@ FIRST = {
 
 
 def give(room: Room, order: str, uuid: str, host: str | None = None) -> object:
-    """Give an order with a request of its own."""
+    """Send an order with a new request id."""
     return room.order(ORDERS[order](uuid, host))
 
 
 @contextmanager
 def server_in(room: Room, state: str) -> Iterator[str]:
-    """Yield a server that is in a state, and stays so; delete it in the end."""
+    """Yield a server in a state in which it stays; delete it at the end."""
     uuid = room.build(hanging=state == "building")
     try:
         _bring(room, uuid, state)
-        # What earlier servers have left is cleaned up, and will not change anything any more.
+        # What earlier servers have left is being cleaned up; after that it changes nothing more.
         room.until(lambda: room.pending() <= room.pending(uuid), "the others to be gone")
         yield uuid
     finally:
@@ -93,7 +93,7 @@ def server_in(room: Room, state: str) -> Iterator[str]:
 
 
 def _bring(room: Room, uuid: str, state: str) -> None:
-    """Bring a server that is active into another state."""
+    """Bring an active server into another state."""
     if state == "moving":
         room.misbehave("hanging", uuid, "destination")
         give(room, "migrate", uuid, room.hosts["destination"])
@@ -125,7 +125,7 @@ def _bring(room: Room, uuid: str, state: str) -> None:
 
 
 def refused(room: Room, order: str, uuid: str, host: str | None = None) -> errors.MoorageError | None:
-    """Give an order; return why it was refused, if it was."""
+    """Send an order; return the error if it was refused."""
     try:
         give(room, order, uuid, host)
     except errors.MoorageError as fault:

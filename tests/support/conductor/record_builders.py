@@ -1,4 +1,4 @@
-"""Records of conductors, on SQLite and on MariaDB, and what tests put into them."""
+"""Records of conductors on SQLite and on MariaDB, with test data."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,14 +34,14 @@ def records_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
 
 
 def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
-    """Begin an operation that is at its first step."""
+    """Start an operation at its first step."""
     new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=NoPayload())
     [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
     return begun
 
 
 def selected(cell: str) -> Selection:
-    """Return the selection of a host of a cell."""
+    """Return a selection with a host of a cell."""
     return Selection(
         service_host="a",
         nodename="a",

@@ -1,4 +1,4 @@
-"""Queries for the tests of provider trees: the messages about providers, and the progress of a stage."""
+"""Helpers for the tests of provider trees: the messages about providers, and the progress of a stage."""
 
 import logging
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def alive(stage: Stage) -> int:
 
 
 def until_alive(stage: Stage, reports: int = 1) -> None:
-    """Until so many more reports have come to their end."""
+    """Wait until ``reports`` more reports have been processed."""
     before = alive(stage)
     wait_until(lambda: alive(stage) >= before + reports)
 
@@ -30,14 +30,14 @@ def of_providers(stage: Stage) -> list[str]:
 
 
 def restarted_with_more(stage: Stage) -> None:
-    """The same hosts in the next life of the agent, with one VCPU more."""
+    """Restart the agent with the same hosts, each with one VCPU more."""
     stage.conf.set_override("vcpus", 17, group="fake_driver")
     stage.start()
 
 
 @contextmanager
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """Collect the errors that the tracker logs meanwhile."""
+    """Collect the errors that the tracker logs in the block."""
     found: list[str] = []
     with caplog.at_level(logging.ERROR, logger=tracker.__name__):
         yield found
