@@ -21,7 +21,7 @@ from support.placement_store.builders import Store
 
 
 class Api:
-    """A client of a running server, and the store behind it as RPC has it."""
+    """A client of a running server, and the store of that server for direct calls."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -31,7 +31,7 @@ class Api:
     def ask(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **headers: str
     ) -> requests.Response:
-        """Ask as the administrator, unless ``headers`` (with ``_`` for ``-``) say otherwise."""
+        """Send a request as the administrator, unless ``headers`` (with ``_`` for ``-``) say otherwise."""
         sent = {"Accept": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
         return self._http.send(method, path, body, version, headers=sent)
 
@@ -40,13 +40,13 @@ class Api:
         return Http.done(Reply(self.ask("GET", path, version=version))).body
 
     def does(self, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str) -> None:
-        """Do something that must succeed."""
+        """Send a request that must succeed."""
         Http.done(Reply(self.ask(method, path, body, version, **headers)))
 
     def refused(
         self, status: int, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str
     ) -> str:
-        """Do something that must be refused; return the code of the error document."""
+        """Send a request that must be refused; return the code of the error document."""
         reply = Reply(self.ask(method, path, body, version, **headers))
         assert reply.status == status, reply
         assert reply.error["request_id"] == reply.headers["X-Openstack-Request-Id"]
@@ -57,7 +57,7 @@ class Api:
         return self._http.provider(name, parent, **inventories)
 
     def empty(self) -> None:
-        """Forget everything but names: the server keeps their numbers in memory."""
+        """Delete everything but names, because the server caches their numbers."""
         kept = {resource_classes.name, traits.name}
         with self.store.database.engine.connect() as connection, connection.begin():
             for table in METADATA.sorted_tables:
@@ -69,7 +69,7 @@ class Api:
 
 @contextmanager
 def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> Iterator[Api]:
-    """Run ``moorage placement-api`` on a database whose tables are made for it; a file says who is believed, if any."""
+    """Run ``moorage placement-api`` on a database whose tables are created; a file may configure authentication."""
     migrated.give_tables(url, MAIN)
     database = Database(url, MAIN.name)
     names.sync(database)
@@ -104,7 +104,7 @@ def _await(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def answers(url: str) -> bool:
-    """Ask an HTTP API that may not listen yet; return whether it has answered."""
+    """Call an HTTP API that may not listen yet; return whether it has answered."""
     try:
         requests.get(url, timeout=5)
     except requests.ConnectionError:

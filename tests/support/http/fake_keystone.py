@@ -1,4 +1,4 @@
-"""A Keystone that knows a few tokens: a real HTTP server that is asked as the real one is."""
+"""A Keystone with a few tokens: a real HTTP server with the API of the real one."""
 
 import importlib.util
 import json
@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-#: The one whose password is right, and the token that it gets.
+#: The user whose password is accepted, and the token that this user gets.
 SERVICE_USER, PASSWORD, SERVICE_TOKEN = "placement", "secret", "token-of-the-service-user"
 _DOMAIN = {"id": "default", "name": "Default"}
 
 
 def require_middleware() -> None:
-    """Skip at home what needs the extra `keystone`, and fail without it where CI=true."""
+    """Skip tests that need the extra `keystone` if it is missing; fail them if CI=true."""
     if importlib.util.find_spec("keystonemiddleware") is None:
         absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         absent("keystonemiddleware is not installed (pip install 'moorage[keystone]' does it)")
@@ -28,7 +28,7 @@ def require_middleware() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The identity behind a token; without a project its scope is the whole system."""
+    """The identity of a token; without a project its scope is the whole system."""
 
     roles: Sequence[str]
     project: str | None = "project"
@@ -36,7 +36,7 @@ class Token:
     valid_for: timedelta = timedelta(hours=1)
 
     def document(self, catalog: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return it as Keystone tells it."""
+        """Return the token as Keystone's document."""
         now = datetime.now(UTC)
         scope: dict[str, Any] = (
             {"system": {"all": True}}
@@ -66,17 +66,17 @@ class Keystone:
 
     tokens: dict[str, Token]
     port: int = 0
-    #: The tokens that somebody has asked about, in order.
+    #: The tokens that were validated, in order.
     asked_about: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def catalog(self) -> list[dict[str, Any]]:
-        """The only entry: itself."""
+        """The catalog, whose only entry is this server."""
         endpoints = [
             {"id": interface, "interface": interface, "region": "one", "region_id": "one", "url": f"{self.url}/v3"}
             for interface in ("public", "internal", "admin")
@@ -85,13 +85,13 @@ class Keystone:
 
     @property
     def version(self) -> dict[str, Any]:
-        """Return the version that discovery is answered with."""
+        """Return the version document for discovery."""
         links = [{"rel": "self", "href": f"{self.url}/v3/"}]
         return {"id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z", "links": links}
 
     @property
     def options(self) -> str:
-        """The group of options by which Moorage asks it."""
+        """The options of Moorage for this Keystone."""
         return f"""[keystone_authtoken]
 www_authenticate_uri = {self.url}
 auth_type = password
@@ -107,7 +107,7 @@ http_request_max_retries = 0
 
 @contextmanager
 def running(keystone: Keystone) -> Iterator[Keystone]:
-    """Let it answer, at the port that it had before if it had one."""
+    """Let the server answer, on its previous port if it had one."""
     server = _Server(keystone)
     keystone.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    # A connection that stays open would be served on by its thread after the server is gone.
+    # The thread of a persistent connection would continue to serve it after the server has stopped.
     protocol_version = "HTTP/1.0"
     server: _Server
 
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(401)
 
     def _validate(self, keystone: Keystone) -> None:
-        """Tell what a token says; of one that it does not know, or that has expired, only that it is not found."""
+        """Answer with the token's document; for an unknown or expired token, answer that it was not found."""
         subject = self.headers.get("X-Subject-Token", "")
         keystone.asked_about.append(subject)
         if self.headers.get("X-Auth-Token") != SERVICE_TOKEN:
@@ -175,4 +175,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -13,20 +13,20 @@ _CREATED, _UPDATED = datetime(2026, 1, 2, 3, 4, 5), datetime(2026, 2, 3, 4, 5, 6
 _CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
 _CUSTOM_CLASSES = ("CUSTOM_GOLD", "CUSTOM_UNUSED")
 _CUSTOM_TRAITS = ("CUSTOM_RAID", "CUSTOM_NEVER")
-#: What an inventory keeps and gives more than once.
+#: The reserved share and the allocation ratio of inventories.
 _SHARES = (
     {"reserved": 0, "allocation_ratio": 1.0},
     {"reserved": 16, "allocation_ratio": 16.0},
     {"reserved": 1, "allocation_ratio": 1.5},
 )
-#: Providers of each tree: a root, its nodes, and a device of the first of them.
+#: The number of nodes in a tree: a tree has a root, its nodes, and a device of the first node.
 _NODES = 3
 
 
 class PlacementDatabase:
-    """The tables of the published Placement, and how they are filled.
+    """Fills the tables of the published Placement.
 
-    :param tables: the package's own tables by name; the engine's database has them, with the standard names.
+    :param tables: the package's own tables by name; the database of the engine has them, with the standard names.
     """
 
     def __init__(self, engine: Engine, tables: Mapping[str, Table]) -> None:
@@ -35,9 +35,9 @@ class PlacementDatabase:
         self._random = random.Random(3)
 
     def fill(self, trees: int, consumers: int) -> None:
-        """Write a cloud of so many trees of five providers, and consumers on them, as Placement itself would have."""
+        """Write a cloud of ``trees`` trees with five providers each, and their consumers, as Placement itself would."""
         with self.engine.begin() as connection:
-            # From there on Placement takes a class for a custom one.
+            # From this number on, Placement takes a class for a custom one.
             classes = [{"id": 10_000 + number, "name": name} for number, name in enumerate(_CUSTOM_CLASSES)]
             self._insert(connection, "resource_classes", classes)
             self._insert(connection, "traits", [{"name": name} for name in _CUSTOM_TRAITS])
@@ -139,7 +139,7 @@ class PlacementDatabase:
         )
 
     def _of_one_tree(self, trees: int) -> list[int]:
-        """Return two providers of a tree."""
+        """Return two providers of the same tree."""
         tree = self._random.randrange(trees) * 5
         return self._random.sample(range(tree + 1, tree + 6), 2)
 

@@ -1,4 +1,4 @@
-"""A client of the HTTP API that returns every reply whole, for stories about replies themselves."""
+"""A client of the HTTP API that returns whole replies, for tests of the replies themselves."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class Reply:
 
 
 class Http:
-    """The API of one server; each request is the administrator's in the newest version, unless it says otherwise."""
+    """The API of one server; by default, requests are the administrator's in the newest version."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -45,7 +45,7 @@ class Http:
     def call(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, token: str = "admin", **more: Any
     ) -> Reply:
-        """Send one request; a header of null is not sent."""
+        """Send one request; a header with the value null is not sent."""
         return Reply(self.send(method, path, body, version, token, **more))
 
     def send(
@@ -70,7 +70,7 @@ class Http:
     def delete(self, path: str, version: str | None = NEWEST, **more: Any) -> Reply:
         return self.call("DELETE", path, None, version, **more)
 
-    # --- What stories begin with ----------------------------------------------------------------------------------
+    # --- Preparations ---------------------------------------------------------------------------------------------
 
     def provider(self, name: str | None = None, parent: str | None = None, **inventories: Any) -> str:
         """Create a provider, with inventories given as a total or in full; return its uuid."""
@@ -91,7 +91,7 @@ class Http:
         return int(self.get(f"/resource_providers/{provider}").body["generation"])
 
     def name(self) -> str:
-        """A custom name that nobody else has."""
+        """A new custom name."""
         return f"CUSTOM_{ids.fresh().replace('-', '_').upper()}"
 
     def allocate(self, consumer: str, provider: str, generation: int | None = None, **resources: int) -> Reply:

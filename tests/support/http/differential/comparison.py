@@ -1,4 +1,4 @@
-"""Send each request to both servers and compare what they answer and what they have become."""
+"""Send each request to both servers, and compare their answers and their states."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from placement_store.http.phrases import Phrase
 from support.http.differential.servers import Generations, Server
 from support.http.differential.world import Generation, Request
 
-#: Headers whose values are compared, and one of which only the presence is.
+#: Headers whose values are compared, and headers of which only the presence is compared.
 _HEADERS, _PRESENT = (
     ("openstack-api-version", "vary", "cache-control", "location", "content-type", "allow"),
     "last-modified",
@@ -23,7 +23,7 @@ _HEADERS, _PRESENT = (
 
 @dataclass(frozen=True)
 class Reply:
-    """Hold the answer of one server in a form that can be compared, and how much each generation has changed by it."""
+    """The comparable form of one server's answer, with the change of each generation."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ PARTS = ("status", "headers", "document", "phrases", "providers", "consumers")
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request with both replies, and what differs between them by the name of the part."""
+    """One request with both replies, and their differences by the name of the part."""
 
     request: Request
     ours: Reply
@@ -49,18 +49,18 @@ class Exchange:
 
     @property
     def differing(self) -> dict[str, tuple[Any, Any]]:
-        """Return the parts that differ, ours first, by their names."""
+        """Return the parts that differ by their names, ours first."""
         both = {part: (getattr(self.ours, part), getattr(self.theirs, part)) for part in PARTS}
         return {part: values for part, values in both.items() if values[0] != values[1]}
 
     @property
     def parts_ways(self) -> bool:
-        """Return whether the two stores are no longer alike, so that later answers cannot be compared."""
+        """Return whether the two stores now differ, so that later answers cannot be compared."""
         done = [reply.status < HTTPStatus.BAD_REQUEST for reply in (self.ours, self.theirs)]
         return self.request.method != "GET" and (done[0] != done[1] or "consumers" in self.differing)
 
     def told(self) -> str:
-        """Describe the exchange for whoever must look into it."""
+        """Describe the exchange for a developer."""
         lines = [f"{part}: ours {own}, Placement's {other}" for part, (own, other) in self.differing.items()]
         return "\n".join([str(self.request), *lines, f"ours: {self.ours.text}", f"Placement's: {self.theirs.text}"])
 
@@ -72,12 +72,12 @@ class Pair:
         self.ours, self.theirs = ours, theirs
 
     def empty(self) -> None:
-        """Forget everything but the standard names, on both sides."""
+        """Delete everything but the standard names on both servers."""
         self.ours.empty()
         self.theirs.empty()
 
     def ask(self, request: Request) -> Iterator[Exchange]:
-        """Send a request to both; one with a limit also without it, for which candidates it leaves out is open."""
+        """Send a request to both, and a limited one also without limit, because any candidates may be omitted."""
         ours, theirs = _reply(self.ours, request), _reply(self.theirs, request, _LEFT_BEHIND)
         if not request.is_limited or ours.status != 200 or theirs.status != 200:
             yield Exchange(request, ours, theirs)
@@ -90,12 +90,12 @@ class Pair:
 
 
 def _counted(reply: Reply, known: Sequence[Any]) -> Reply:
-    """Return a limited answer as the number of its candidates, and those that the whole answer does not have."""
+    """Return a limited answer as its number of candidates, and those that the unlimited answer lacks."""
     found = reply.document["allocation_requests"]
     return replace(reply, document=(len(found), [one for one in found if one not in known]))
 
 
-#: Placement leaves consumers without allocations behind, which later requests would meet.
+#: Placement keeps consumers without allocations, which would affect later requests.
 _LEFT_BEHIND = "DELETE FROM consumers WHERE uuid NOT IN (SELECT consumer_id FROM allocations)"
 
 
@@ -125,7 +125,7 @@ def _reply(server: Server, request: Request, tidy: str | None = None) -> Reply:
 
 
 def _header(name: str, value: str) -> str:
-    # The methods that are allowed come in any order.
+    # The allowed methods may come in any order.
     return ", ".join(sorted(value.split(", "))) if name == "allow" else value
 
 
@@ -139,7 +139,7 @@ def _resolved(body: Any, before: Generations) -> Any:
 
 
 def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int | None]:
-    """Return how much each generation has changed; null for one that is gone, one more than its own for a new one."""
+    """Return the change of each generation; null if it is gone, its value plus one if it is new."""
     changed: dict[str, int | None] = {
         uuid: g - before.get(uuid, -1) for uuid, g in after.items() if before.get(uuid) != g
     }
@@ -152,7 +152,7 @@ _IN_PATH = re.compile(r"/resource_providers/([^/]+)|/allocations/([^/]+)")
 
 
 def _document(answer: webob.Response, request: Request, before: Generations) -> tuple[Any, Sequence[str]]:
-    """Return the document without what is each server's own, and the details of its errors."""
+    """Return the document without the parts that are specific to one server, and the details of its errors."""
     if not answer.body:
         return None, ()
     try:
@@ -170,7 +170,7 @@ def _document(answer: webob.Response, request: Request, before: Generations) -> 
 
 
 def _comparable(value: Any, about: str, known: Mapping[str, int]) -> Any:
-    """Return a value with each generation as what it has grown by in this request, and lists in an order.
+    """Return a value with each generation as its increase in this request, and with lists in a fixed order.
 
     :param about: the uuid of the object that the value belongs to.
     """
@@ -194,7 +194,7 @@ def _comparable(value: Any, about: str, known: Mapping[str, int]) -> Any:
 
 
 def _pattern(phrase: Phrase) -> re.Pattern[str]:
-    """Match a phrase with any data in it."""
+    """Return a pattern that matches a phrase with any data."""
     fields = dict.fromkeys((name for _, name, _, _ in string.Formatter().parse(phrase.template) if name), "MARK")
     literal = re.escape(phrase.about(**fields)).replace("MARK", "(.+?)").removesuffix(re.escape("."))
     return re.compile(literal + (r"(?=[\s.:;]|$)" if phrase.template.rstrip(".").endswith("}") else ""))
@@ -204,8 +204,8 @@ _PATTERNS = {phrase: _pattern(phrase) for phrase in Phrase}
 
 
 def phrases_in(details: str) -> list[str]:
-    """Find all phrases of the product's table in the details of errors, with their data."""
+    """Return all phrases of the product's table in the details of errors, with their data."""
     plain = " ".join(details.split())
     found = (match for pattern in _PATTERNS.values() for match in pattern.finditer(plain))
-    # Data that are empty leave nothing but the full stop behind them.
+    # If the data are empty, only the full stop is left.
     return sorted({match[0] for match in found if not match.lastindex or match[match.lastindex].strip(".")})

@@ -1,4 +1,4 @@
-"""Every intended difference between the published Placement and our API, with its reason. There are no others."""
+"""All intended differences between the published Placement and our API, with their reasons. There are no others."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from support.http.differential.comparison import PARTS, Exchange
 class Difference:
     """One intended difference.
 
-    :param parts: the parts of an exchange that may differ by it.
-    :param holds: tells whether an exchange is a case of it.
+    :param parts: the parts of an exchange that may differ because of it.
+    :param holds: returns whether an exchange is a case of it.
     """
 
     reason: str
@@ -22,7 +22,7 @@ class Difference:
 
 
 def unexplained(exchange: Exchange) -> set[str]:
-    """Return the parts that differ by nothing that is on the list."""
+    """Return the parts that differ without a listed reason."""
     left = set(exchange.differing)
     for one in DIFFERENCES:
         if left.intersection(one.parts) and one.holds(exchange):
@@ -31,7 +31,7 @@ def unexplained(exchange: Exchange) -> set[str]:
 
 
 def _lacks(header: str) -> Callable[[Exchange], bool]:
-    """Tell whether Placement has left out this header, and they differ in no other."""
+    """Return a check that Placement has left out this header, and that no other header differs."""
 
     def holds(exchange: Exchange) -> bool:
         theirs = exchange.theirs.headers
@@ -45,7 +45,7 @@ def _lacks(header: str) -> Callable[[Exchange], bool]:
 
 
 def _statuses(ours: int, theirs: int, method: str, path: str) -> Callable[[Exchange], bool]:
-    """Tell whether a request of this kind, of which the path is a pattern, has got these two statuses."""
+    """Return a check that a request of this kind, with ``path`` as a pattern, has got these two statuses."""
 
     def holds(exchange: Exchange) -> bool:
         request = exchange.request
@@ -67,13 +67,13 @@ _DATA = re.compile(r"'[^']*'|[0-9a-f]{8}-[0-9a-f-]{27}|[A-Z][A-Z0-9]*_?[A-Z0-9_]
 
 
 def _names_another(exchange: Exchange) -> bool:
-    """Tell whether the phrases are the same ones about other names."""
+    """Return whether the phrases are the same but for other names."""
     ours, theirs = ([_DATA.sub("", phrase) for phrase in one.phrases] for one in (exchange.ours, exchange.theirs))
     return ours == theirs
 
 
 def _spells_aggregates(exchange: Exchange) -> bool:
-    """Tell whether the documents are the same but for the spelling of aggregates."""
+    """Return whether the documents are the same but for the spelling of aggregates."""
     ours, theirs = exchange.ours.document, exchange.theirs.document
     if not all(isinstance(one, dict) and "aggregates" in one for one in (ours, theirs)):
         return False

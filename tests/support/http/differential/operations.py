@@ -1,4 +1,4 @@
-"""Draw a request of each operation: mostly one that means something."""
+"""Draw a request of each operation: mostly a meaningful one."""
 
 from collections.abc import Callable, Mapping
 
@@ -188,7 +188,7 @@ def candidates(hand: Hand) -> Request:
 
 
 def _value(hand: Hand, name: str, minor: int) -> str:
-    """Draw the value of a query parameter: mostly one that means something."""
+    """Draw the value of a query parameter: mostly a meaningful one."""
     if name == "resources":
         if hand.rarely(12):
             return str(hand.one(_BAD_RESOURCES))

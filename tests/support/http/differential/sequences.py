@@ -1,4 +1,4 @@
-"""Sequences of requests, good ones and bad ones, in every microversion: drawn by Hypothesis."""
+"""Sequences of requests, valid and invalid, in every microversion: drawn by Hypothesis."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ _VALUES_OF_NO_KIND = [None, "", "text", -1, 0, 1.0, 1.5, 2**31, 2**63, True, [],
 
 
 def _spoilt_body(hand: Hand, body: Any) -> Any:
-    """Change one place of a body: a key too many or too few, or a value of another kind."""
+    """Change one place of a body: add or remove a key, or change the type of a value."""
     if isinstance(body, dict) and body and not hand.rarely(5):
         key = hand.one(sorted(body))
         how = hand.one(["deeper", "deeper", "remove", "replace", "add", "rename"])
@@ -76,7 +76,7 @@ def requests(draw: Draw) -> Request:
 
 @st.composite
 def sequences(draw: Draw, length: int) -> list[Request]:
-    """Some requests on a small tree, of which each may be left out; then whatever comes."""
+    """Return requests that create a small tree, each of which may be left out; then arbitrary requests."""
     hand = Hand(draw)
     made: list[Request] = [Request("PUT", "/resource_classes/CUSTOM_A"), Request("PUT", "/traits/CUSTOM_T")]
     for number, uuid in enumerate(PROVIDERS[: draw(st.integers(0, 4))]):
@@ -94,7 +94,7 @@ def sequences(draw: Draw, length: int) -> list[Request]:
     return made + draw(st.lists(requests(), min_size=length, max_size=length))
 
 
-#: What shows all of a store that such requests can have left.
+#: Requests that read the whole content of a store after such sequences.
 EVERYTHING = [
     *(Request("GET", f"/resource_providers/{u}{part}") for u in PROVIDERS
       for part in ("", "/inventories", "/usages", "/aggregates", "/traits", "/allocations")),

@@ -1,4 +1,4 @@
-"""Both servers in this process, each on a SQLite database of its own, and what each of them holds by generations."""
+"""Both servers in this process, each on its own SQLite database, with the generations that each has."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +17,9 @@ from placement_store.http.application import application
 from placement_store.schema import MAIN, METADATA
 from support.databases import migrated
 
-#: Everything may be done, the reshaper included.
+#: The roles that allow all requests, including the reshaper.
 HEADERS = {"X-Auth-Token": "admin", "X-Roles": "admin,service,reader", "Accept": "application/json"}
-#: The tables of names: their custom rows are deleted over the API, for the servers cache them.
+#: The tables of names: their custom rows are deleted over the API, because the servers cache them.
 _NAMES = {"resource_classes": "/resource_classes", "traits": "/traits"}
 
 
@@ -31,7 +31,7 @@ class Generations(NamedTuple):
 
 
 class Server:
-    """One of the two: its application and its database."""
+    """One of the two servers: its application and its database."""
 
     def __init__(self, served: Callable[..., Any], engine: Engine, tables: MetaData) -> None:
         self.application = served
@@ -64,12 +64,12 @@ class Server:
             )
 
     def execute(self, statement: str) -> None:
-        """Change the database behind the server's back."""
+        """Change the database directly, without the server."""
         with self._engine.begin() as connection:
             connection.execute(text(statement))
 
     def empty(self) -> None:
-        """Forget everything but the standard names."""
+        """Delete everything but the standard names."""
         with self._engine.begin() as connection:
             connection.execute(text("UPDATE resource_providers SET root_provider_id = NULL, parent_provider_id = NULL"))
             for table in reversed(self._tables.sorted_tables):
@@ -102,13 +102,13 @@ def ours(folder: Path) -> Iterator[Server]:
         database.close()
 
 
-#: The published Placement, which can have one database in each process.
+#: The published Placement; it can have only one database in each process.
 _PUBLISHED: list[Server] = []
 
 
 @contextmanager
 def published(folder: Path) -> Iterator[Server]:
-    """Serve the published Placement, as its package has it, on an empty database."""
+    """Serve the published Placement from its package, on an empty database."""
     if not _PUBLISHED:
         _PUBLISHED.append(_served(folder))
     [server] = _PUBLISHED

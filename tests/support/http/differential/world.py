@@ -1,4 +1,4 @@
-"""The small world of names that requests are about, and a request as data."""
+"""The small set of names that requests use, and a request as data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ NEWEST = MAX.minor
 
 @dataclass(frozen=True)
 class Generation:
-    """Stands in a body for the generation that a provider or consumer has on the server that is asked, plus a number.
+    """Stands in a body for the generation of a provider or consumer on the server that gets the request, plus a number.
 
     It is null for a consumer that the server does not have.
     """
@@ -33,7 +33,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Request:
-    """One request; its body is JSON with :class:`Generation` in it, or bytes."""
+    """One request; its body is bytes, or JSON that may contain :class:`Generation`."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether it asks for some of the candidates only."""
+        """Return whether the request limits the number of candidates."""
         return self.path == "/allocation_candidates" and any(name == "limit" for name, _ in self.query)
 
     def __str__(self) -> str:
