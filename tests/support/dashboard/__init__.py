@@ -1,4 +1,4 @@
-"""A viewer of the dashboard, who asks as the administrator, and the settings of a cloud with one."""
+"""A viewer of the dashboard, with the administrator's token, and the settings of a cloud with a dashboard."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ from moorage.model import Flavor, RequestSpec
 ADMIN = {"X-Auth-Token": "admin"}
 SETTINGS = {
     "placement_api": {"auth_strategy": "noauth2"},
-    # Each question reaches the cloud: what has just been done is seen.
+    # No answer is cached for long, so that a viewer sees recent changes.
     "dashboard": {"refresh_interval": 0.5, "call_timeout": 60.0},
 }
 
 
 class Viewer:
-    """Asks the dashboard of a cloud."""
+    """Sends requests to the dashboard of a cloud."""
 
     def __init__(self, cloud: RunningCloud, sources: Sources, served: Any) -> None:
         self.cloud = cloud
         self.sources = sources
-        # A function: the test client cannot tell what other callables take.
+        # A function, because the test client cannot determine the arguments of other callables.
         self._client = falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
 
     def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any) -> Any:
-        """Return the answer, whatever it is."""
+        """Return the response, with any status."""
         return self._client.simulate_request(method, path, headers=ADMIN if headers is None else headers, params=query)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -39,7 +39,7 @@ class Viewer:
         return answer.json
 
     def refused(self, status: int, path: str, method: str = "GET", **query: Any) -> str:
-        """Ask for something that is refused; return the sentence that says why."""
+        """Send a request that is refused; return the sentence with the reason."""
         answer = self.ask(path, method, **query)
         assert answer.status_code == status, answer.text
         [error] = answer.json["errors"]

@@ -1,1 +1,1 @@
-"""Databases for tests: with their tables as new, copied, dumped, interrupted, and behind wires that fail."""
+"""Databases for tests: new with tables, copied, dumped, interrupted, and behind connections that fail."""

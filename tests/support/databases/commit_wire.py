@@ -1,4 +1,4 @@
-"""A wire to MariaDB on which the answer to a COMMIT is lost."""
+"""A connection to MariaDB on which the answer to a COMMIT is lost."""
 
 import contextlib
 import select
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url
 
-#: How PyMySQL says it: the command byte of a query, and the query.
+#: The form in which PyMySQL sends it: the command byte of a query, and the query.
 COMMIT = b"\x03COMMIT"
-#: How Galera answers a COMMIT that it may have carried out or not: an error packet of its code.
+#: Galera's answer to a COMMIT that may or may not have been carried out: an error packet with this code.
 _SAYS_NOTHING = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 6 during COMMIT"
 REFUSED = len(_SAYS_NOTHING).to_bytes(3, "little") + b"\x01" + _SAYS_NOTHING
 
 
 class Wire:
-    """Passes bytes between a client and MariaDB, and loses the answer to the next COMMIT when told to.
+    """Forwards bytes between a client and MariaDB, and loses the answer to the next COMMIT on request.
 
-    ``passing`` says whether MariaDB still gets that COMMIT, ``loss`` what the client gets: a connection that is cut,
-    one on which nothing comes any more, or an error.
+    ``passing`` determines whether MariaDB still gets that COMMIT. ``loss`` determines what happens to the client: its
+    connection is cut, or goes silent, or returns an error.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -38,7 +38,7 @@ class Wire:
 
     def close(self) -> None:
         self._ended.set()
-        # What waits in accept() is woken by this, and not by closing.
+        # A shutdown wakes a thread that waits in accept(); closing the socket does not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -59,7 +59,7 @@ class Wire:
                     if self._cuts(data):
                         if self._passing:
                             server.sendall(data)
-                            # MariaDB is done once it answers, which nobody hears any more.
+                            # MariaDB has finished when it answers; nobody receives this answer.
                             server.recv(65536)
                         if self._loss == "silent":
                             self._ended.wait()

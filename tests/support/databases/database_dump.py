@@ -1,4 +1,4 @@
-"""All that the three databases of a cloud have on record, to see that nothing of it has changed."""
+"""All records in the three databases of a cloud, to check that none of them has changed."""
 
 from collections.abc import Collection, Mapping
 
@@ -11,10 +11,10 @@ from placement_store.schema import METADATA
 #: Rows by table.
 Dump = Mapping[str, frozenset[str]]
 
-#: Requests are stored whatever becomes of them; services say again and again that they are there; the feed is pruned.
+#: Requests are stored whatever their outcome; services report periodically; the feed is pruned.
 _LEFT_OUT = ("requests", "services", "changes")
-#: What moves by itself: signs of life, what goes on on hosts, what is tried again and again, and what becomes of former
-#: migrations, which their cells are asked for after a while. Also the numbers that orders are given, which are used up.
+#: Columns that change without a message: signs of life, work on hosts, repeated tries, and the outcome of former
+#: migrations, for which their cells are asked after a while. Also the numbers of orders, which are never used again.
 _MOVING = {
     "hosts": ("heartbeat_at", "updated_at", "seq", "io_ops", "failed_builds", "image_properties", "load_at"),
     "cells": ("alive_at",),
@@ -32,7 +32,7 @@ _MOVING["cell_operations"] = _MOVING["conductor_operations"]
 def dump(database: Database, but: Collection[str] = ()) -> Dump:
     """Return all rows, of one moment.
 
-    :param but: columns that are left out in every table.
+    :param but: columns to leave out in every table.
     """
     return database.read_one_moment(lambda connection: _dump(connection, but))
 
@@ -50,7 +50,7 @@ def _dump(connection: Connection, but: Collection[str]) -> Dump:
 
 
 def differences(before: Dump, after: Dump) -> dict[str, tuple[list[str], list[str]]]:
-    """Return by table which rows have gone and which have come."""
+    """Return, by table, the rows that have gone and the rows that have come."""
     return {
         name: (sorted(before[name] - after[name]), sorted(after[name] - before[name]))
         for name in before

@@ -1,4 +1,4 @@
-"""Upgrades of a schema that are killed at each of their statements, and simply begun again."""
+"""Upgrades of a schema that are killed at each of their statements, and then started again."""
 
 import re
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ _CHANGES = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|INSERT|UPDATE|DELETE)\b", r
 
 
 class Killed(BaseException):
-    """Ends an upgrade in the middle, as SIGKILL does: nothing of the code runs after it that would tidy up."""
+    """Ends an upgrade in the middle, as SIGKILL does: no code runs after it to clean up."""
 
 
 @contextmanager
 def _killing(database: Database, survived: set[str]) -> Iterator[None]:
-    """Kill whatever carries out a statement of change which is not among those survived."""
+    """Raise after any changing statement that is not in ``survived``."""
 
     def kill(_connection: Any, cursor: Any, statement: str, *_more: Any) -> None:
         if _CHANGES.match(statement) and statement not in survived:
             survived.add(statement)
-            cursor.close()  # SQLite would keep the file locked for it
+            cursor.close()  # otherwise SQLite would keep the file locked
             raise Killed
 
     event.listen(database.engine, "after_cursor_execute", kill)
@@ -36,24 +36,24 @@ def _killing(database: Database, survived: set[str]) -> Iterator[None]:
 
 
 def migrate_killed_at_each_statement(schema: Schema, database: Database, revision: str = "head") -> list[str]:
-    """Upgrade, killed once behind each statement that changes anything and begun again; return those statements."""
+    """Upgrade; kill the upgrade after each changing statement once, and start it again; return those statements."""
     survived: set[str] = set()
     kills = 0
     while True:
         try:
             with _killing(database, survived):
                 schema.migrate(database, revision)
-        except (Killed, sa.exc.PendingRollbackError):  # Alembic tries to tidy up, on a connection that is dead by then
+        except (Killed, sa.exc.PendingRollbackError):  # Alembic tries to clean up on a connection that is already dead
             kills += 1
             assert kills == len(survived)
-            # A connection that is cut: what was not committed is rolled back.
+            # The connection is cut: uncommitted changes are rolled back.
             database.engine.dispose()
         else:
             return sorted(survived)
 
 
 def structure(database: Database) -> dict[str, object]:
-    """Return what the tables of a database are made of."""
+    """Return the structure of the tables of a database."""
     inspector = sa.inspect(database.engine)
     return {
         table: {

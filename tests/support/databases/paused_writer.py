@@ -1,4 +1,4 @@
-"""A program that is paused in the middle of its transaction; it imports little, so that it starts at once."""
+"""A program that is paused in the middle of its transaction; it imports few modules, so that it starts quickly."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
 
 from moorage.db.database import Database
 
-#: Seconds: what MariaDB waits, and what a writer waits for a lock. Whole ones are what MariaDB knows.
+#: Seconds: MariaDB's time-out for idle transactions, and a writer's for a lock. MariaDB supports only whole seconds.
 IDLE, LOCK_WAIT = 3.0, 1.0
 COUNTERS = Table("counters", MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer, nullable=False))
 
 
 def lock(connection: Connection) -> None:
-    """Lock the one row there is."""
+    """Lock the only row."""
     connection.execute(select(COUNTERS).where(COUNTERS.c.id == 1).with_for_update())
 
 
 def add(connection: Connection, amount: int) -> None:
-    """Add to its count."""
+    """Add to the row's count."""
     connection.execute(COUNTERS.update().where(COUNTERS.c.id == 1).values(n=COUNTERS.c.n + amount))
 
 
@@ -30,7 +30,7 @@ def open_database(url: str, idle_transaction: float = IDLE) -> Database:
 
 
 def be_paused(url: str, first: str, tries: Path) -> None:
-    """Lock or change the row, pause there in the first try, and add ten in the end; ``tries`` gets a line for each."""
+    """Lock or change the row, pause there in the first try, and finally add ten; ``tries`` gets a line for each try."""
     database = open_database(url)
 
     def work(connection: Connection) -> None:

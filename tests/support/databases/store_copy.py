@@ -1,4 +1,4 @@
-"""Copies of a database that are put back later, under whoever works on it: the file of SQLite, a dump of MariaDB."""
+"""Copies of a database that are restored later while clients use it: the file of SQLite, a dump of MariaDB."""
 
 import contextlib
 import sqlite3
@@ -14,7 +14,7 @@ Copy = bytes
 
 
 def copied(database: Database) -> Copy:
-    """Return all that a database has."""
+    """Return a copy of all data of a database."""
     if database.is_sqlite:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "copy.sqlite")
@@ -27,7 +27,7 @@ def copied(database: Database) -> Copy:
 
 
 def put_back(database: Database, copy: Copy) -> None:
-    """Let a database be what it was, its counters included."""
+    """Restore a database, including its counters."""
     if not database.is_sqlite:
         subprocess.run(["mariadb", *_server(database)], input=copy, check=True, capture_output=True, timeout=60)
         return
@@ -37,7 +37,7 @@ def put_back(database: Database, copy: Copy) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file under whoever has it open."""
+    """Copy a file while other connections have it open."""
     with (
         contextlib.closing(sqlite3.connect(source, timeout=30.0)) as before,
         contextlib.closing(sqlite3.connect(target, timeout=30.0)) as after,

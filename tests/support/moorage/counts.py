@@ -1,4 +1,4 @@
-"""Counts of this process's metrics since a moment: other tests count in the same process."""
+"""Changes of this process's metrics since a moment, because other tests count in the same process."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,17 +16,17 @@ def _all() -> Mapping[Key, float]:
 
 
 class Counts:
-    """The differences between now and when it was made."""
+    """The differences between the values now and at the creation of this object."""
 
     def __init__(self) -> None:
         self._before = _all()
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Return by the values of a label how much a sample has grown, where it has; others are summed over."""
+        """Return the increase of a sample by the values of a label, without zeros; other labels are summed."""
         return self._grown(name, labels, lambda found: found[label])
 
     def of(self, name: str, **labels: str) -> float:
-        """Return how much a sample has grown, summed over the labels that are not given."""
+        """Return the increase of a sample, summed over the labels that are not given."""
         return self._grown(name, labels, lambda _found: "").get("", 0.0)
 
     def _grown(self, name: str, labels: Mapping[str, str], key: Callable[[dict[str, str]], str]) -> dict[str, float]:

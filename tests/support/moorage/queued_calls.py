@@ -1,4 +1,4 @@
-"""Make calls that wait for a batch under way, in an order that is known."""
+"""Make calls that wait for a batch under way, in a known order."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 def queue(
     threads: ThreadPoolExecutor, batches: Batches[Any, Any], calls: Iterable[Callable[[], T]]
 ) -> list["Future[T]"]:
-    """Make each call in a thread of its own, once those before it wait for the batch under way."""
+    """Make each call in its own thread, once the previous calls wait for the batch under way."""
     made = []
     for count, call in enumerate(calls, 1):
         made.append(threads.submit(call))
@@ -22,7 +22,7 @@ def queue(
 
 
 def wait_for(batches: Batches[Any, Any], count: int) -> None:
-    """Wait until so many items wait for the batch under way."""
+    """Wait until ``count`` items wait for the batch under way."""
     end = time.monotonic() + 20
     while len(batches._waiting) < count:
         assert time.monotonic() < end, f"{len(batches._waiting)} of {count} wait"

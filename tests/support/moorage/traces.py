@@ -13,7 +13,7 @@ from moorage.open_telemetry import RequestTracer
 
 
 class Traces(InMemorySpanExporter):
-    """The spans of this process that have ended."""
+    """The ended spans of this process."""
 
     def of(self, request_id: str) -> list[ReadableSpan]:
         """Return the spans of a request's trace."""
@@ -36,7 +36,7 @@ def names(spans: Sequence[ReadableSpan]) -> list[str]:
 
 
 def all_hang_together(spans: Sequence[ReadableSpan], request_id: str) -> bool:
-    """Return whether one span is the first, every other one is below one of them, and all name the request."""
+    """Return whether there is one root span, all others are below it, and all have the request id."""
     known = {span.context.span_id for span in spans}
     above = [span.parent.span_id for span in spans if span.parent is not None]
     named = {span.attributes.get("moorage.request_id", request_id) for span in spans}
