@@ -1,1 +1,1 @@
-"""Whole clouds on which operations are played: the table of operations, rooms, stages and random actors."""
+"""Whole clouds for tests of operations: the table of operations, rooms, stages and random actors."""

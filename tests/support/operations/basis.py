@@ -1,11 +1,11 @@
-"""The words of the table of operations: how a server stands, what is done about it, and how each operation ends."""
+"""The terms of the table of operations: the state of a server, the operator's action, and the end of each operation."""
 
 from dataclasses import dataclass, replace
 
 ALL = ("fail", "retry", "combine")
-#: Of no policy's making: played under the default.
+#: Independent of the policy: played under the default.
 ANY = ("combine",)
-#: Of a cloud that keeps what others have put on servers which are deleted.
+#: In a cloud that keeps foreign allocations when servers are deleted.
 KEEPING = ("delete_foreign_amounts = false",)
 
 AS_ORDERED = "nothing"
@@ -20,13 +20,13 @@ ANSWERS = "nothing; it ends when the host answers"
 ANOTHER = "delete it, and build another"
 DELETE = "delete it"
 
-#: A trouble that two operations have: it does not answer to the order, and is forced down after that.
+#: A trouble of two operations: the host does not answer to the order, and then it is forced down.
 FORCED_DOWN = "the source's host does not answer, and is forced down then"
 
 
 @dataclass(frozen=True)
 class Stand:
-    """How a server stands: its state and where it is, the state of its migration, and who holds what for it."""
+    """The state of a server: its state and host, the state of its migration, and the allocations for it."""
 
     server: str
     migration: str = ""
@@ -35,7 +35,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Row:
-    """One trouble that strikes one operation: how the server stands then, what is to be done, and how it ends."""
+    """One trouble in one operation: the state of the server then, the operator's next action, and the end."""
 
     operation: str
     trouble: str
@@ -43,13 +43,13 @@ class Row:
     then: Stand
     next: str
     end: Stand
-    #: The operation has not ended.
+    #: The operation that has not ended.
     pending: str = ""
-    #: Which failpoint is meant, where there are many: half, kind and step.
+    #: The failpoint, if there are several: half, kind and step.
     point: tuple[str, str, str] | None = None
 
 
-#: Each operation, begun on the source, when nothing is wrong. A build finds the source full.
+#: The end of each operation without any trouble; it begins on the source. For a build, the source is full.
 WELL = {
     "build": Stand("active on the destination", "", "instance: destination"),
     "delete": Stand("deleted"),
@@ -75,14 +75,14 @@ STOPPING = ("migrate", "resize")
 
 
 def with_licence(stand: Stand) -> Stand:
-    """Return how a server stands on whose consumer others have put something that is on no host."""
+    """Return a state in which the consumer also has a foreign allocation that is on no host."""
     first, *others = stand.holds.split("; ")
     held = f"{first} + licence" if first else "instance: licence"
     return replace(stand, holds="; ".join([held, *others]))
 
 
 def on_alternate(stand: Stand) -> Stand:
-    """Return the same with the alternate in place of the destination."""
+    """Return the state with the alternate in place of the destination."""
     return replace(
         stand,
         server=stand.server.replace("destination", "alternate"),
@@ -91,6 +91,6 @@ def on_alternate(stand: Stand) -> Stand:
 
 
 def ends_well(operation: str, trouble: str, policies: tuple[str, ...] = ANY, end: Stand | None = None) -> Row:
-    """Return a row after which nothing is left to do."""
+    """Return a row after which no action is needed."""
     end = WELL[operation] if end is None else end
     return Row(operation, trouble, policies, end, AS_ORDERED, end)

@@ -1,7 +1,7 @@
-"""A whole cloud of one process in which trouble can be made for one server alone, while others are left in peace.
+"""A whole cloud in one process in which a test can cause trouble for one server, without affecting others.
 
-What fails on hosts is chosen by instance. What happens at a failpoint is chosen by the request on whose behalf the
-thread is there, which every hop carries.
+Faults of hosts are chosen by instance. Actions at a failpoint are chosen by the request id of the thread that passes
+it; every hop carries this id.
 """
 
 import fnmatch
@@ -29,32 +29,32 @@ CONDUCTORS = (SuperConductor, CellConductor)
 
 
 class Crash(Exception):
-    """Raised by a step in place of its process's death: its calls are made, and nothing of it is recorded."""
+    """Raised by a step in place of the death of its process: its calls have been made, but nothing is recorded."""
 
 
 class HostFaults:
-    """The faults of hosts towards the guests of one instance: ``(instance, host)`` by fault."""
+    """The faults of hosts for the guests of single instances: pairs ``(instance, host)``, by fault."""
 
     def __init__(self) -> None:
         self.failing: set[tuple[str, str]] = set()
         self.refusing: set[tuple[str, str]] = set()
         self.hanging: set[tuple[str, str]] = set()
-        #: They neither stop nor start a guest, nor rebuild it.
+        #: They cannot stop, start or rebuild a guest.
         self.stuck: set[tuple[str, str]] = set()
         #: They do not answer to an order to destroy.
         self.silent: set[tuple[str, str]] = set()
-        #: Called with the instance where a host is silent.
+        #: Called with the instance when a host is silent.
         self.when_silent: Callable[[str], None] = lambda _instance_uuid: None
 
     def forget(self, instance_uuid: str) -> None:
-        """Let all hosts be well-behaved again towards an instance."""
+        """Remove all faults of hosts for an instance."""
         for kind in (self.failing, self.refusing, self.hanging, self.stuck, self.silent):
             for found in [each for each in kind.copy() if each[0] == instance_uuid]:
                 kind.discard(found)
 
 
 class TroublesomeDriver(FakeDriver):
-    """A fake driver that behaves badly towards chosen instances."""
+    """A fake driver with faults for chosen instances."""
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str, faults: HostFaults) -> None:
         super().__init__(conf, agent, cell_name)
@@ -98,17 +98,17 @@ class Troubles:
         self._lock = threading.Lock()
 
     def arm(self, request_id: str, pattern: str, action: Callable[[], None], times: int = 1) -> None:
-        """Have ``action`` done the first so many times that a thread of this request passes such a failpoint."""
+        """Call ``action`` the first ``times`` times that a thread of this request passes a matching failpoint."""
         self._armed.setdefault(request_id, []).append(_Armed(pattern, action, times))
 
     def disarm(self, request_id: str) -> list[str]:
-        """Let nothing more happen to this request; return the failpoints at which nothing has."""
+        """Remove the actions of this request; return the failpoint patterns that were never passed."""
         return [armed.pattern for armed in self._armed.pop(request_id, ()) if not armed.passed]
 
     def __call__(self, name: str) -> None:
         for armed in self._armed.get(context.current().request_id or "", ()):
             if fnmatch.fnmatchcase(name, armed.pattern) and self._is_turn(armed):
-                # Whatever is done here is nobody's request: it meets no trouble itself.
+                # The action runs under another request id, so that it meets no armed failpoint itself.
                 with context.bound(request_id="trouble"):
                     armed.action()
 
@@ -125,7 +125,7 @@ class TroublesomeCloud(RunningCloud):
         super().__init__(plan)
         self.faults = HostFaults()
         self.faults.when_silent = lambda instance_uuid: end_patience(self.database, instance_uuid)
-        #: The driver of each cell's agent, of its present life.
+        #: The current driver of each cell's agent.
         self.drivers: dict[str, TroublesomeDriver] = {}
         self._restarting = threading.Lock()
         self._lives: dict[str, int] = {}
@@ -142,21 +142,21 @@ class TroublesomeCloud(RunningCloud):
         return ComputeService(conf, cell, self.drivers[cell])
 
     def life(self, name: str) -> int:
-        """Return how often a conductor or an agent has been started again."""
+        """Return how often a conductor or an agent was restarted."""
         return self._lives.get(name, 0)
 
     def restart(self, name: str, life: int) -> None:
-        """Stop a conductor or an agent and start it again, unless somebody has done so since this ``life``."""
+        """Stop a conductor or an agent and start it again, unless it was restarted since this ``life``."""
         with self._restarting:
             if self.life(name) != life:
                 return
             self.stop_service(name)
-            # What was stopped in the middle of a step is to meet the next life.
+            # Counted after the stop, so that an interrupted step passes its crash point only in the next life.
             self._lives[name] = life + 1
             self.add(name, self._anew(name))
 
     def adopt(self, plan: CloudSpec) -> None:
-        """Let the conductors begin another life with other settings; hosts, cells and what is on record stay."""
+        """Restart the conductors with other settings; hosts, cells and records stay."""
         if plan.settings == self.plan.settings:
             return
         self.plan = plan
@@ -174,7 +174,7 @@ class TroublesomeCloud(RunningCloud):
 
 @dataclass
 class CrashPoint:
-    """A step of a conductor that comes to its end and is not recorded, until that conductor has been restarted."""
+    """A step of a conductor that ends without being recorded, until that conductor was restarted."""
 
     cloud: TroublesomeCloud
     service: str
@@ -194,17 +194,17 @@ class CrashPoint:
 
 
 def crash() -> None:
-    """End the step that is about to begin, as the death of its process would; it is repeated."""
+    """End the step that is about to begin, as the death of its process would; the step is repeated."""
     raise Crash
 
 
 def lose() -> None:
-    """Lose the message that is about to be sent or has arrived."""
+    """Lose the message that is about to be sent or has just arrived."""
     raise failpoints.Dropped("lost")
 
 
 def plan(policy: str, hosts: int, report_interval: float = 0.2, **fake_driver: Any) -> CloudSpec:
-    """A cloud of one cell in which nobody is waited for for long, under a policy or with what `KEEPING` says."""
+    """Return a cloud of one cell with short time-outs, under a conflict policy or with the option in `KEEPING`."""
     said = {"delete_foreign_amounts": False} if policy in KEEPING else {"consumer_conflict_policy": policy}
     return CloudSpec(
         hosts=hosts,
@@ -215,14 +215,14 @@ def plan(policy: str, hosts: int, report_interval: float = 0.2, **fake_driver: A
                 "max_contention_retries": 2,
                 "report_interval": report_interval,
                 "retry_backoff": 0.05,
-                # Ended for one instance at a time, where its host is silent: a busy machine makes nobody impatient.
+                # Tests end the patience for one instance at a time, if its host is silent, so that a busy machine has
+                # no effect.
                 "delete_patience": 600.0,
                 "workers": 16,
             },
             "compute": {"report_interval": report_interval, "stop_timeout": 0.1, "workers": 32},
-            # What has failed on a host for one server is not held against it when the next one comes.
-            # Of the view that a decision goes by, nothing may be missing that was done before: where it places a server
-            # depends on it, and other servers have decisions meanwhile.
+            # A host's failed builds must not affect the placement of the next server. A decision must see all earlier
+            # writes, because its placement depends on them, and other servers have decisions at the same time.
             "scheduler": {"enabled_weighers": "ram,cpu,disk", "view_max_age": 0.0},
             "fake_driver": fake_driver,
         },
@@ -230,5 +230,5 @@ def plan(policy: str, hosts: int, report_interval: float = 0.2, **fake_driver: A
 
 
 def roles(hosts: Sequence[str]) -> dict[str, str]:
-    """Return what each host is to the servers of one room: where they are, and where they go first and second."""
+    """Return the roles of the hosts in a room: where the servers are, and where they go first and second."""
     return dict(zip(("source", "destination", "alternate"), hosts, strict=True))

@@ -1,10 +1,10 @@
-"""The rows of the table of operations about deleting a server on which others have put something."""
+"""The rows of the table of operations about deleting a server with foreign allocations."""
 
 from collections.abc import Iterator
 
 from support.operations.basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
 
-#: Troubles that have names of their own, for whoever plays them.
+#: Troubles with names, for the player of the rows.
 ON_IT = "others have put something on it"
 ON_BOTH_SIDES = "its move waits to be confirmed, and others have put something on both sides"
 SILENT = "the source's host does not answer, and others have put something there"
@@ -12,7 +12,7 @@ TAKE_AWAY = "take it away"
 
 
 def rows() -> Iterator[Row]:
-    """Yield them."""
+    """Yield the rows."""
     gone = Stand("deleted")
     yield ends_well("delete", ON_IT)
     yield Row("delete", ON_IT, KEEPING, Stand("deleted", "", "instance: licence"), TAKE_AWAY, gone)

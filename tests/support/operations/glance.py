@@ -1,4 +1,4 @@
-"""A cheap look at the records of a server, which tells whether asking the conductors for all of it is worth while."""
+"""A cheap look at the records of a server, which shows whether it is worth asking the conductors for all of it."""
 
 import time
 from collections.abc import Collection
@@ -9,20 +9,20 @@ from sqlalchemy import Connection, select, union_all
 from conductor.schema import cell_instances, cell_operations, conductor_instances, conductor_operations
 from moorage.db.database import Database
 
-#: Seconds after which the conductors are asked whatever the records seem to say.
+#: Seconds after which the conductors are asked in any case.
 SELDOM = 1.0
 
 
 @dataclass
 class Glance:
-    """Reads the records of one server: the cell's and the super conductor's, which are in one database."""
+    """Reads the records of one server: those of its cell and of the super conductor, which are in one database."""
 
     database: Database
     uuid: str
     _asked_at: float = float("-inf")
 
     def may_be(self, state: str, pending: Collection[str] | None = None) -> bool:
-        """Tell whether a server may be in a state, with nothing else under way than this; now and then, true."""
+        """Return whether a server may be in a state, with no other operations under way; now and then, return True."""
         now = time.monotonic()
         is_worth_while = now > self._asked_at + SELDOM or self.database.read(
             lambda connection: self._is_in(connection, state) and self._is_quiet(connection, pending)

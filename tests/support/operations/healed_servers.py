@@ -1,4 +1,4 @@
-"""Servers in all states, of which a store is to lose what they hold, and what must be possible after a heal."""
+"""Servers in all states, for tests in which the store loses their allocations, and what must work after a heal."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,16 +58,16 @@ KINDS = ("active", "grouped", "moved", "shelved", "attached", "evacuated", "leav
 
 @dataclass
 class Servers:
-    """A cloud with servers in all states, by the state."""
+    """A cloud with servers in all states, by their kind."""
 
     cloud: TroublesomeCloud
     uuids: dict[str, str] = field(default_factory=dict)
-    #: Seconds between two looks of an audit.
+    #: Seconds between the two collections of an audit.
     settle: float = 0.3
 
     @cached_property
     def conf(self) -> cfg.ConfigOpts:
-        """The configuration of the operator's commands: to make one takes as long as a command."""
+        """The configuration of the operator's commands; cached, because creating it takes as long as a command."""
         return self.cloud.configuration()
 
     def call(self, message: Message[R]) -> R:
@@ -84,7 +84,7 @@ class Servers:
         return self.show(uuid)
 
     def at_once(self, work: Callable[[str], object]) -> None:
-        """Do the same with every server, with all of them at a time."""
+        """Do the same with every server, with all servers at the same time."""
         with ThreadPoolExecutor(len(self.uuids)) as threads:
             list(threads.map(work, self.uuids.values()))
 
@@ -95,7 +95,7 @@ class Servers:
         return uuid
 
     def furnish(self) -> None:
-        """Build one server for each kind, and bring it to where its name says."""
+        """Build one server of each kind, and bring it into the state of its name."""
         for kind in KINDS:
             self.uuids[kind] = ids.fresh()
         self.at_once(lambda uuid: self.build(uuid, server_group=GROUP if uuid == self.uuids["grouped"] else None))
@@ -104,7 +104,7 @@ class Servers:
         self.becomes(self.uuids["moved"], "moved")
         self.shelve(self.uuids["shelved"])
         self.evacuate(self.uuids["evacuated"])
-        # Its host does not answer: what it may still use there stays held.
+        # Its host does not answer, so the resources that it may still use there stay held.
         leaving = self.uuids["leaving"]
         self.cloud.faults.silent.add((leaving, str(self.show(leaving).host)))
         for kind in ("leaving", "deleted"):
@@ -131,7 +131,7 @@ class Servers:
         self.order(DeleteInstance, uuid)
         self.becomes(uuid, "deleted")
 
-    # --- Looking and healing ------------------------------------------------------------------------------------------
+    # --- Auditing and healing -----------------------------------------------------------------------------------------
 
     def audit(self) -> Examination:
         clients = Clients(self.conf, 20.0)
@@ -146,7 +146,7 @@ class Servers:
         return [(one.kind, one.subject, one.detail) for one in found.findings]
 
     def heal(self) -> dict[tuple[str, str, str], str]:
-        """Heal all; return what is left, and why."""
+        """Heal everything; return the remaining findings with their reasons."""
         clients = Clients(self.conf, 20.0)
         try:
             last, why = heal(Healer(clients), self.audit(), self.audit)
@@ -154,10 +154,10 @@ class Servers:
             clients.close()
         return {one.key: why.get(one.key, one.detail) for one in last.findings}
 
-    # --- What must be possible afterwards -----------------------------------------------------------------------------
+    # --- Operations after a heal --------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Move, resize, shelve, unshelve and delete every server; nothing is held then."""
+        """Move, resize, shelve, unshelve and delete every server; afterwards nothing is held."""
         self.cloud.faults.silent.clear()
         if self.show(self.uuids["moved"]).state == "moved":
             self.end(self.uuids["moved"], RevertMigration)
@@ -191,7 +191,7 @@ class Servers:
         self.becomes(uuid, "active")
 
     def held(self) -> dict[tuple[str, int, int], int]:
-        """Return all amounts by consumer, provider and class, in numbers."""
+        """Return all amounts by the uuid of the consumer and the ids of provider and class."""
         columns = (consumers.c.uuid, allocations.c.resource_provider_id, allocations.c.resource_class_id)
         query = select(*columns, allocations.c.used).join_from(
             allocations, consumers, consumers.c.id == allocations.c.consumer_id, isouter=True
@@ -204,11 +204,11 @@ class Servers:
         )
 
     def is_stuck(self, uuid: str) -> bool:
-        """Tell whether something about a server is tried in vain."""
+        """Return whether an operation on a server is retried without success."""
         return any(one.subject == uuid and one.reason is not None for one in self.pending())
 
     def waits_for(self, uuid: str) -> bool:
-        """Tell whether a former host of a server is still to be cleaned up."""
+        """Return whether a former host of a server must still be cleaned up."""
         attempts = {attempt.attempt_id for attempt in self.show(uuid).attempts}
         return any(operation.subject in attempts for operation in self.pending())
 
@@ -220,7 +220,7 @@ class Servers:
             clients.close()
 
     def hold(self, uuid: str, amounts: dict[str, dict[str, int]]) -> None:
-        """Let somebody else hold something."""
+        """Let another consumer hold amounts."""
         parts = {provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()}
         wanted = ConsumerAllocations(allocations=parts, project_id="p", user_id="u", consumer_generation=None)
         self.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))

@@ -1,4 +1,4 @@
-"""Let time pass for one instance alone: its hosts are given up now, however long they had."""
+"""Let time pass for one instance only: its attempts time out now, independently of their real age."""
 
 from collections.abc import Collection
 
@@ -13,9 +13,9 @@ from moorage.db.database import Database
 
 
 def run_out(database: Database, instance_uuid: str, hosts: Collection[str]) -> int:
-    """Let the patience with those of these hosts be over that have accepted a claim of an instance.
+    """Let the attempts of an instance time out on these hosts, which have accepted a claim.
 
-    :returns: how many attempts on them have been given up by now.
+    :returns: the number of attempts on them that have timed out so far.
     """
     return database.write(lambda connection: _run_out(connection, instance_uuid, hosts))
 
@@ -25,7 +25,7 @@ def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str])
         select(cell_attempts).where(cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.host.in_(hosts))
     ).all()
     waiting = [msgspec.json.encode(StartStep(number=row.number)) for row in attempts if row.state == "building"]
-    # Whoever looks next for what is due finds that its time is over.
+    # The next worker that looks for due operations finds that their time is over.
     table = cell_operations.c
     connection.execute(
         cell_operations.update()
@@ -37,7 +37,7 @@ def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str])
 
 
 def end_patience(database: Database, instance_uuid: str) -> None:
-    """Let all operations under way of an instance be older than `[conductor] delete_patience`."""
+    """Make all operations under way of an instance older than `[conductor] delete_patience`."""
     table = cell_operations.c
     aged = cell_operations.update().where(table.subject == instance_uuid, table.state == "pending")
     database.write(lambda connection: connection.execute(aged.values(created_at=table.created_at - 3600.0)))

@@ -1,4 +1,4 @@
-"""The rows of the table of operations about what others write to the consumer of a migration."""
+"""The rows of the table of operations about foreign writes to the consumer of a migration."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ from support.operations.basis import (
 
 
 def rows() -> Iterator[Row]:
-    """Yield them."""
+    """Yield the rows."""
     for operation in MOVES:
         yield from _under_way(operation)
         if operation not in STOPPING:
@@ -34,7 +34,7 @@ def rows() -> Iterator[Row]:
 
 def _under_way(operation: str) -> Iterator[Row]:
     alternate = on_alternate(WELL[operation])
-    # What others put on the migration of a move that confirms itself goes with it.
+    # When a move confirms itself, foreign allocations on its migration are released with it.
     swapped = replace(alternate, holds=alternate.holds.replace("migration: source", "migration: source + licence"))
     yield ends_well(operation, "the destination fails, and others write to the migration before the swap", end=swapped)
     yield Row(
@@ -64,7 +64,7 @@ def _arrived(operation: str) -> Iterator[Row]:
 
 
 def _waiting(state: str) -> Stand:
-    """Return how a server stands whose move cannot be ended, because others have written to its migration."""
+    """Return the state of a server whose move cannot end, because others have written to its migration."""
     return Stand("moved on the destination", state, "instance: destination; migration: source + licence")
 
 
@@ -80,6 +80,6 @@ def _ends() -> Iterator[Row]:
     yield ends_well("abort", before, ALL, with_licence(WELL["abort"]))
     taken = "others take away what the migration holds before the end of the move"
     yield ends_well("confirm", taken)
-    # There is nothing left to go back to, and nobody else may decide where it shall be.
+    # The source is no longer held, so a revert is impossible, and only the user can decide what happens to the server.
     stuck = Stand("moved on the destination", "reverting", "instance: destination")
     yield Row("revert", taken, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="revert")

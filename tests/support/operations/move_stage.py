@@ -1,4 +1,4 @@
-"""A whole cloud on which servers are moved, resized, shelved and deleted, and what must hold of it afterwards."""
+"""A whole cloud in which servers are moved, resized, shelved and deleted, and the state that must follow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def plan(
     transport: str | None = None,
     **fake_driver: Any,
 ) -> CloudSpec:
-    """A small cloud in which nobody is waited for for long."""
+    """Return a small cloud with short time-outs."""
     settings: Mapping[str, Mapping[str, Any]] = {
         "rpc": {"call_timeout": 10.0},
         "conductor": {"report_interval": 0.2, "retry_backoff": 0.1, "delete_patience": 1.0, **(conductor or {})},
@@ -57,7 +57,7 @@ def plan(
 
 @dataclass
 class Stage:
-    """A running cloud, and what is asked of it."""
+    """A running cloud, and its operations."""
 
     cloud: RunningCloud
 
@@ -65,7 +65,7 @@ class Stage:
         return self.cloud.client("conductor").call(message)
 
     def build(self, host: str | None = None) -> str:
-        """Return an instance that is active, on this host."""
+        """Build an instance on this host or any; return it when it is active."""
         uuid = ids.fresh()
         spec = SPEC if host is None else structs.replace(SPEC, force_hosts=(host,))
         self.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
@@ -112,9 +112,9 @@ class Stage:
         return self.order(LiveMigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host))
 
     def held(self) -> dict[str, set[str]]:
-        """Return who holds something, by the names of the hosts that it is held of."""
+        """Return the names of the hosts of which each consumer holds something."""
         names = {host.compute_node_uuid: host.service_host for host in self.cloud.client("scheduler").call(ListHosts())}
-        # One statement, so one moment: whoever is seen to hold something may hold nothing in the next.
+        # One statement shows one moment: a consumer may hold something at this moment and nothing at the next.
         provider = resource_providers.c.uuid.label("provider")
         joined = allocations.join(consumers, allocations.c.consumer_id == consumers.c.id).join(
             resource_providers, allocations.c.resource_provider_id == resource_providers.c.id
@@ -140,7 +140,7 @@ class Stage:
             file.close()
 
     def settles(self, uuid: str, host: str) -> Instance:
-        """Wait until an instance runs on one host alone, and holds that and nothing else."""
+        """Wait until an instance runs only on this host, and holds something only there."""
         wait_until(lambda: self.held().get(uuid) == {host}, f"it to hold {host} alone")
         wait_until(
             lambda: [guest.host for guest in self.guests() if guest.instance_uuid == uuid] == [host], "one guest"
@@ -150,7 +150,7 @@ class Stage:
         return instance
 
     def clear(self) -> None:
-        """Delete all servers, and let all hosts be up."""
+        """Delete all servers, and bring all hosts up."""
         for instance in self.cloud.client("conductor").call(ListInstances()):
             self.delete(instance.uuid)
             self.becomes(instance.uuid, "deleted")

@@ -1,4 +1,4 @@
-"""The writes of an operator and of other clients, each once, so that every mutation of theirs has been sent."""
+"""The writes of an operator and of other clients, each once, so that every mutation of theirs was sent."""
 
 from contextlib import suppress
 from typing import Any
@@ -69,7 +69,7 @@ from moorage.model import (
 from support.operations.cloud import TroublesomeCloud
 from support.operations.room import Room
 
-#: What operators ask for without naming anything.
+#: Reads of operators that have no object.
 READS: tuple[Message[Any], ...] = (
     CatchUpView(),
     ListClaims(),
@@ -180,7 +180,7 @@ def _scheduler(room: Room, cloud: TroublesomeCloud) -> None:
     tell(SetHost(**_new(), service_host=host, disabled=True))
     tell(SetHost(**_new(), service_host=host, disabled=False))
     tell(SetHost(**_new(), service_host=host, forced_down=True))
-    # Refused where a server is on it.
+    # Refused if a server is on it.
     with suppress(errors.InvalidState):
         tell(DeleteHost(**_new(), service_host=host, dry_run=True))
     tell(SetHost(**_new(), service_host=host, forced_down=False))

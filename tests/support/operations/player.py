@@ -63,7 +63,7 @@ class Play:
     crash: CrashPoint | None = None
 
     def run(self) -> list[str]:
-        """Return what was not as the table has it."""
+        """Play the row; return the differences from the table."""
         with context.bound(request_id=self.request_id):
             try:
                 return self._run()
@@ -116,7 +116,7 @@ class Play:
         room, operation = self.room, self.row.operation
         if operation == "build":
             self.uuid = ids.fresh()
-            # So that there is a destination and an alternate, as for a move.
+            # So that the build finds the destination and the alternate, as a move does.
             room.fill("source")
             return
         self.uuid = room.build(hanging=self.row.trouble == "it is being built")
@@ -136,15 +136,15 @@ class Play:
         elif operation == "unshelve":
             self._give("shelve")
             room.becomes(self.uuid, "shelved")
-            # So that there is a destination and an alternate, as for a move.
+            # So that the unshelving finds the destination and the alternate, as a move does.
             room.fill("source")
         if self.row.trouble == "its move is being confirmed":
-            # It gets no further, however long it takes until what is ordered next has ended it.
+            # The confirmation must not proceed until the next order has ended it, however long that takes.
             self.troubles.arm(self.request_id, "step.confirm.destroy.begin", crash, times=10_000)
             self._give("confirm")
 
     def _give(self, operation: str, host: str | None = None, drop_extras: bool = False) -> None:
-        """Order something."""
+        """Send an order."""
         to = None if host is None else self.room.hosts[host]
         request_id, uuid = ids.fresh(), self.uuid
         moving = {"request_id": request_id, "instance_uuid": uuid, "host": to, "drop_extras": drop_extras}
@@ -173,7 +173,7 @@ class Play:
     def _order(self) -> None:
         self._give(self.row.operation, "destination" if "that was asked for" in self.row.trouble else None)
         if roles := GIVEN_UP.get(self.row.trouble):
-            # A host that has no room for it is not tried.
+            # Hosts without room for the server are not tried.
             tried = [role for role in roles if role != "source" or self.row.operation == "resize"]
             self.room.until(lambda: self.room.given_up(self.uuid, *tried), "the hosts to be given up")
         elif self.row.trouble == FORCED_DOWN:
@@ -269,7 +269,7 @@ class Play:
             room.attach_memory(room.migration_of(uuid) if trouble == ON_BOTH_SIDES else uuid)
 
     def _again_and_again(self) -> None:
-        """Write so that what is held is the same in the end: once for the licence, then in vain."""
+        """Write so that the allocations are equal in the end: first add the licence, then rewrite the same."""
         self.room.touch_licence(self.uuid)
 
     def _fill_nic(self) -> None:
@@ -300,7 +300,7 @@ class Play:
         if row.next == ANSWERS:
             return
         if row.trouble in GIVEN_UP:
-            # As long as something is held there, the scheduler prefers other hosts.
+            # As long as residues are held on these hosts, the scheduler prefers others.
             room.until(lambda: "residue" not in room.seen(self.uuid).holds, "the hosts to have answered")
         if row.next in (ROOM, AGAIN):
             room.make_room()
@@ -323,14 +323,14 @@ class Play:
 
 
 _END, _WRITE = "step.*.send.placement.end_move", "step.*.write.begin"
-#: Which hosts accept a claim, then do nothing and do not answer.
+#: The hosts that accept a claim, then do nothing and do not answer.
 GIVEN_UP = {ONE_GIVEN_UP: ("destination",), ALL_GIVEN_UP: ("source", *OTHERS)}
 
 
 def played(row: Row, room: Room) -> list[str]:
-    """Play a row, and return what was not as it has it, or what went wrong otherwise."""
+    """Play a row; return the differences from the table, or the error."""
     began = time.monotonic()
     try:
         return Play(row, room, room.troubles).run()
-    except Exception as fault:  # noqa: BLE001 - every row is to be heard of
+    except Exception as fault:  # noqa: BLE001 - every row must be reported
         return [f"{row.operation}, {row.trouble}: {type(fault).__name__}: {fault} ({time.monotonic() - began:.0f} s)"]

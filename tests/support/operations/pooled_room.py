@@ -1,4 +1,4 @@
-"""A room whose hosts have no disks: they share a pool. And exactly what is held there, by whom and of what."""
+"""A room whose hosts have no disks but share a pool, with the exact amounts that are held, by consumer and provider."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,14 @@ from moorage.model import Inventory, Resources
 from support.operations.cloud import Troubles, TroublesomeCloud
 from support.operations.room import Room, rooms_of
 
-#: By who holds it and where: ``instance``, ``migration`` or ``residue``; the role of a host, ``pool`` or ``licences``.
+#: Amounts by holder (``instance``, ``migration`` or ``residue``) and by place (a host's role, ``pool`` or
+#: ``licences``).
 Held = dict[str, dict[str, Resources]]
 
 
 @dataclass
 class PooledRoom:
-    """A room, and the pool beside it."""
+    """A room, and its pool."""
 
     room: Room
     total: int = 100
@@ -33,7 +34,7 @@ class PooledRoom:
 
     @classmethod
     def furnish(cls, cloud: TroublesomeCloud) -> "PooledRoom":
-        """Make one of the three hosts of a cloud, and of a pool of 100 GB."""
+        """Make a room of the three hosts of a cloud, and of a pool of 100 GB."""
         [room] = rooms_of(cloud, Troubles())
         pooled = cls(room)
         placement, uuid = room.placement, pooled.pool
@@ -45,7 +46,7 @@ class PooledRoom:
         return pooled
 
     def held(self, uuid: str) -> Held:
-        """Return all that is held for a server, itself or by its migrations and attempts."""
+        """Return all amounts held for a server, by itself or by its migrations and attempts."""
         attempts = [attempt.attempt_id for attempt in self.room.show(uuid).attempts]
         migrations = [one.uuid for one in self.room.ask(ListMigrations(instance_uuid=uuid, ended=True))]
         found: Held = {}
@@ -65,7 +66,7 @@ class PooledRoom:
         return {**names, self.pool: "pool", self.room.licences: "licences"}[provider]
 
     def comes_to_hold(self, uuid: str, **wanted: Mapping[str, Resources]) -> None:
-        """Wait until exactly this is held for a server, by whom and where."""
+        """Wait until exactly these amounts are held for a server, by holder and place."""
         expected = {who: dict(places) for who, places in wanted.items()}
         try:
             self.room.until(lambda: self.held(uuid) == expected, "it to be held")
@@ -73,10 +74,10 @@ class PooledRoom:
             assert self.held(uuid) == expected
 
     def used(self) -> int:
-        """Return how much of the pool is in use."""
+        """Return the used amount of the pool."""
         return self.room.placement.call(GetResourceProvider(uuid=self.pool)).used["DISK_GB"]
 
     def attach(self, uuid: str, **amounts: Resources) -> None:
-        """Have others write amounts to a consumer, by where they are."""
+        """Write foreign allocations to a consumer, by place."""
         providers = {**self.room.nodes, "pool": self.pool, "licences": self.room.licences}
         self.room.hold(uuid, {providers[place]: resources for place, resources in amounts.items()})

@@ -1,4 +1,4 @@
-"""Ports: bandwidth that is attached to servers of a room, of the two NICs that each of its hosts has."""
+"""Ports: bandwidth that is attached to the servers of a room, on the two NICs of each host."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from moorage.model.inspection import OperationSummary
 from support.operations.room import Room
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
-#: Of the fake driver: each NIC has room for one port, and for a small one beside it.
+#: Options of the fake driver: each NIC has room for one port and a small one.
 NICS = {"nics": 2, "vfs_per_nic": 4, "nic_bandwidth": 1000}
 PORT, WIDTH = "_port1", 600
 
@@ -37,18 +37,18 @@ class Ports:
     room: Room
 
     def order(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationBegun:
-        """Order a port to be attached."""
+        """Order the attachment of a port."""
         message = AttachResource(
             request_id=ids.fresh(), instance_uuid=uuid, suffix=name, group=bandwidth(amount, **different)
         )
         return self.room.order(message)
 
     def attach(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationSummary:
-        """Attach a port, and return how that has ended."""
+        """Attach a port, and return the ended operation."""
         return self.ended(self.order(uuid, name, amount, **different))
 
     def detach(self, uuid: str, name: str = PORT) -> OperationSummary:
-        """Detach a port, and return how that has ended."""
+        """Detach a port, and return the ended operation."""
         return self.ended(self.room.order(DetachResource(request_id=ids.fresh(), instance_uuid=uuid, suffix=name)))
 
     def ended(self, begun: OperationBegun) -> OperationSummary:
@@ -57,14 +57,14 @@ class Ports:
         return self.room.ask(shown)
 
     def nics(self) -> dict[str, str]:
-        """Return the NICs by uuid: their roles and numbers."""
+        """Return the NICs by uuid: the role of the host, and the number of the NIC."""
         return {uuid: f"{role} {number}" for uuid, (role, number) in self.room.nics.items()}
 
     def nic(self, role: str, number: int) -> str:
         return next(uuid for uuid, name in self.nics().items() if name == f"{role} {number}")
 
     def held(self, consumer: str) -> Mapping[str, int]:
-        """Return what a consumer holds of which NIC."""
+        """Return the amounts that a consumer holds of each NIC."""
         try:
             allocations = self.room.placement.call(GetAllocations(consumer_uuid=consumer)).allocations
         except errors.ConsumerNotFound:
@@ -73,7 +73,7 @@ class Ports:
         return {names[uuid]: part.resources[BANDWIDTH] for uuid, part in allocations.items() if uuid in names}
 
     def take_away(self, uuid: str) -> None:
-        """Have somebody take all ports of a server away, as an operator does with plain writes."""
+        """Remove all ports of a server with a plain write, as an operator could."""
 
         def change(held: dict[str, dict[str, int]]) -> None:
             for nic in self.room.nics:
@@ -82,7 +82,7 @@ class Ports:
         rewrite(self.room, uuid, change)
 
     def take(self, role: str, number: int, amount: int) -> None:
-        """Have somebody else hold bandwidth of a NIC."""
+        """Let another consumer hold bandwidth of a NIC."""
         self.room.fillers.append(ids.fresh())
         self.room.hold(self.room.fillers[-1], {self.nic(role, number): {BANDWIDTH: amount}})
 
@@ -99,7 +99,7 @@ def give(room: Room, kind: Any, uuid: str, **fields: Any) -> Any:
 
 
 def rewrite(room: Room, uuid: str, change: Callable[[dict[str, dict[str, int]]], None]) -> None:
-    """Write to a consumer as an operator does."""
+    """Rewrite the allocations of a consumer, as an operator could."""
     known = room.placement.call(GetAllocations(consumer_uuid=uuid))
     held = {at: dict(one.resources) for at, one in known.allocations.items()}
     change(held)
@@ -114,7 +114,7 @@ def rewrite(room: Room, uuid: str, change: Callable[[dict[str, dict[str, int]]],
 
 
 def struck(room: Room, point: str, action: Callable[[], None]) -> str:
-    """Have something happen when the next order that is given comes to a failpoint; return its request."""
+    """Call ``action`` when the next order passes a failpoint; return the request id of that order."""
     request_id = ids.fresh()
     room.troubles.arm(request_id, point, action)
     return request_id

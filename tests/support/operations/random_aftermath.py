@@ -1,4 +1,4 @@
-"""Check a quiet cloud: exactly the instances that should hold allocations and have guests do."""
+"""Check an idle cloud: exactly the instances that should have allocations and guests have them."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -34,17 +34,17 @@ class Aftermath:
     """The state of a cloud after its actors have ended."""
 
     cloud: TroublesomeCloud
-    #: Providers that are no host's, from which others write to the consumers of servers.
+    #: Providers that belong to no host, from which others write to the consumers of servers.
     licences: Collection[str] = ()
-    #: The size that each resize was ordered with, by its migration.
+    #: The flavor of each resize, by the uuid of its migration.
     sizes: Mapping[str, Flavor] = field(default_factory=dict)
-    #: Consumers that are no server's.
+    #: Consumers that are not servers.
     others: Collection[str] = ()
 
     def settle(self) -> None:
-        """Let all hosts be up, and wait until nothing goes on and no residue is left.
+        """Bring all hosts up, and wait until no operation is under way and no residue is left.
 
-        :raises AssertionError: something goes on for ever.
+        :raises AssertionError: an operation is under way for ever.
         """
         conductor, placement = self.cloud.client("conductor"), self.cloud.client("placement")
         scheduler = self.cloud.client("scheduler")
@@ -63,7 +63,7 @@ class Aftermath:
             return pending + residues
 
         def quiet() -> bool:
-            # Twice: an operation that goes from one conductor to the other is on neither list for a moment.
+            # Twice: an operation that is handed from one conductor to the other is on neither list for a moment.
             return not going_on() and not going_on()
 
         try:
@@ -72,7 +72,7 @@ class Aftermath:
             raise AssertionError(f"this goes on for ever: {going_on()}") from None
 
     def findings(self) -> list[str]:
-        """Return all that an audit finds, what is held otherwise than the servers say, and guests nobody wants."""
+        """Return all findings of an audit, allocations that differ from the servers' states, and unwanted guests."""
         clients = Clients(self.cloud.configuration(), 60.0)
         try:
             found, unseen, _state = examine(
@@ -104,7 +104,7 @@ class Aftermath:
     def _wanted(
         self, instances: Sequence[Instance], hosts: Mapping[str, HostState]
     ) -> tuple[dict[str, dict[str, Resources]], Counter[tuple[str, str]]]:
-        """Return what each consumer shall hold of which host, and how many guests each host shall have of each."""
+        """Return the amounts that each consumer must hold of each host, and the number of guests by host and server."""
         held: dict[str, dict[str, Resources]] = {}
         guests: Counter[tuple[str, str]] = Counter()
         migrations = {one.uuid: one for one in self.cloud.client("conductor").call(ListMigrations(ended=True))}
@@ -123,7 +123,7 @@ class Aftermath:
         return held, guests
 
     def _held(self) -> dict[str, dict[str, Resources]]:
-        """Return what each consumer holds of which host, of all the providers of its tree together."""
+        """Return the amounts that each consumer holds of each host, summed over all providers of its tree."""
         placement = self.cloud.client("placement")
         roots = {one.uuid: one.root_provider_uuid for one in placement.call(ListResourceProviders())}
         found: dict[str, dict[str, Resources]] = {}
@@ -133,8 +133,8 @@ class Aftermath:
             try:
                 allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
             except errors.ConsumerNotFound:
-                continue  # it has let go of it in between
-            # What others have put there is theirs.
+                continue  # it was released in the meantime
+            # Foreign allocations are left out.
             of_hosts: dict[str, Counter[str]] = {}
             for at in allocations.keys() - set(self.licences):
                 of_hosts.setdefault(roots[at], Counter()).update(allocations[at].resources)
@@ -154,7 +154,7 @@ class Aftermath:
         return found
 
     def clear(self) -> list[str]:
-        """Delete all servers; return who holds something all the same."""
+        """Delete all servers; return the consumers that still hold something."""
         for instance in self.cloud.client("conductor").call(ListInstances()):
             message = DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid)
             until_answered(lambda message=message: self.cloud.client("conductor").call(message))
@@ -167,7 +167,7 @@ _QUIET = ("active", "moved", "shelved", "error")
 
 
 def _amounts(flavor: Flavor, instance: Instance) -> Resources:
-    """Return what an instance of this size holds of its host, with what is attached to it."""
+    """Return the amounts that an instance of this size holds of its host, with its attached groups."""
     amounts = Counter({"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb})
     for one in instance.attached.values():
         amounts.update(one.resources)
@@ -175,7 +175,7 @@ def _amounts(flavor: Flavor, instance: Instance) -> Resources:
 
 
 def drifts(cloud: TroublesomeCloud) -> list[findings.Finding]:
-    """Return what the store says against itself."""
+    """Return the contradictions within the store."""
     store = cloud.client("placement").call(AuditStore())
     return [
         one for one in findings.judge(findings.CloudState(store=store)) if one.kind in ("over-committed", "drifted")

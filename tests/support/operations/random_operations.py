@@ -1,4 +1,4 @@
-"""A cloud of two cells, and actors on it who do to servers whatever comes into their heads."""
+"""A cloud of two cells, and actors that perform random operations on its servers."""
 
 import random
 import threading
@@ -46,7 +46,7 @@ from support.operations.room import LARGE, LICENCE, SMALL, until_answered
 
 SERVERS, HOSTS = 10, 6
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL)
-#: What an actor may do to one of the servers.
+#: The operations that an actor may perform on one of the servers.
 DEEDS = (
     "build",
     "delete",
@@ -69,9 +69,9 @@ DEEDS = (
     "force up",
     "restart",
 )
-#: One deed: what, to which server, and with which host.
+#: One operation: its kind, the server, and the host.
 Deed = tuple[str, int, int]
-#: Answers that say that something is broken here, and not that an order is refused.
+#: Answers that show that something is broken, and not that an order is refused.
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
 _SECONDS = 120.0
 
@@ -84,14 +84,14 @@ PLAN = CloudSpec(
         "conductor": {"report_interval": 0.2, "retry_backoff": 0.05, "delete_patience": 0.5, "lease_seconds": 10.0},
         "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
         "placement": {"reconcile_after": 1.0, "reconcile_interval": 0.5},
-        # Little room: with all the moves there are, some find none.
+        # There is little room: with so many moves under way, some find no host.
         "fake_driver": {"vcpus": 8, "fail_rate": 0.15, "live_migration_seconds": 0.05, **NICS},
     },
 )
 
 
 class Mishaps:
-    """Loses answers and forgets what steps have found out, now and then, wherever that can happen."""
+    """Loses answers and forgets the results of steps at random, wherever that can happen."""
 
     def __init__(self) -> None:
         self._random = random.Random()
@@ -114,18 +114,18 @@ class Mishaps:
 
 @dataclass
 class Troop:
-    """Actors on one cloud, the servers that they share, and what they have been answered."""
+    """Actors on one cloud, the servers that they share, and the answers to them."""
 
     cloud: TroublesomeCloud
     servers: list[str] = field(default_factory=list)
-    #: The size that each resize was ordered with, by its migration.
+    #: The flavor of each resize, by the uuid of its migration.
     sizes: dict[str, Flavor] = field(default_factory=dict)
     licences: str = field(default_factory=ids.fresh)
     answers: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def furnish(self) -> None:
-        """Have a provider from which others write to the consumers of servers."""
+        """Create a provider from which others write to the consumers of servers."""
         placement = self.cloud.client("placement")
         placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
         made = placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=self.licences, name=self.licences))
@@ -146,9 +146,9 @@ class Troop:
         wait_until(lambda: all(self.show(uuid).state != "building" for uuid in self.servers), "all to be built")
 
     def act(self, deeds: Sequence[Deed]) -> None:
-        """Do one deed after the other, whatever becomes of each.
+        """Perform one operation after another, whatever the outcome of each.
 
-        :raises MoorageError: an answer says that something is broken.
+        :raises MoorageError: an answer shows that something is broken.
         """
         for what, server, host in deeds:
             try:
@@ -164,7 +164,7 @@ class Troop:
     def _do(self, what: str, server: int, number: int) -> None:
         uuid, host = self.servers[server], self.host(number)
         plain = {"request_id": ids.fresh(), "instance_uuid": uuid}
-        # Every other one leaves the choice to the scheduler.
+        # Half of the numbers leave the choice to the scheduler.
         moving = {**plain, "host": host if number % 2 else None}
         others: dict[str, Callable[[], object]] = {
             "build": lambda: self._build(server),
@@ -195,11 +195,11 @@ class Troop:
             self.order(orders[what]())
 
     def _attached(self, uuid: str) -> str:
-        """Return one of the groups that are attached to a server, or one that is not where there is none."""
+        """Return one of the groups that are attached to a server, or the name of one that is not if it has none."""
         return next(iter(self.show(uuid).attached), "_port")
 
     def _build(self, server: int) -> None:
-        """Build another server in place of one that is deleted."""
+        """Build another server in place of a deleted one."""
         with self._lock:
             if self.show(self.servers[server]).state not in ("deleting", "deleted"):
                 raise errors.InvalidState(reason="it is there")
@@ -213,7 +213,7 @@ class Troop:
         assert ordered.migration_uuid in self.sizes
 
     def _write(self, uuid: str, number: int) -> None:
-        """Put a licence on a server's consumer, or take it away, as an operator with plain writes."""
+        """Put a licence on a server's consumer, or remove it, with the plain writes of an operator."""
         placement = self.cloud.client("placement")
         known = placement.call(GetAllocations(consumer_uuid=uuid))
         held = {at: one for at, one in known.allocations.items() if at != self.licences}

@@ -1,11 +1,11 @@
-"""The rows of the table about resources that are attached to a server: a port of one of its host's two NICs."""
+"""The rows of the table about resources attached to a server: a port on one of its host's two NICs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from support.operations.basis import AGAIN, ALL, ANY, ROOM, WELL, Row, Stand, ends_well, with_licence
 
-#: Troubles that have names of their own, for whoever plays them.
+#: Troubles with names, for the player of the rows.
 ONE_FULL = "the NIC that was chosen fills up before the write"
 ALL_FULL = "every NIC fills up before the write"
 NO_ROOM = "no NIC of its host has room"
@@ -16,7 +16,7 @@ _ONCE, _EVER = "others write before the write", "others write before the write, 
 
 
 def rows() -> list[Row]:
-    """Return these rows."""
+    """Return the rows."""
     return [*_conflicts(), *_refused(), *_deleted(), *_fenced()]
 
 
@@ -41,7 +41,7 @@ def _deleted() -> Iterator[Row]:
 
 
 def _fenced() -> Iterator[Row]:
-    """A write that was refused and not heard of may yet be carried out: it is fenced before another NIC is tried."""
+    """Yield rows with an unanswered write that was refused: it may still happen, so it is fenced before another NIC."""
     yield ends_well("attach", FENCED)
     for how in ("the reply is lost at", "the conductor is restarted at"):
         row = ends_well("attach", f"{FENCED}, and {how} step `attach.fence` (cell)")

@@ -1,4 +1,4 @@
-"""Three hosts of a cloud on which one server at a time is built, operated upon in trouble, and looked at."""
+"""Three hosts of a cloud on which one server at a time is built, gets its operation and its trouble, and is checked."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -47,14 +47,14 @@ SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(name="large", vcpus=4, memory_mb=8192, root_gb=20)
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL)
 LICENCE = "CUSTOM_LICENCE"
-#: How long a condition is waited for, and how long a server that stands otherwise than wanted must stand so, with
-#: nothing going on, until it is believed.
+#: Seconds to wait for a condition, and seconds that a server must stay in an unexpected state, with no operation under
+#: way, until that state counts as final.
 SECONDS, STILL = 180.0, 20.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A server as it stands: its state and host, its last migration's state, who holds what for it, what goes on."""
+    """The state of a server: its state and host, its last migration's state, the allocations for it, and operations."""
 
     server: str
     migration: str
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass
 class Room:
-    """Three hosts; what else is in the cloud is no business of the servers in here."""
+    """Three hosts; the rest of the cloud does not affect the servers in this room."""
 
     cloud: TroublesomeCloud
     troubles: Troubles
@@ -77,12 +77,12 @@ class Room:
     aggregate: str
     licences: str
     fillers: list[str] = field(default_factory=list)
-    #: The NICs of the hosts, where they have any: by uuid, the role of the host and the number of the NIC.
+    #: The NICs of the hosts, if they have any: the role of the host and the number of the NIC, by uuid.
     nics: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
     def furnish(cls, cloud: TroublesomeCloud, troubles: Troubles, hosts: list[HostState]) -> "Room":
-        """Make a room of three hosts, of which the alternate has less room than the destination."""
+        """Make a room of three hosts, in which the alternate has less room than the destination."""
         placement = cloud.client("placement")
         named = {host.service_host: host.compute_node_uuid for host in hosts}
         of_role = roles(sorted(named))
@@ -107,14 +107,14 @@ class Room:
                 room.nics[provider.uuid] = (role_of[host], int(number))
         return room
 
-    # --- What is asked ------------------------------------------------------------------------------------------------
+    # --- Orders -------------------------------------------------------------------------------------------------------
 
     @property
     def placement(self) -> Client:
         return self.cloud.client("placement")
 
     def order(self, message: Mutation[R]) -> R:
-        """Order something, with the same request until it is answered."""
+        """Send an order, with the same request until it is answered."""
         return until_answered(lambda: self.cloud.client("conductor").call(message))
 
     def ask(self, message: Message[R]) -> R:
@@ -124,7 +124,7 @@ class Room:
         return self.ask(ShowInstance(instance_uuid=uuid))
 
     def spec(self, *forced: str) -> RequestSpec:
-        """Return what is asked for in this room, on hosts of these roles or on any."""
+        """Return the request spec of this room, for hosts of these roles or for any."""
         return structs.replace(
             SPEC,
             force_hosts=tuple(self.hosts[role] for role in forced),
@@ -132,7 +132,7 @@ class Room:
         )
 
     def build(self, hanging: bool = False) -> str:
-        """Return an instance that is active on the source."""
+        """Build an instance on the source; return it when it is active."""
         uuid = ids.fresh()
         spec = self.spec("source")
         if hanging:
@@ -149,7 +149,7 @@ class Room:
         return (self.hosts[role], state) in found
 
     def pending(self, uuid: str | None = None) -> set[str]:
-        """Return the operations that go on, of one server or of all: what is being cleaned up is among them."""
+        """Return the operations under way, of one server or of all, including cleanings."""
         return {one.uuid for one in self.ask(ListOperations(instance_uuid=uuid))}
 
     def becomes(self, uuid: str, state: str) -> None:
@@ -159,10 +159,10 @@ class Room:
     def until(self, true: Callable[[], bool], what: str) -> None:
         wait_until(true, what, SECONDS, interval=0.1)
 
-    # --- Other people -------------------------------------------------------------------------------------------------
+    # --- Other clients and hosts --------------------------------------------------------------------------------------
 
     def misbehave(self, how: str, uuid: str, *which: str) -> None:
-        """Have hosts do badly by an instance."""
+        """Let hosts fail for an instance."""
         getattr(self.cloud.faults, how).update((uuid, self.hosts[role]) for role in which)
 
     def force_down(self, role: str, down: bool = True) -> None:
@@ -170,7 +170,7 @@ class Room:
         until_answered(lambda: self.cloud.client("scheduler").call(message))
 
     def hold(self, consumer: str, wanted: Mapping[str, Mapping[str, int]]) -> None:
-        """Have a consumer hold something, beside what it holds already, as an operator does with plain writes."""
+        """Let a consumer hold more amounts than it already holds, as an operator does with plain writes."""
         while True:
             try:
                 known = self.placement.call(GetAllocations(consumer_uuid=consumer))
@@ -196,7 +196,7 @@ class Room:
             return
 
     def attach_licence(self, uuid: str) -> None:
-        """Write to an instance's consumer what is on no host: it is in nobody's way but bumps the generation."""
+        """Write an amount that is on no host to an instance's consumer: it takes no room, but bumps the generation."""
         self.hold(uuid, {self.licences: {LICENCE: 1}})
 
     def migration_of(self, uuid: str) -> str:
@@ -204,24 +204,24 @@ class Room:
         return self.ask(ListMigrations(instance_uuid=uuid, ended=True))[-1].uuid
 
     def take_away(self, uuid: str) -> None:
-        """Have somebody release all that a consumer holds."""
+        """Release everything that a consumer holds, as another client could."""
         self.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid))
 
     def given_up(self, uuid: str, *which: str) -> bool:
-        """Let time pass for an instance; tell whether these hosts, which it waits for, have been given up."""
+        """Let time pass for an instance; return whether its attempts on these hosts have timed out."""
         return run_out(self.cloud.database, uuid, [self.hosts[role] for role in which]) == len(which)
 
     def touch_licence(self, uuid: str) -> None:
-        """Do so the first time, and write the same again each further time."""
+        """Attach a licence the first time, and write the same again each further time."""
         held = self.placement.call(GetAllocations(consumer_uuid=uuid)).allocations
         self.hold(uuid, {} if self.licences in held else {self.licences: {LICENCE: 1}})
 
     def attach_memory(self, uuid: str) -> None:
-        """Write to an instance's consumer what is on the host that it is to leave."""
+        """Write an amount of the instance's source to its consumer."""
         self.hold(uuid, {self.nodes["source"]: {"MEMORY_MB": 512}})
 
     def fill(self, role: str, leave: int = 0) -> None:
-        """Have somebody else take all VCPU of a host but so many."""
+        """Let another consumer take all VCPU of a host except ``leave``."""
         provider = self.placement.call(GetResourceProvider(uuid=self.nodes[role]))
         free = 16 - provider.used["VCPU"] - leave
         filler = ids.fresh()
@@ -229,14 +229,14 @@ class Room:
         self.hold(filler, {self.nodes[role]: {"VCPU": free}})
 
     def make_room(self) -> None:
-        """Have the others go."""
+        """Release everything that other consumers have taken."""
         while self.fillers:
             self.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.fillers.pop()))
 
-    # --- What is seen -------------------------------------------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------------------------------------
 
     def seen(self, uuid: str) -> Seen:
-        """Return how a server stands; what still goes on is asked first, so that nothing ends unseen."""
+        """Return the state of a server; operations under way are read first, so that none ends unseen."""
         operations = self.ask(ListOperations(instance_uuid=uuid))
         pending = tuple(sorted({one.kind for one in operations if one.kind != "clean"}))
         instance = self.show(uuid)
@@ -251,7 +251,7 @@ class Room:
         )
 
     def holds(self, instance: Instance) -> str:
-        """Return who holds what for an instance; one statement, so that it is of one moment."""
+        """Return the allocations for an instance; read in one statement, so that they are of one moment."""
         attempts = [attempt.attempt_id for attempt in instance.attempts]
         statement = (
             select(
@@ -277,7 +277,7 @@ class Room:
             who = "residue" if row.consumer_type == "RESIDUE" else "migration"
             who = "instance" if row.uuid == instance.uuid else who
             held.setdefault((who, row.uuid), {}).setdefault(row.provider, {})[row.name] = row.used
-        # In the order of the alphabet: instance, migration, residue.
+        # In alphabetical order: instance, migration, residue.
         return "; ".join(sorted(f"{who}: {self._places(amounts)}" for (who, _uuid), amounts in held.items()))
 
     def _places(self, held: Mapping[str, Mapping[str, int]]) -> str:
@@ -287,13 +287,13 @@ class Room:
         return " + ".join([*places, "licence"] if self.licences in held else places)
 
     def settles(self, uuid: str, wanted: Seen) -> Seen:
-        """Return how a server stands when it stands as wanted and does so twice, or at last otherwise."""
+        """Return the state of a server once it is twice as wanted, or when it stays different."""
         glance = Glance(self.cloud.database, uuid)
         now = time.monotonic()
         end, still = now + SECONDS, now + STILL
         before, times = None, 0
         while True:
-            # The whole sight is dear: it is not taken before the server itself is as it shall be.
+            # Reading the whole state is expensive, so it waits until the server itself is in the wanted state.
             is_late = time.monotonic() > still
             if is_late or (
                 glance.may_be(wanted.server.split()[0], wanted.pending)
@@ -308,14 +308,14 @@ class Room:
             time.sleep(0.15)
 
     def clear(self, uuid: str) -> None:
-        """Let all be well again for the next server."""
+        """Remove all faults for the next server."""
         self.cloud.faults.forget(uuid)
         self.make_room()
         self.force_down("source", False)
 
 
 def _size(resources: Mapping[str, int]) -> str:
-    """Return what is special about an amount."""
+    """Return how an amount differs from the usual one."""
     memory = resources.get("MEMORY_MB", 0)
     if resources.get("VCPU") == LARGE.vcpus:
         return " (new size)"
@@ -323,7 +323,7 @@ def _size(resources: Mapping[str, int]) -> str:
 
 
 def until_answered(call: Callable[[], R]) -> R:
-    """Repeat a call while nobody answers, as whoever is not answered does."""
+    """Repeat a call until it is answered, as clients do."""
     end = time.monotonic() + SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The rows of the table of operations about hosts that are given up, and about builds."""
+"""The rows of the table of operations about attempts that time out, and about builds."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,15 +20,15 @@ from support.operations.basis import (
     with_licence,
 )
 
-#: Troubles in which a host accepts a claim, does not report in time, and cannot be told to destroy what it has begun:
-#: the hosts of which it is true, those that a resize has further, and how many are tried until then.
+#: Troubles in which hosts accept a claim, do not report in time, and do not answer to the order to destroy what they
+#: have begun: only the destination, or every host that is tried. A resize also tries its own host.
 ONE_GIVEN_UP = "the destination is given up, and does not answer"
 ALL_GIVEN_UP = "every destination is given up, and none answers"
 ERROR = Stand("error")
 
 
 def rows() -> Iterator[Row]:
-    """Yield them."""
+    """Yield the rows."""
     for operation in (*MOVES, "unshelve", "build"):
         yield from _given_up(operation)
     yield from _builds()
@@ -40,7 +40,7 @@ def _given_up(operation: str) -> Iterator[Row]:
     left = replace(well, holds=f"{well.holds}; residue: destination{size}")
     yield Row(operation, ONE_GIVEN_UP, ANY, left, ANSWERS, well)
     back = {"unshelve": SHELVED, "build": ERROR}.get(operation, AS_IT_WAS)
-    # A resize is tried on its own host, too.
+    # A resize also tries its own host.
     which = ("alternate", "destination", "source") if operation == "resize" else ("alternate", "destination")
     held = "; ".join(filter(None, [back.holds, *(f"residue: {role}{size}" for role in which)]))
     following = ANOTHER if operation == "build" else AGAIN
