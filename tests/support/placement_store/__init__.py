@@ -1,1 +1,1 @@
-"""The store under test: messages, providers, groups, moves, and the model that it is compared with."""
+"""The store under test: messages, providers, groups, moves, and the model that the store is compared with."""

@@ -52,7 +52,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 
 class Store:
-    """A placement store on a database whose schema is there, and everything its tests ask of it."""
+    """A placement store on a database with the schema, and the calls that its tests need."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -61,7 +61,7 @@ class Store:
         self.requests = StoredRequests(database, requests)
 
     def empty(self) -> None:
-        """Forget everything but the schema."""
+        """Delete everything but the schema."""
         with self.database.engine.connect() as connection, connection.begin():
             for table in METADATA.sorted_tables:
                 if table.name == resource_providers.name:
@@ -105,7 +105,7 @@ class Store:
         return self.dispatcher.call(message).generations
 
     def register_host(self, node_uuid: str, **columns: Any) -> None:
-        """Let the scheduler know a host of which this is the compute node."""
+        """Register a host with this compute node for the scheduler."""
         row = {
             "cell_uuid": ids.derived("cell"),
             "service_host": node_uuid,
@@ -209,7 +209,7 @@ class Store:
     def listed(self, **wanted: Any) -> list[ClaimState]:
         return self.dispatcher.call(ListClaims(**wanted))
 
-    # --- Underneath -----------------------------------------------------------------------------------------------
+    # --- Database rows --------------------------------------------------------------------------------------------
 
     def scalar(self, query: Any) -> Any:
         return self.database.read(lambda connection: connection.scalar(query))
@@ -221,14 +221,14 @@ class Store:
         return {row.id: (row.consumer_id, row.resource_provider_id, row.resource_class_id, row.used) for row in found}
 
     def changes(self) -> int:
-        """How many changes the feed has told of."""
+        """Return the number of changes in the feed."""
         return self.scalar(select(func.count()).select_from(changes))
 
     def audit(self) -> StoreAudit:
         return self.database.read(audit.report)
 
     def age(self, table: str, column: str, seconds: float) -> None:
-        """Make everything of a table older."""
+        """Make all rows of a table older."""
         with self.database.engine.connect() as connection, connection.begin():
             connection.exec_driver_sql(f"UPDATE {table} SET {column} = {column} - {seconds}")
 
@@ -238,7 +238,7 @@ class Store:
 
 
 class InMemoryStore(Store):
-    """The model in place of a database: for tests that ask nothing but what messages answer."""
+    """The model in place of a database: for tests that use only the answers to messages."""
 
     def __init__(self) -> None:
         self.dispatcher = self.placement = InMemoryPlacement()  # type: ignore[assignment]
@@ -262,13 +262,13 @@ class InMemoryStore(Store):
 
 
 def node_report(number: int, **totals: int) -> ProviderReport:
-    """Describe one of several nodes."""
+    """Describe the node with a number."""
     inventories = {name: Inventory(total=total) for name, total in totals.items()}
     return ProviderReport(uuid=ids.derived("node", number), name=f"node{number:04}", inventories=inventories)
 
 
 def http_put(amounts: Amounts, generation: Any = None) -> Put:
-    """Describe a put as the API does."""
+    """Describe a put as the HTTP API does."""
     return Put(
         amounts=amounts,
         generation=generation,
@@ -284,11 +284,11 @@ def request(amounts: Amounts) -> AllocationRequest:
     )
 
 
-# --- Writers at once -------------------------------------------------------------------------------------------------
+# --- Concurrent writers ----------------------------------------------------------------------------------------------
 
 
 def at_once(*writes: Callable[[], object]) -> list[str]:
-    """Begin all of these at the same moment; return `done`, or the name of the error, of each."""
+    """Start all of these at the same moment; return `done` or the name of the error for each."""
     gate = threading.Barrier(len(writes))
 
     def run(write: Callable[[], object]) -> str:
@@ -304,9 +304,9 @@ def at_once(*writes: Callable[[], object]) -> list[str]:
 
 
 class CallBetween:
-    """Call a function once, after a database has executed so many more statements.
+    """Call a function once, after a database has executed ``after`` more statements.
 
-    :param after: the number of the statement; with 0 the function is not called, and the statements are only noted.
+    :param after: the number of the statement; with 0 the function is not called, and statements are only recorded.
     """
 
     def __init__(self, database: Database, after: int, act: Callable[[], object]) -> None:
@@ -329,7 +329,7 @@ class CallBetween:
 
 
 def assert_trees(store: Store) -> None:
-    """Every provider has the root that its parents lead to."""
+    """Assert that the root of every provider is the one that its parents lead to."""
     found = {one.uuid: one for one in store.dispatcher.call(ListResourceProviders())}
     for provider in found.values():
         above, seen = provider, {provider.uuid}

@@ -1,6 +1,6 @@
-"""Allocation candidates by plain enumeration: every combination is built, then asked whether it keeps each rule.
+"""Allocation candidates by plain enumeration: every combination is built, then checked against each rule.
 
-Written from Placement's rules alone and knows nothing of the search; far too slow for anything but small trees.
+Written only from Placement's rules, independently of the search; too slow for anything but small trees.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree
 
 Amounts = frozenset[tuple[str, str, int]]
-#: For each group, which of its classes comes from which provider; a group without resources has one pair, with None.
+#: For each group, the provider of each of its classes; a group without resources has one pair, with None.
 Serving = dict[str, list[tuple[CandidateProvider, str | None]]]
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for small trees and for requests that are near enough to them to be served now and then."""
+"""Hypothesis strategies for small trees, and for requests that such trees can serve now and then."""
 
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ def row(total: int, used: int = 0, **more: Any) -> InventoryRow:
     return InventoryRow(total=total, used=used, **given)
 
 
-#: Of one class; none of them is plentiful, so that groups get in each other's way.
+#: Inventories of one class; none is large, so that groups compete for them.
 ROWS = (
     *(row(1), row(2), row(3), row(4), row(4), row(6)),
     *(row(4, 2), row(3, 3), row(2, 4)),
@@ -39,7 +39,7 @@ AGGREGATES = st.sampled_from([NONE, NONE, *map(frozenset, (["agg-1"], ["agg-1"],
 
 @st.composite
 def trees(draw: Any, root: str, most: int, *, sharing: frozenset[str]) -> list[CandidateProvider]:
-    """All providers of one tree, parents first; each of them may have the traits ``sharing``, its place aside."""
+    """Return all providers of one tree, parents first; each may have the traits ``sharing``, at any place in it."""
     providers: list[CandidateProvider] = []
     for number in range(draw(st.integers(1, most))):
         parent = None if number == 0 else providers[draw(st.integers(0, number - 1))].uuid
@@ -72,7 +72,7 @@ RESOURCES = st.sampled_from(
         *({"VCPU": 1, "VGPU": 1}, {"VCPU": 2, "DISK_GB": 2}, {"VCPU": 1, "VGPU": 2, "DISK_GB": 1}, {"VCPU": 3}),
     ]
 )
-#: Most groups have none, or hardly any request could be served.
+#: Most groups have no rules, otherwise hardly any request could be served.
 RULES: list[dict[str, Any]] = [
     *[{}] * 24,
     *({"required": ("CUSTOM_A",)}, {"required": ("CUSTOM_A", "CUSTOM_B")}, {"forbidden": ("CUSTOM_A",)}),
@@ -83,7 +83,7 @@ RULES: list[dict[str, Any]] = [
     *({"not_member_of": ("agg-1",)}, {"member_of": (("agg-1",),), "not_member_of": ("agg-2",)}),
     *({"in_tree": "host"}, {"in_tree": "host1"}, {"in_tree": "pool"}, {"in_tree": "nowhere"}),
 ]
-#: Several providers serve this group together, so there is more to get wrong.
+#: Several providers serve this group together, so more can go wrong.
 RULES_OF_THE_UNSUFFIXED = RULES[18:]
 ROOT_RULES: list[dict[str, Any]] = [
     *[{}] * 12,
@@ -95,7 +95,7 @@ ROOT_RULES: list[dict[str, Any]] = [
 
 @st.composite
 def requests(draw: Any) -> ResourceRequest:
-    """A request that passes :func:`check`; several of its groups may be the same, and some may have no resources."""
+    """Return a request that passes :func:`check`; several groups may be equal, and some may have no resources."""
     suffixes = draw(st.sampled_from([("",), ("", "_1"), ("_1", "_2"), ("", "_1", "_2"), ("_1", "_2", "_3"), SUFFIXES]))
     same_subtree = draw(
         st.sampled_from([(), (), (("_1", "_2"),), (("_1", "_2", "_3"),), (("_1",), ("_2", "_3")), (("_1", "_2"),) * 2])
@@ -135,7 +135,7 @@ def is_valid(request: ResourceRequest) -> bool:
 
 
 def tight_tree(random: Random) -> HostTree:
-    """A tree of devices with little room each, some below others, which a search must often try in vain."""
+    """Return a tree of devices with little room each, some below others, in which a search often meets dead ends."""
     providers = [CandidateProvider("host", "host", None, {})]
     for number in range(random.choice([3, 4])):
         sizes = {"VGPU": (1.0, 5), "VCPU": (0.6, 3), "DISK_GB": (0.4, 3)}
@@ -149,7 +149,7 @@ def tight_tree(random: Random) -> HostTree:
 
 
 def tight_request(random: Random) -> ResourceRequest:
-    """A request of several small groups of different sizes for such a tree."""
+    """Return a request of several small groups of different sizes for such a tree."""
     groups = {}
     if random.random() < 0.7:
         groups[""] = ResourceGroup(
@@ -170,5 +170,5 @@ def tight_request(random: Random) -> ResourceRequest:
 
 
 def tight_cases() -> st.SearchStrategy[tuple[HostTree, ResourceRequest]]:
-    """Such a tree with such a request, out of one number: many in little time, for what only happens now and then."""
+    """Return such a tree with such a request, from one number: many cases in little time, to find rare ones."""
     return st.integers(0, 2**32).map(Random).map(lambda random: (tight_tree(random), tight_request(random)))

@@ -20,13 +20,13 @@ ONE = {"VCPU": 1}
 
 @dataclass
 class Member:
-    """An instance as its test knows it."""
+    """An instance with what its test knows about it."""
 
     uuid: str
-    #: The claim that places it, and where.
+    #: Its claim, and the host of the claim.
     claim_id: str
     host: str
-    #: The migration that holds its source, and where that is.
+    #: The migration that holds its source, and the source.
     migration: str | None = None
     source: str | None = None
 
@@ -44,7 +44,7 @@ class Groups:
         return ServerGroup(uuid=ids.fresh(), policy=policy, max_server_per_host=most)
 
     def host(self, *, down: bool = False, **inventories: int) -> str:
-        """Create a host with its compute node, by default of 1000 VCPU, and return that one's uuid."""
+        """Create a host with its compute node, by default with 1000 VCPU, and return the uuid of the node."""
         uuid = self.store.provider(**(inventories or {"VCPU": 1000}))
         self.store.register_host(uuid, forced_down=down)
         return uuid
@@ -61,7 +61,7 @@ class Groups:
     def claim_all(
         self, group: ServerGroup | None, hosts: Sequence[str], uuids: Sequence[str | None] = ()
     ) -> list[Member]:
-        """Claim for several at once, one on each of these hosts."""
+        """Claim for several members at once, one on each of these hosts."""
         named = [uuid or ids.fresh() for uuid in (uuids or [None] * len(hosts))]
         found = {uuid: self.members[uuid] for uuid in named if uuid in self.members}
         new = [
@@ -80,7 +80,7 @@ class Groups:
         self.store.accept(member.uuid, member.claim_id, ids.fresh())
 
     def swap(self, member: Member, host: str, **more: Any) -> str | None:
-        """Take a member's claim to another host, in a move or not; return the residue that was left, if any."""
+        """Swap a member's claim to another host, in a move or not; return the residue that was left, if any."""
         if member.migration is not None:
             more |= {"migration_uuid": member.migration, "held": request({str(member.source): ONE})}
         claimed = self.store.swap(member.uuid, member.claim_id, {member.host: ONE}, {host: ONE}, **more)
@@ -88,7 +88,7 @@ class Groups:
         return claimed.residue_uuid
 
     def release(self, member: Member) -> None:
-        """Take from a member all it holds, as when it is shelved."""
+        """Release everything that a member holds, as a shelving does."""
         self.store.delete(member.uuid, claim_id=member.claim_id)
 
     def delete(self, member: Member) -> None:
@@ -101,7 +101,7 @@ class Groups:
     # --- Moves --------------------------------------------------------------------------------------------------------
 
     def move(self, member: Member, host: str) -> None:
-        """Begin to move a member to a host, or, being its own, to resize it there."""
+        """Begin to move a member to a host or, if it is already there, to resize it."""
         if self.store.consumer(member.uuid).accepted_by is None:
             self.accept(member)
         new, move = self.moving(member, host)
@@ -110,7 +110,7 @@ class Groups:
         member.claim_id, member.host = begun.claim_id, host
 
     def moving(self, member: Member, host: str) -> tuple[NewClaim, Move]:
-        """Return what a move of a member to a host begins with."""
+        """Return the claim and the move that begin the move of a member to a host."""
         move = Move(
             migration_uuid=ids.fresh(), kind="resize", claim_id=member.claim_id, held=request({member.host: ONE})
         )
@@ -151,7 +151,7 @@ class Groups:
         return found[group.uuid]
 
     def places(self) -> dict[str, set[str]]:
-        """On which hosts the members hold something, they or their migrations, by their allocations alone."""
+        """Return the hosts on which the members or their migrations hold something, from their allocations only."""
         found: dict[str, set[str]] = {}
         for member in self.members.values():
             consumers = [uuid for uuid in (member.uuid, member.migration) if uuid is not None]

@@ -1,10 +1,10 @@
-"""Requests for candidates that are hard to search: packings that no bound tells to be impossible."""
+"""Requests for candidates that are hard to search: packing problems that no bound shows to be impossible."""
 
 from moorage.model import Inventory, ResourceGroup, ResourceRequest
 
-#: The devices of a host: no two have the same room, so that none can stand in for another.
+#: The devices of a host: all have different room, so that none is interchangeable with another.
 DEVICES = {f"device{number}": Inventory(total=20 + number) for number in range(16)}
-#: The traits that the groups ask for, of which each device has one.
+#: The traits that the groups require; each device has one of them.
 ALL_TRAITS = ("HW_CPU_X86_AVX", "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE")
 
 
@@ -13,7 +13,7 @@ def traits_of(device: int) -> tuple[str, ...]:
     return (ALL_TRAITS[device % 3],)
 
 
-#: Groups that together take nearly all the room there is.
+#: Groups that together take nearly all the room.
 REQUEST = ResourceRequest(
     groups={
         f"_{number}": ResourceGroup(

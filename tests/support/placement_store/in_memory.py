@@ -1,4 +1,4 @@
-"""Serve the model on topic `placement`: a store in memory, for tests that need one which answers rightly."""
+"""Serve the model on topic `placement`: an in-memory store with the right answers, for tests that need a store."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def _applied(kind: type[Mutation[R]]) -> Callable[[Any, Mutation[R]], R]:
-    """Return a method that lets the model carry out a message once and repeats its answer."""
+    """Return a method that lets the model carry out a message once, and returns the stored answer to repeats."""
 
     def answer(self: "InMemoryPlacement", message: Mutation[R]) -> R:
         answered: R = self.once(message, lambda: self.carry_out(message))
@@ -46,7 +46,7 @@ def _applied(kind: type[Mutation[R]]) -> Callable[[Any, Mutation[R]], R]:
 
 
 class InMemoryPlacement:
-    """The model behind the methods of the store, with stored answers; one write at a time."""
+    """The model behind the methods of the store, with stored answers; it carries out one write at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -54,7 +54,7 @@ class InMemoryPlacement:
         self.answers: dict[str, tuple[bytes, Any]] = {}
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
-        """Do what a request asks for, or repeat its answer."""
+        """Carry out a request, or return its stored answer."""
         with self.lock:
             if message.request_id in self.answers:
                 digest, answer = self.answers[message.request_id]
@@ -66,8 +66,8 @@ class InMemoryPlacement:
             return answer
 
     def carry_out(self, message: Any) -> Any:
-        """Let the model do what a message asks for; of several reasons to refuse it, the first is named."""
-        # The store chooses the ids of claims, so the model is told them.
+        """Let the model carry out a message; of several reasons to refuse it, the first is returned."""
+        # The store chooses the ids of claims, so the model must be given them.
         found = [_claimed() for _ in message.new] if isinstance(message, Claim) else _claimed()
         with self.lock:
             try:
@@ -81,7 +81,7 @@ class InMemoryPlacement:
         return answer
 
     def claim_all(self, new: Sequence[NewClaim], *, keep_held: bool = False) -> list[Claimed]:
-        """Place all these consumers, or none, as a decision does."""
+        """Place all these consumers or none, as a decision does."""
         claimed: list[Claimed] = self.carry_out(Claim(tuple(new), keep_held))
         return claimed
 
@@ -104,11 +104,11 @@ class InMemoryPlacement:
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:
-        """Let a host accept a claim; its answer is not stored, for it must be true when it is given."""
+        """Let a host accept a claim; the answer is not stored, because it must be true when it is given."""
         done: Done = self.carry_out(message)
         return done
 
-    # --- Looking ----------------------------------------------------------------------------------------------------
+    # --- Reads ------------------------------------------------------------------------------------------------------
 
     @serves(GetResourceProvider)
     def get_resource_provider(self, message: GetResourceProvider) -> ResourceProvider:
@@ -135,7 +135,7 @@ class InMemoryPlacement:
 
     @serves(ListClaims)
     def list_claims(self, message: ListClaims) -> list[ClaimState]:
-        """Return claims, and residues where they are wanted; all of them were made a second ago."""
+        """Return claims, and residues if they are wanted; all were made a second ago."""
         with self.lock:
             return [
                 ClaimState(

@@ -1,7 +1,7 @@
-"""Random messages to the placement store, made from what is there: most may be done, some not, few are nonsense.
+"""Random messages to the placement store, based on its content: most can be carried out, some not, few make no sense.
 
-They are made by a seeded generator, not drawn by Hypothesis: which of two writers was first decides what is there, and
-Hypothesis wants all that it draws to come out the same when it goes the same way again.
+A seeded generator makes them, not Hypothesis: the content depends on which of two writers was first, but Hypothesis
+requires equal draws in each repetition.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from moorage.model import (
 from placement_store.claims.claim import NewClaim
 from support.placement_store.model import Claim, Model, described
 
-# Few of each, so that messages meet.
+# Only a few of each, so that messages concern the same ones.
 PROVIDERS = [ids.derived("provider", number) for number in range(6)]
 NAMES = [f"provider {number}" for number in range(6)]
 CONSUMERS = [ids.derived("consumer", number) for number in range(4)]
@@ -60,7 +60,7 @@ Resources = dict[str, dict[str, int]]
 
 
 class Writes:
-    """Makes one message, of what the model says is there."""
+    """Makes one message, based on the content of the model."""
 
     def __init__(self, model: Model, random: Random) -> None:
         self._model = model
@@ -68,7 +68,7 @@ class Writes:
         self._pairs = sorted((uuid, name) for uuid, one in model.providers.items() for name in one.inventories)
 
     def any(self) -> Any:
-        """Return a message of any kind, the more often the more often it stands in :data:`KINDS`."""
+        """Return a message of any kind; its probability is proportional to its occurrences in :data:`KINDS`."""
         return self._random.choice(KINDS)(self)
 
     # --- Parts ------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Writes:
         return {"request_id": ids.fresh()}
 
     def _provider(self) -> str:
-        """Return a provider, which mostly exists."""
+        """Return a provider, which exists in most cases."""
         there = sorted(self._model.providers)
         return self._random.choice(PROVIDERS if not there or self._once_in(12) else there)
 
@@ -95,7 +95,7 @@ class Writes:
         return self._model.root_of(uuid) if uuid in self._model.providers else uuid
 
     def _amounts(self, at_least: int = 0) -> Resources:
-        """Return amounts by provider and class, mostly of inventories that are there."""
+        """Return amounts by provider and class, mostly of existing inventories."""
         pairs = {pair: self._random.randint(1, 4) for pair in self._some(self._pairs, at_least=at_least)}
         if self._once_in(10) or (not pairs and at_least):
             name = self._random.choice([*CLASSES, UNKNOWN_CLASS])
@@ -103,7 +103,7 @@ class Writes:
         return described(pairs)
 
     def _generation(self, uuid: str) -> int:
-        """Return the generation of a provider, seldom a wrong one."""
+        """Return the generation of a provider, rarely a wrong one."""
         present = self._model.providers[uuid].generation if uuid in self._model.providers else 0
         return present + self._once_in(12)
 
@@ -111,12 +111,12 @@ class Writes:
         return self._generation(uuid) if self._once_in(2) else None
 
     def _consumer_generation(self, uuid: str) -> int | None:
-        """Return the generation of a consumer, seldom a wrong one."""
+        """Return the generation of a consumer, rarely a wrong one."""
         present = self._model.holders[uuid].generation if uuid in self._model.holders else None
         return (present or 0) + 1 if self._once_in(12) else present
 
     def _parts(self, resources: Resources) -> dict[str, ProviderAmounts]:
-        """Return amounts as a message has them, now and then with the generation that is relied on."""
+        """Return amounts in the form of a message, now and then with the provider generation that it relies on."""
         return {
             uuid: ProviderAmounts(resources=part, generation=self._generation(uuid) if self._once_in(5) else None)
             for uuid, part in resources.items()
@@ -146,28 +146,28 @@ class Writes:
     # --- Providers --------------------------------------------------------------------------------------------------
 
     def create(self) -> CreateResourceProvider:
-        """Return a provider that may be there already, by uuid or by name; mostly a child of one that is there."""
+        """Return the creation of a provider that may already exist, by uuid or by name; mostly a child of another."""
         uuid, name = self._random.choice(PROVIDERS), self._random.choice(NAMES)
         return CreateResourceProvider(**self._mutation(), uuid=uuid, name=name, parent_provider_uuid=self._parent())
 
     def update(self) -> UpdateResourceProvider:
-        """Return a name or a parent, which may be below."""
+        """Return a change of the name or of the parent, which may be a descendant."""
         new: dict[str, Any] = {"name": self._random.choice(NAMES)} if self._once_in(2) else {}
         if not new or self._once_in(2):
             new["parent_provider_uuid"] = self._parent()
         return UpdateResourceProvider(**self._mutation(), uuid=self._provider(), **new)
 
     def delete_provider(self) -> DeleteResourceProvider:
-        """Return a provider that may be in use."""
+        """Return the deletion of a provider that may be in use."""
         return DeleteResourceProvider(**self._mutation(), uuid=self._provider())
 
     def set_inventories(self) -> SetInventories:
-        """Return all that a provider shall have, which may be less than is used."""
+        """Return all new inventories of a provider, which may be less than is used."""
         uuid, described_ = self._provider(), self._inventories()
         return SetInventories(**self._mutation(), uuid=uuid, generation=self._generation(uuid), inventories=described_)
 
     def set_one_inventory(self) -> SetInventory | DeleteInventory | DeleteInventories:
-        """Return what a provider shall have of one class, or no more, or that it shall have nothing at all."""
+        """Return the new inventory of one class, its deletion, or the deletion of all inventories."""
         uuid, kind, name = self._provider(), self._random.randrange(6), self._random.choice(CLASSES)
         this: dict[str, Any] = {**self._mutation(), "uuid": uuid, "generation": self._named_or_not(uuid)}
         if kind == 0:
@@ -178,24 +178,24 @@ class Writes:
         return SetInventory(**this, resource_class=name, inventory=self._inventory(), expected=expected)
 
     def set_traits(self) -> SetTraits:
-        """Return all traits of a provider, now and then those that it has."""
+        """Return all new traits of a provider, now and then the current ones."""
         uuid, chosen = self._provider(), tuple(self._some(TRAITS))
         return SetTraits(**self._mutation(), uuid=uuid, traits=chosen, generation=self._named_or_not(uuid))
 
     def set_aggregates(self) -> SetAggregates:
-        """Return all aggregates of a provider, now and then those that it has."""
+        """Return all new aggregates of a provider, now and then the current ones."""
         uuid, chosen = self._provider(), tuple(self._some(AGGREGATES))
         return SetAggregates(**self._mutation(), uuid=uuid, aggregates=chosen, generation=self._named_or_not(uuid))
 
     def word(self) -> Any:
-        """Return a custom class or trait that comes or goes."""
+        """Return the creation or deletion of a custom class or trait."""
         kinds = [(EnsureResourceClass, CLASSES[-1]), (DeleteResourceClass, CLASSES[-1])]
         kinds += [(kind, self._random.choice(TRAITS)) for kind in (EnsureTrait, DeleteTrait)]
         kind, name = self._random.choice(kinds)
         return kind(**self._mutation(), name=name)
 
     def report(self) -> ReportProviders:
-        """Return a host's tree, mostly as it is but for one thing or two."""
+        """Return a report of a host's tree, mostly the current one with one or two changes."""
         root = self._root(self._provider())
         told = sorted(self._model.tree(root), key=self._depth) or [root]
         if self._once_in(3):
@@ -224,7 +224,7 @@ class Writes:
     # --- Reshapes ---------------------------------------------------------------------------------------------------
 
     def reshape(self) -> Reshape:
-        """Return a class of a provider that moves to another with all who hold something of it, give or take one."""
+        """Return a reshape that moves a class and its consumers to another provider, with at most one difference."""
         held = sorted(self._model.used())
         source, name = self._random.choice(held or self._pairs or [(PROVIDERS[0], CLASSES[0])])
         target = self._provider()
@@ -252,7 +252,7 @@ class Writes:
         return self._wanted(uuid, {p: ProviderAmounts(resources=part) for p, part in described(held).items()})
 
     def reshape_by_instructions(self) -> ReshapeByInstructions:
-        """Return instructions by which some of what a provider has goes to others of its tree, be they new."""
+        """Return instructions that move some of a provider's inventory to other, perhaps new, providers of its tree."""
         source, name = self._random.choice(self._pairs or [(PROVIDERS[0], CLASSES[0])])
         inventory = self._model.inventory((source, name))
         total = inventory.total if inventory else 1
@@ -261,7 +261,7 @@ class Writes:
         children: dict[str, ChildProvider] = {}
         for _ in range(self._random.randint(1, 2)):
             target = self._random.choice(tree if tree and self._once_in(2) else PROVIDERS)
-            # Mostly as much in all as there is, or less.
+            # Mostly at most the total amount.
             amount = self._random.randint(1, max(1, total))
             total -= 0 if self._once_in(8) else amount
             moved = {name: amount}
@@ -289,18 +289,18 @@ class Writes:
     # --- Allocations and claims -------------------------------------------------------------------------------------
 
     def put(self) -> PutAllocations:
-        """Return all that one consumer shall hold."""
+        """Return all new allocations of one consumer."""
         uuid = self._random.choice(CONSUMERS)
         wanted = self._wanted(uuid, self._parts(self._amounts()))
         return PutAllocations(**self._mutation(), consumer_uuid=uuid, wanted=wanted)
 
     def post(self) -> PostAllocations:
-        """Return all that several consumers shall hold."""
+        """Return all new allocations of several consumers."""
         wanted = {u: self._wanted(u, self._parts(self._amounts())) for u in self._some(CONSUMERS, at_least=1)}
         return PostAllocations(**self._mutation(), consumers=wanted)
 
     def move(self) -> PostAllocations:
-        """Return that what one consumer holds goes to another, and it gets something else: as a migration begins."""
+        """Return a write that moves a consumer's allocations to another and gives it new ones, as a migration does."""
         source, target = self._random.sample(CONSUMERS, 2)
         held = described(self._model.holders[source].held) if source in self._model.holders else {}
         moved = {uuid: ProviderAmounts(resources=part) for uuid, part in held.items()}
@@ -308,7 +308,7 @@ class Writes:
         return PostAllocations(**self._mutation(), consumers=wanted)
 
     def claim(self) -> Claim:
-        """Return one consumer or two to be placed, in one transaction."""
+        """Return the placement of one or two consumers, in one transaction."""
         return Claim(tuple(self._new_claim(uuid) for uuid in self._some(CONSUMERS, at_least=1, at_most=2)))
 
     def _new_claim(self, uuid: str) -> NewClaim:
@@ -324,12 +324,12 @@ class Writes:
         )
 
     def swap(self) -> SwapClaim:
-        """Return a claim that goes from its host to another, or to the same."""
+        """Return the swap of a claim to another host, or to the same."""
         uuid, claim_id = self._standing_claim()
         holder = self._model.holders.get(uuid)
         tree = self._model.tree(holder.root) if holder else set()
         on_host = {pair: amount for pair, amount in holder.held.items() if pair[0] in tree} if holder else {}
-        # After a reshape, what was claimed is no longer where it was.
+        # After a reshape, the claimed amounts are no longer at their old place.
         on_host = {(self._provider() if self._once_in(6) else p, name): n for (p, name), n in on_host.items()}
         released = described(on_host) or {PROVIDERS[0]: {"VCPU": 1}}
         claimed = self._amounts(at_least=1)
@@ -345,21 +345,21 @@ class Writes:
         )
 
     def _standing_claim(self) -> tuple[str, str]:
-        """Return a consumer and its claim, which may be one that nobody has heard of."""
+        """Return a consumer and its claim, rarely a claim that does not exist."""
         standing = [(uuid, one.claim_id) for uuid, one in sorted(self._model.holders.items()) if one.claim_id]
         if not standing or self._once_in(12):
             return self._random.choice(CONSUMERS), ids.derived("no claim")
         return self._random.choice(standing)
 
     def accept(self) -> AcceptClaim:
-        """Return a host that takes a claim, or has taken it."""
+        """Return the acceptance of a claim by a host; the host may have accepted it already."""
         uuid, claim_id = self._standing_claim()
         number = self._random.randint(0, 1)
         attempt_id, host = ids.derived("attempt", claim_id, number), f"host {number}"
         return AcceptClaim(**self._mutation(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host)
 
     def release(self) -> DeleteAllocations:
-        """Return a consumer whose claim is given up, accepted or not."""
+        """Return the release of a consumer's claim, accepted or not."""
         uuid, claim_id = self._standing_claim()
         how: dict[str, Any] = self._random.choice([{}, {"unaccepted": True}, {"leave_residue": True}])
         if for_good := self._once_in(4):
@@ -371,12 +371,12 @@ class Writes:
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, claim_id=claim_id, for_good=for_good, **how)
 
     def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
-        """Return what is said of what others have put there: whether it stays, and mostly what is not theirs."""
+        """Return the fields about foreign allocations: whether to keep them, and mostly the claimed amounts."""
         named = {} if claim_id is None or self._once_in(4) else self._claimed_with(uuid, claim_id)
         return {"keep_extras": self._once_in(2), **named}
 
     def _claimed_with(self, uuid: str, claim_id: str) -> dict[str, Any]:
-        """Return what a consumer was claimed with, which is some of what it holds."""
+        """Return the claimed amounts of a consumer, which are a part of what it holds."""
         holder = self._model.holders.get(uuid)
         if holder is None or not holder.held:
             return {}
@@ -386,7 +386,7 @@ class Writes:
         return {"claimed_with": {claim_id: AllocationRequest(allocations=self._parts(described(claimed)))}}
 
     def delete(self) -> DeleteAllocations:
-        """Return a consumer that is to hold nothing any more, or an attempt whose guest is gone, residue or not."""
+        """Return the release of a consumer, or of an attempt whose guest is gone, with or without a residue."""
         attempts = {one.accepted_by for one in self._model.holders.values() if one.accepted_by}
         uuid = self._random.choice(sorted({*CONSUMERS, *self._model.holders, *attempts}))
         holder = self._model.holders.get(uuid)
@@ -396,7 +396,7 @@ class Writes:
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good, **said)
 
 
-#: What there is to do, the more often the more often it stands here.
+#: The kinds of messages; the probability of each is proportional to its occurrences.
 KINDS: Sequence[Callable[[Writes], Any]] = (
     *[Writes.put, Writes.claim] * 4,
     *[Writes.post, Writes.move, Writes.swap, Writes.accept] * 2,

@@ -12,7 +12,7 @@ from placement_store.claims.claim import NewClaim
 from placement_store.schema import consumers
 from support.placement_store.builders import Amounts, Store, request
 
-#: What instances hold of their hosts, and what is shown of a host that nobody holds anything of.
+#: The amounts of instances on their hosts, and the used amounts of an empty host.
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
 FREE = {"VCPU": 0, "MEMORY_MB": 0}
@@ -23,13 +23,13 @@ def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
 
 
 def row(store: Store, uuid: str) -> Any:
-    """A consumer's row, of which no message tells all."""
+    """Return a consumer's row, because no message shows all of it."""
     query = select(consumers).where(consumers.c.uuid == uuid)
     return store.database.read(lambda connection: connection.execute(query).one())
 
 
 class Server:
-    """A server on a host and on a pool, whose claim a host has accepted."""
+    """A server on a host and a pool, whose claim a host has accepted."""
 
     def __init__(self, store: Store, host: str, pool: str) -> None:
         self.store, self.uuid, self.attempt = store, ids.fresh(), ids.fresh()
@@ -38,7 +38,7 @@ class Server:
         store.accept(self.uuid, self.claim_id, self.attempt)
 
     def others_put(self, amounts: Amounts) -> "Server":
-        """Have others put on it what it is to hold from now on."""
+        """Write new allocations for it, as other clients do."""
         self.store.put(self.uuid, amounts, self.store.consumer(self.uuid).generation)
         return self
 
@@ -50,10 +50,10 @@ class Server:
 
 @dataclass
 class Moving:
-    """An instance that is moved, and what its conductor would have on record of that."""
+    """An instance that is moved, and what its conductor would have on record about the move."""
 
     store: Store
-    #: What the source holds for its request, and what the present destination was claimed with.
+    #: The amounts that its request claimed on the source, and the amounts claimed on the current destination.
     held: Amounts
     uuid: str = field(default_factory=ids.fresh)
     migration: str = field(default_factory=ids.fresh)
@@ -103,7 +103,7 @@ class Moving:
     # --- Steps ----------------------------------------------------------------------------------------------------
 
     def begin(self, claimed: Amounts, *, root: str | None = None, new: Any = None, **more: Any) -> Claimed:
-        """Begin the move; the first provider is the destination's unless ``root`` is."""
+        """Begin the move; the first provider is the destination's root unless ``root`` is given."""
         rooted = {} if root is None else {"root": root}
         wanted, move = self.new(claimed, **rooted, **(new or {})), self.move(**more)
         answer = self.store.begin_move(wanted, move)
@@ -127,7 +127,7 @@ class Moving:
     def revert(self, **more: Any) -> MoveEnded:
         return self.store.dispatcher.call(self.ending("revert", **more))
 
-    # --- Looking --------------------------------------------------------------------------------------------------
+    # --- Reads ----------------------------------------------------------------------------------------------------
 
     @property
     def amounts(self) -> dict[str, dict[str, int]]:
@@ -136,14 +136,14 @@ class Moving:
 
     @property
     def migrations(self) -> dict[str, dict[str, int]]:
-        """Return the allocations of the migration; none, if there is no migration."""
+        """Return the allocations of the migration; empty if there is no migration."""
         try:
             return self.store.held(self.migration)
         except errors.ConsumerNotFound:
             return {}
 
     def is_buried(self) -> bool:
-        """Tell if the migration is deleted for good."""
+        """Return whether the migration was deleted for good."""
         try:
             self.store.put(self.migration, {})
         except errors.ConsumerDeleted:

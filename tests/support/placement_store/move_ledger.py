@@ -15,13 +15,13 @@ from placement_store.schema import MAIN, allocations, changes, consumers, invent
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import Moving
 
-#: Who takes whatever is free.
+#: The consumer that takes all free amounts.
 FILLER = ids.derived("consumer", "filler")
 #: A provider and a resource class.
 Sums = Counter[tuple[str, str]]
 
 HOSTS = ("source", "second", "third")
-#: Two of a pool's kind stand in trees of hosts.
+#: Two of the pools are in trees of hosts.
 POOLS = {"pool": None, "other pool": None, "of source": "source", "of second": "second"}
 ROOM = 7
 DISK_GB = os_resource_classes.STANDARDS.index("DISK_GB")
@@ -33,7 +33,7 @@ of_pools = st.dictionaries(st.sampled_from(sorted(POOLS)), st.integers(1, 9), ma
 
 
 def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str, int]]]:
-    """Amounts of a host, which comes first, and of pools."""
+    """Return amounts of a host, which comes first, and of pools."""
     return st.builds(
         lambda name, resources, disks: {UUIDS[name]: resources, **{UUIDS[k]: {"DISK_GB": n} for k, n in disks.items()}},
         host,
@@ -42,7 +42,7 @@ def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str,
     )
 
 
-#: What somebody else adds to what one of the two holds, after so many destinations.
+#: The foreign amounts that are added to the instance or the migration, after so many destinations.
 extras = st.lists(
     st.tuples(
         st.integers(0, 3),
@@ -68,7 +68,7 @@ def build(database: Database) -> Store:
 
 
 def emptied(store: Store, room: int = ROOM) -> Store:
-    """Forget all consumers; give each host room for so much."""
+    """Delete all consumers, and give each host this much room."""
     with store.database.engine.connect() as connection, connection.begin():
         for table in (allocations, consumers, tombstones, requests, changes):
             connection.execute(table.delete())
@@ -95,13 +95,13 @@ def as_amounts(found: Sums) -> dict[str, dict[str, int]]:
 
 
 def add(store: Store, uuid: str, more: Sums) -> None:
-    """Add to what a consumer holds, as somebody would who knows nothing of moves."""
+    """Add to a consumer's allocations, as a client without knowledge of moves would."""
     found = store.consumer(uuid)
     store.put(uuid, as_amounts(sums(found.allocations) + more), found.generation)
 
 
 def fill_up(store: Store) -> None:
-    """Take whatever is free."""
+    """Take all free amounts."""
     listed = store.dispatcher.call(ListResourceProviders())
     free = {(one.uuid, name): int(i.capacity) - one.used[name] for one in listed for name, i in one.inventories.items()}
     store.put(FILLER, as_amounts(Counter(free)))
@@ -114,7 +114,7 @@ def assert_sound(store: Store) -> None:
 
 
 class Ledger:
-    """The foreign allocations on the two consumers, and those that an answer has named as lost."""
+    """The foreign allocations of the two consumers, and those that an answer has reported as lost."""
 
     def __init__(self, store: Store, moving: Moving, wanted: list[Any]) -> None:
         self.store, self.moving, self.wanted = store, moving, wanted

@@ -1,4 +1,4 @@
-"""Random messages about moves and server groups, beside those of :mod:`support.placement_store.messages`."""
+"""Random messages about moves and server groups, in addition to those of :mod:`support.placement_store.messages`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,27 +22,27 @@ from support.placement_store.messages import KINDS, Writes
 from support.placement_store.model import GROUPS, BeginMove, Claim, described
 from support.placement_store.model.basis import Holder
 
-#: Who moves: nobody else claims for them, and they are seldom deleted.
+#: The consumers that move: only messages of this module claim for them, and they are rarely deleted.
 MOVERS = [ids.derived("mover", number) for number in range(4)]
 
 
 class MovingWrites(Writes):
-    """Makes one message, of what the model says is there; moves and server groups among them."""
+    """Makes one message, based on the content of the model, including moves and server groups."""
 
     def any(self) -> Any:
-        """Return a message of any kind, the more often the more often it stands in :data:`ALL_KINDS`."""
+        """Return a message of any kind; its probability is proportional to its occurrences in :data:`ALL_KINDS`."""
         return self._random.choice(ALL_KINDS)(self)
 
     # --- Before a move ----------------------------------------------------------------------------------------------
 
     def claim_for_a_mover(self) -> Claim:
-        """Return a mover, or two, to be placed, perhaps as members of a group."""
+        """Return the placement of one or two movers, perhaps as members of a group."""
         unplaced = [uuid for uuid in MOVERS if uuid not in self._model.holders or not self._holder(uuid).claim_id]
         chosen = self._some(unplaced or MOVERS, at_least=1, at_most=2)
         return Claim(tuple(self._new_claim_that_fits(uuid) for uuid in chosen))
 
     def accept_a_mover(self) -> AcceptClaim | Claim:
-        """Return a host that takes a mover."""
+        """Return the acceptance of a mover's claim by a host."""
         waiting = [uuid for uuid in self._placed() if self._holder(uuid).accepted_by is None]
         if not waiting:
             return self.claim_for_a_mover()
@@ -60,7 +60,7 @@ class MovingWrites(Writes):
         return [uuid for uuid in MOVERS if uuid in self._model.holders and self._holder(uuid).claim_id]
 
     def _new_claim_that_fits(self, uuid: str) -> NewClaim:
-        """Return a claim of what mostly is free."""
+        """Return a claim of amounts that are mostly free."""
         resources = self._amounts(at_least=1) if self._once_in(8) else self._free() or self._amounts(at_least=1)
         group = GROUPS[self._random.choice(sorted(GROUPS))] if self._once_in(2) else None
         return replace(
@@ -71,7 +71,7 @@ class MovingWrites(Writes):
         )
 
     def _free(self) -> dict[str, dict[str, int]]:
-        """Return a little of what is free."""
+        """Return some of the free amounts."""
         used = self._model.used()
         fitting = []
         for pair in self._pairs:
@@ -85,7 +85,7 @@ class MovingWrites(Writes):
     # --- Moves ------------------------------------------------------------------------------------------------------
 
     def begin_move(self) -> BeginMove | AcceptClaim | Claim:
-        """Return a move of an instance that its host has mostly accepted, with what it is mostly said to hold."""
+        """Return a move of an instance, mostly accepted by its host, with amounts that it mostly holds."""
         moving = {one.migration_of for one in self._model.holders.values() if one.claim_id}
         accepted = [uuid for uuid in self._placed() if self._holder(uuid).accepted_by]
         if settled := [uuid for uuid in accepted if uuid not in moving or self._once_in(8)]:
@@ -106,7 +106,7 @@ class MovingWrites(Writes):
         return BeginMove(self._new_claim_that_fits(uuid), move)
 
     def _of_its_own(self, uuid: str) -> dict[str, dict[str, int]]:
-        """Return what an instance may have been claimed with: mostly all it holds, in part less, or elsewhere."""
+        """Return possible claimed amounts of an instance: mostly everything it holds, sometimes less, or elsewhere."""
         holder = self._model.holders.get(uuid)
         held = {
             (self._provider() if self._once_in(10) else provider, name): amount - (amount > 1 and self._once_in(5))
@@ -116,13 +116,13 @@ class MovingWrites(Writes):
         return described(held) or self._amounts(at_least=1)
 
     def _migration(self) -> str:
-        """Return a migration, which mostly is under way."""
+        """Return a migration, which is mostly under way."""
         there = [uuid for uuid, one in sorted(self._model.holders.items()) if one.migration_of is not None]
         known = sorted(self._model.said) if self._once_in(12) else there
         return self._random.choice(known) if known else ids.derived("no migration")
 
     def _said(self, migration: str) -> tuple[str, str, AllocationRequest, AllocationRequest]:
-        """Return the instance of a migration, its claim, and what both sides were claimed with."""
+        """Return the instance of a migration, its claim, and the claimed amounts of both sides."""
         holder = self._model.holders.get(migration)
         uuid = (holder and holder.migration_of) or self._random.choice(MOVERS)
         if self._once_in(15):
@@ -134,7 +134,7 @@ class MovingWrites(Writes):
         return uuid, claim_id, held, claimed
 
     def swap_in_a_move(self) -> Any:
-        """Return a move that goes to its next destination; if there is none, one that begins."""
+        """Return the swap of a move to its next destination; if there is no move, the beginning of one."""
         if not self._under_way() and not self._once_in(10):
             return self.begin_move()
         migration = self._migration()
@@ -154,7 +154,7 @@ class MovingWrites(Writes):
         )
 
     def end_move(self) -> Any:
-        """Return the end of a move, this or that; if there is none, one that begins."""
+        """Return the confirmation or the revert of a move; if there is no move, the beginning of one."""
         if not self._under_way() and not self._once_in(10):
             return self.begin_move()
         migration = self._migration()
@@ -178,7 +178,7 @@ class MovingWrites(Writes):
         return any(one.migration_of is not None for one in self._model.holders.values())
 
     def put_on_migration(self) -> PutAllocations:
-        """Return what others write to a migration: something else, or more."""
+        """Return a foreign write to a migration: other amounts, or more."""
         uuid = self._migration()
         holder = self._model.holders.get(uuid)
         amounts = described(holder.held) if holder and not self._once_in(4) else {}
@@ -187,14 +187,14 @@ class MovingWrites(Writes):
         return PutAllocations(**self._mutation(), consumer_uuid=uuid, wanted=self._wanted(uuid, self._parts(wanted)))
 
     def delete_moving(self) -> DeleteAllocations:
-        """Return an instance that is deleted for good, perhaps in the middle of a move."""
+        """Return the deletion of an instance for good, perhaps during a move."""
         uuid = self._random.choice(MOVERS)
         how: dict[str, Any] = self._random.choice([{}, {"leave_residue": True}])
         if self._once_in(3):
             how = how | {"keep_extras": True}
         moves = [(one, other) for one, other in sorted(self._model.holders.items()) if other.migration_of == uuid]
         if self._once_in(2):
-            # Both claims, the migration by its uuid, or a guest that is known to be gone, as a conductor names them.
+            # As a conductor does: both claims, the migrations by uuid, and perhaps guests that are known to be gone.
             named = tuple(one for one, _ in moves) or (self._migration() if self._once_in(8) else ids.fresh(),)
             sides = [one for one in (self._model.holders.get(uuid), *(other for _, other in moves)) if one is not None]
             how = how | {"migration_uuids": named}
@@ -214,7 +214,7 @@ class MovingWrites(Writes):
     def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
         said = super()._for_good(uuid, claim_id)
         if any(one.migration_of == uuid for one in self._model.holders.values()):
-            # What both sides use of a pool is told apart elsewhere; here it is not said.
+            # Another method covers amounts of a pool that both sides use; here, the claimed amounts are left out.
             said.pop("claimed_with", None)
         return said
 
@@ -229,12 +229,12 @@ class MovingWrites(Writes):
 
 
 def _relying_on_nothing(request: AllocationRequest) -> AllocationRequest:
-    """Return what was claimed, without the generations that were relied on then."""
+    """Return the claimed amounts, without the generations that the claim relied on."""
     parts = {at: structs.replace(part, generation=None) for at, part in request.allocations.items()}
     return AllocationRequest(allocations=parts)
 
 
-#: What there is to do, the more often the more often it stands here.
+#: The kinds of messages; the probability of each is proportional to its occurrences.
 ALL_KINDS: Sequence[Callable[[MovingWrites], Any]] = (
     *KINDS,
     *[MovingWrites.claim_for_a_mover] * 3,

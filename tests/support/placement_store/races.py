@@ -1,4 +1,4 @@
-"""Writers of a placement store that begin at the same moment, again and again."""
+"""Writers of a placement store that start at the same moment, again and again."""
 
 import threading
 from collections import Counter
@@ -9,7 +9,7 @@ from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
 from support.placement_store.builders import Store
 
-#: How many of ``ONE`` a host has room for.
+#: The number of ``ONE`` that fit on a host.
 ROOM = 5
 ONE = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 3}
 
@@ -17,7 +17,7 @@ Write = Callable[[], object]
 
 
 def hosts(store: Store, count: int, room: int = ROOM) -> list[str]:
-    """Create hosts with room for so many."""
+    """Create hosts with room for ``room`` of ``ONE``."""
     uuids = [ids.fresh() for _ in range(count)]
     inventories = {name: Inventory(total=amount * room) for name, amount in ONE.items()}
     reports = tuple(ProviderReport(uuid=uuid, name=uuid, inventories=inventories) for uuid in uuids)
@@ -26,7 +26,7 @@ def hosts(store: Store, count: int, room: int = ROOM) -> list[str]:
 
 
 def race(rounds: Sequence[Sequence[Sequence[Write]]]) -> list[Counter[str]]:
-    """Run each round's writes, one list per thread, all threads at once; return what came of each round."""
+    """Run the writes of each round, one list per thread, all threads at once; return the outcomes of each round."""
     outcomes: list[Counter[str]] = [Counter() for _ in rounds]
     threads = len(rounds[0])
     together = threading.Barrier(threads)

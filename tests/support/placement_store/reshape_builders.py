@@ -20,10 +20,10 @@ from moorage.model import (
 from placement_store.schema import METADATA, changes, requests
 from support.placement_store.builders import Store
 
-#: From where, how much, to where.
+#: The source, the amounts, and the target.
 Move = tuple[str, Mapping[str, int], str]
 
-#: What says nothing of what providers have and consumers hold.
+#: The tables that contain neither inventories nor allocations.
 _BOOKS = {changes.name, requests.name}
 
 
@@ -50,7 +50,7 @@ class Reshaping:
         allocations: Mapping[str, ConsumerAllocations] | None = None,
         generations: Mapping[str, int] | None = None,
     ) -> None:
-        """Give providers, at the generations they have unless others are named, all these inventories."""
+        """Give providers all these inventories, at their current generations unless others are given."""
         reshaped = {
             uuid: ReshapedInventories(
                 generation=(generations or {}).get(uuid, self._store.generation(uuid)),
@@ -82,7 +82,7 @@ def dealt(consumer: str, source: str, target: str, **resources: int) -> Dealt:
 
 
 def everything(store: Store) -> dict[str, list[Any]]:
-    """All rows of all tables but the books that are kept of requests and changes."""
+    """Return all rows of all tables except requests and changes."""
     tables = [table for table in METADATA.sorted_tables if table.name not in _BOOKS]
     return {
         table.name: sorted(

@@ -1,4 +1,4 @@
-"""The store as it must be: providers, consumers, and the words that both are described in."""
+"""The expected state of the store: providers, consumers, and the terms for both."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -14,13 +14,13 @@ from moorage.model import AllocationRequest, Consumer, Inventory, ProviderAmount
 #: Provider uuid and resource class.
 Pair = tuple[str, str]
 Held = dict[Pair, int]
-#: What the root of a claim begins with whose provider has been deleted.
+#: The prefix of a claim's root if its provider was deleted.
 GONE = "deleted "
 
 
 @dataclass
 class Provider:
-    """A resource provider as it must be."""
+    """The expected state of a resource provider."""
 
     uuid: str
     name: str
@@ -33,7 +33,7 @@ class Provider:
 
 @dataclass
 class Holder:
-    """A consumer as it must be."""
+    """The expected state of a consumer."""
 
     generation: int = 0
     held: Held = field(default_factory=dict)
@@ -45,32 +45,32 @@ class Holder:
     accepted_by: str | None = None
     accepted_host: str | None = None
     owner: str | None = None
-    #: The instance that a migration, or what is left of one, is of.
+    #: The instance of a migration, or of the residue of a migration.
     migration_of: str | None = None
     group: str | None = None
-    #: It was deleted for good, and is there for what others have put on it.
+    #: It was deleted for good, but still exists because of foreign allocations.
     left_behind: bool = False
 
 
 @dataclass
 class Model:
-    """The store as it must be."""
+    """The expected state of the store."""
 
     providers: dict[str, Provider] = field(default_factory=dict)
     holders: dict[str, Holder] = field(default_factory=dict)
     buried: set[str] = field(default_factory=set)
-    #: All that there have ever been.
+    #: The ids of all claims ever made.
     claim_ids: set[str] = field(default_factory=set)
     classes: set[str] = field(default_factory=lambda: set(os_resource_classes.STANDARDS))
-    #: The custom ones.
+    #: Only the custom ones.
     traits: set[str] = field(default_factory=set)
     #: The name and the project of each server group.
     groups: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    #: By migration, what a conductor has on record: what its source and its destination were claimed with.
+    #: The record of a conductor by migration: the claimed amounts of its source and of its destination.
     said: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
 
     def copy(self) -> "Model":
-        """Return a model that goes its own way from here."""
+        """Return an independent copy of the model."""
         return replace(
             self,
             providers={u: replace(one, inventories=dict(one.inventories)) for u, one in self.providers.items()},
@@ -95,18 +95,18 @@ class Model:
         return {uuid for uuid in self.providers if self.root_of(uuid) == root}
 
     def children(self, uuid: str) -> list[str]:
-        """Return the providers right below this one."""
+        """Return the direct children of this provider."""
         return [other.uuid for other in self.providers.values() if other.parent == uuid]
 
     def is_below(self, uuid: str, other: str | None) -> bool:
-        """Tell whether a provider is another one, or somewhere below it."""
+        """Return whether a provider is ``other`` or one of its descendants."""
         parent = self.providers[uuid].parent
         return uuid == other or (parent is not None and self.is_below(parent, other))
 
     def forget(self, uuid: str) -> None:
-        """Delete a provider; a claim on it that holds nothing of it stands nowhere from then on.
+        """Delete a provider; a claim on this host that holds nothing of it has no host from then on.
 
-        Its root is none that is there, nor comes back with a provider of the same uuid.
+        The root of such a claim never exists, not even if a provider with the same uuid is created.
         """
         del self.providers[uuid]
         gone = f"{GONE}{ids.fresh()}"
@@ -121,11 +121,11 @@ class Model:
         return sum((Counter(holder.held) for holder in self.holders.values()), Counter())
 
     def inventory(self, pair: Pair) -> Inventory | None:
-        """Return what a provider has of a class."""
+        """Return the inventory of a provider and a class."""
         provider = self.providers.get(pair[0])
         return provider and provider.inventories.get(pair[1])
 
-    # --- What is shown ----------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------------------------
 
     def shown(self, uuid: str) -> ResourceProvider:
         """Return a provider as the store shows it."""
@@ -165,20 +165,20 @@ class Model:
     # --- Faults -----------------------------------------------------------------------------------------------------
 
     def missing(self, uuids: Iterable[str | None]) -> list[errors.MoorageError]:
-        """Return a fault for each provider that is not there; none that is named is no fault."""
+        """Return an error for each missing provider; None is ignored."""
         wanted = {uuid for uuid in uuids if uuid is not None}
         return [errors.ProviderNotFound(kind="resource provider", name=uuid) for uuid in wanted - self.providers.keys()]
 
     def unknown(self, classes: Iterable[str]) -> list[errors.MoorageError]:
-        """Return a fault for each resource class that is not there."""
+        """Return an error for each missing resource class."""
         return [errors.ResourceClassNotFound(kind="resource class", name=name) for name in set(classes) - self.classes]
 
     def traitless(self, traits: Iterable[str]) -> list[errors.MoorageError]:
-        """Return a fault for each trait that is not there."""
+        """Return an error for each missing trait."""
         return [errors.TraitNotFound(kind="trait", name=name) for name in set(traits) - self.traits]
 
     def stale_generations(self, relied_on: Mapping[str, Collection[int | None]]) -> list[errors.MoorageError]:
-        """Return a fault for each generation of a provider that is named and is not the present one."""
+        """Return an error for each given generation of a provider that is not the current one."""
         return [
             errors.ProviderGenerationConflict(provider_uuid=uuid, named=named, found=self.providers[uuid].generation)
             for uuid, generations in relied_on.items()
@@ -189,10 +189,10 @@ class Model:
 
 @singledispatch
 def apply(message: Any, model: Model, found: Any) -> Any:
-    """Do what a message asks for and return the answer; what is refused changes nothing.
+    """Carry out a message and return the answer; a refused message changes nothing.
 
-    :param found: what the store has answered, for what it is free to choose, such as the id of a claim.
-    :raises Refused: it may not be.
+    :param found: the store's answer, for values that the store may choose, such as the id of a claim.
+    :raises Refused: the message is refused.
     """
     raise NotImplementedError(type(message))
 

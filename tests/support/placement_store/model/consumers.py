@@ -24,16 +24,16 @@ from support.placement_store.model import groups
 from support.placement_store.model.basis import Held, Holder, Model, Pair, apply, described
 from support.placement_store.model.faults import Refused, refuse
 
-#: What a consumer is that no claim places.
+#: The fields of a consumer without a claim.
 UNCLAIMED: Mapping[str, None] = dict.fromkeys(("claim_id", "root", "accepted_by", "accepted_host", "owner"))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Consumers to be placed, all or none: what `select_destinations` does to the store, and is no message to it."""
+    """The placement of consumers, all or none: the effect of `select_destinations` on the store, not a message."""
 
     new: tuple[NewClaim, ...]
-    #: Consumers that exist keep what they hold, and get this beside.
+    #: Existing consumers keep their allocations, and get the new ones in addition.
     keep_held: bool = False
 
 
@@ -44,7 +44,7 @@ class Change:
     after: Held
     columns: Mapping[str, Any] = field(default_factory=dict)
     for_good: bool = False
-    #: Amounts that were another's a moment ago: no unit rule is asked of them.
+    #: Amounts that belonged to another consumer before: unit rules do not apply.
     inherited: bool = False
 
 
@@ -65,7 +65,7 @@ def post(message: PostAllocations, model: Model, _found: Any) -> dict[str, Consu
 
 def _put(model: Model, wanted: Mapping[str, ConsumerAllocations]) -> dict[str, ConsumerWritten]:
     changes, named, relied_on, faults = asked_for(model, wanted)
-    # As for claims: one that is taken for new is, until its row turns out to be there.
+    # As for claims: without a generation, a consumer counts as new until its row is found.
     faults += exceeded(model, changes, new={uuid for uuid, one in wanted.items() if one.consumer_generation is None})
     write(model, changes, named, relied_on, faults=faults)
     return {uuid: ConsumerWritten(consumer_generation=model.holders[uuid].generation) for uuid in wanted}
@@ -74,7 +74,7 @@ def _put(model: Model, wanted: Mapping[str, ConsumerAllocations]) -> dict[str, C
 def asked_for(
     model: Model, wanted: Mapping[str, ConsumerAllocations]
 ) -> tuple[dict[str, Change], set[str], dict[str, set[int]], list[errors.MoorageError]]:
-    """Return what a put comes to: changes, providers named, generations relied on, and what is wrong with it."""
+    """Return the effects of a put: changes, named providers, generations that it relies on, and errors."""
     faults = [fault for uuid, one in wanted.items() for fault in stale(model, uuid, one.consumer_generation)]
     faults += absent(model, (one.allocations for one in wanted.values()))
     changes = {uuid: _put_one(model, uuid, one) for uuid, one in wanted.items()}
@@ -94,7 +94,7 @@ def _put_one(model: Model, uuid: str, wanted: ConsumerAllocations) -> Change:
 
 @apply.register
 def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
-    """Place all these consumers, or none."""
+    """Place all these consumers or none."""
     requests = [{u: ProviderAmounts(resources=dict(r)) for u, r in new.allocations.items()} for new in message.new]
     faults = [*absent(model, requests), *model.missing(new.root_provider_uuid for new in message.new)]
     is_twice = len({new.consumer_uuid for new in message.new}) < len(message.new)
@@ -105,7 +105,7 @@ def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
         if holder is not None and holder.accepted_by is not None:
             faults.append(errors.InvalidState(reason="a host has accepted the claim"))
         if holder is not None and message.keep_held and holder.claim_id:
-            # It is placed already. Of what is held without a claim, the model does not know which providers are hosts.
+            # Already placed. Without a claim, the model does not know which providers with allocations are hosts.
             generations = {"named": new.consumer_generation, "found": holder.generation}
             faults.append(errors.ConsumerGenerationConflict(consumer_uuid=new.consumer_uuid, **generations))
     answers = found if isinstance(found, list) else [None] * len(message.new)
@@ -116,7 +116,7 @@ def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
         )
         for new, request, answer in zip(message.new, requests, answers, strict=True)
     }
-    # A consumer that the caller takes for a new one is taken for one, until its row turns out to be there.
+    # If the caller takes a consumer for new, it counts as new until its row is found.
     faults += exceeded(model, changes, new={new.consumer_uuid for new in message.new if not new.consumer_generation})
     write(model, changes, *named_in(requests), faults=faults)
     bind(model, message.new)
@@ -129,13 +129,13 @@ def _held(model: Model, new: NewClaim) -> Held:
 
 def placement(model: Model, new: NewClaim, answer: Claimed | None) -> dict[str, Any]:
     kept = {name: getattr(new, name) for name in ("project_id", "user_id", "consumer_type", "owner")}
-    # Where no group is named, it stays in its own.
+    # If the claim names no group, the consumer stays in its own.
     kept |= {} if new.group is None else {"group": new.group.uuid}
     return {**UNCLAIMED, **kept, "claim_id": fresh(model, answer), "root": _root_of(model, new.root_provider_uuid)}
 
 
 def bind(model: Model, claims: Iterable[NewClaim]) -> None:
-    """Create the groups that claims name, where they are not there yet."""
+    """Create the groups that claims name, if they do not exist yet."""
     for new in claims:
         if new.group is not None:
             model.groups.setdefault(new.group.uuid, (None, None))
@@ -143,7 +143,7 @@ def bind(model: Model, claims: Iterable[NewClaim]) -> None:
 
 @apply.register
 def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
-    """Release what a claim holds on its host and claim the next one."""
+    """Release the amounts of a claim on its host, and claim the next host."""
     holder = swappable(model, message)
     released, claimed = present(model, message.released), flat(message.claimed.allocations)
     faults = absent(model, [message.claimed.allocations])
@@ -157,7 +157,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     }
     residue = {} if message.guest_gone else residue_of(model, holder, kept)
     changes = {message.consumer_uuid: Change(dict(Counter(kept) + Counter(claimed)), columns), **residue}
-    # What was claimed of may be gone by now.
+    # Providers of the released claim may have been deleted.
     still = {u: part for u, part in message.released.allocations.items() if u in model.providers}
     write(model, changes, *named_in([still, message.claimed.allocations]), faults=faults)
     answer = answer_to(model, message.consumer_uuid, next(iter(residue), None))
@@ -165,11 +165,11 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
 
 
 def swappable(model: Model, message: SwapClaim) -> Holder:
-    """Return the consumer whose claim is to be swapped."""
+    """Return the consumer whose claim the message swaps, or refuse."""
     holder = model.holders.get(message.consumer_uuid)
     if holder is None or holder.claim_id != message.claim_id:
         gone = errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-        # Whoever took the claim away meanwhile may have moved a provider on which the caller relies: either is true.
+        # The client that took the claim may also have changed a provider that the caller relies on: both are true.
         requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
         _, relied_on = named_in(requests)
         raise Refused(
@@ -181,7 +181,7 @@ def swappable(model: Model, message: SwapClaim) -> Holder:
 
 
 def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> tuple[Held, Held]:
-    """Return what others have put on providers: what a consumer keeps of it between two hosts, and what it leaves."""
+    """Return the foreign allocations that a consumer keeps between two hosts, and those that it loses."""
     tree = model.tree(holder.root)
     left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
     released_amounts = released_amounts_of(model, holder, released)
@@ -193,10 +193,10 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
 
 
 def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
-    """Return where what was claimed is held now."""
+    """Return the allocations that now hold the claimed amounts."""
     tree = model.tree(holder.root)
     released_amounts = Counter(holder.held) & Counter(released)
-    # What a reshape has taken elsewhere in the tree is given up there.
+    # Amounts that a reshape has moved within the tree are released at their new place.
     missing: Counter[str] = Counter()
     for pair, amount in released.items():
         if pair[0] in tree or pair[0] not in model.providers:
@@ -211,7 +211,7 @@ def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter
 
 @apply.register
 def accept(message: AcceptClaim, model: Model, _found: Any) -> Done:
-    """Let an attempt's host take a claim that still stands."""
+    """Let an attempt's host accept a claim that still stands."""
     holder, wanted = model.holders.get(message.consumer_uuid), (message.attempt_id, message.host)
     stands = holder is not None and holder.claim_id == message.claim_id
     if holder is None or not stands or (holder.accepted_by, holder.accepted_host) not in ((None, None), wanted):
@@ -221,7 +221,7 @@ def accept(message: AcceptClaim, model: Model, _found: Any) -> Done:
 
 
 def foreign_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
-    """Return what others have put on a consumer that is released."""
+    """Return the foreign allocations of a consumer that is released."""
     is_residue = holder.claim_id is None and holder.accepted_by is not None
     is_unnamed = holder.claim_id is not None and holder.claim_id not in message.claimed_with
     if is_residue or is_unnamed:
@@ -235,17 +235,17 @@ def foreign_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held
         if claim_id == holder.claim_id:
             own |= released_amounts_of(model, holder, claimed)
         else:
-            # Another's, or its own of a moment ago: outside its host that explains what it holds.
+            # Another's claim, or an earlier one of its own: outside its host, it explains the consumer's allocations.
             own |= Counter({pair: n for pair, n in claimed.items() if pair[0] not in on_host}) & Counter(holder.held)
     return dict(Counter(holder.held) - own)
 
 
 def present(model: Model, request: AllocationRequest) -> Held:
-    """Return what was claimed, without classes that are gone by now."""
+    """Return the claimed amounts, without classes that were deleted."""
     return {pair: amount for pair, amount in flat(request.allocations).items() if pair[1] in model.classes}
 
 
-# --- The one way all of them write ----------------------------------------------------------------------------------
+# --- The common write path ------------------------------------------------------------------------------------------
 
 
 def write(
@@ -257,12 +257,12 @@ def write(
     faults: Iterable[errors.MoorageError] = (),
     bumps_generations: bool = True,
 ) -> None:
-    """Change these consumers, or refuse; ``faults`` are those found before."""
+    """Write these changes of consumers, or refuse; ``faults`` are the errors found so far."""
     found = [*faults, *exceeded(model, changes)]
     found += model.stale_generations(
         {uuid: named for uuid, named in (relied_on or {}).items() if uuid in model.providers}
     )
-    # Of one that is there all the same, others' allocations may be taken away or moved.
+    # If the consumer exists despite that, its foreign allocations may be released or moved.
     new = changes.keys() - model.holders.keys()
     found += [errors.ConsumerDeleted(consumer_uuid=uuid) for uuid in model.buried & new]
     after = _after(model, changes)
@@ -276,7 +276,7 @@ def write(
 
 
 def _after(model: Model, changes: Mapping[str, Change]) -> dict[str, Holder]:
-    """Return all consumers as these changes make them."""
+    """Return all consumers after these changes."""
     after = dict(model.holders)
     for uuid, change in changes.items():
         before = after.pop(uuid, Holder())
@@ -289,15 +289,15 @@ def _after(model: Model, changes: Mapping[str, Change]) -> dict[str, Holder]:
 
 
 def differing(model: Model, uuid: str, change: Change) -> set[Pair]:
-    """Return the pairs of which a consumer will hold another amount."""
+    """Return the pairs of which a consumer will hold a different amount."""
     held = model.holders[uuid].held if uuid in model.holders else {}
     return {pair for pair, _ in held.items() ^ change.after.items()}
 
 
 def exceeded(model: Model, changes: Mapping[str, Change], new: Collection[str] = ()) -> list[errors.MoorageError]:
-    """Return the one fault that names every inventory which refuses these changes, if any does.
+    """Return one error with every inventory that refuses these changes, if there is any.
 
-    :param new: consumers that are taken for new, whatever they hold.
+    :param new: consumers that count as new, whatever they hold.
     """
     before = model.used()
     after = Counter(before)
@@ -325,7 +325,7 @@ def exceeded(model: Model, changes: Mapping[str, Change], new: Collection[str] =
 
 
 def _refusal(inventory: Inventory | None, before: int, after: int, amounts: Collection[int]) -> dict[str, Any]:
-    """Return why an inventory does not let its use grow from ``before`` to ``after`` by these new amounts, if so."""
+    """Return the reason why an inventory refuses to grow from ``before`` to ``after`` by these new amounts, if any."""
     growth = after - before
     if inventory is None:
         return {"asked": max(amounts, default=growth), "free": 0.0, "reason": "no inventory"}
@@ -350,12 +350,12 @@ def flat(allocations: Mapping[str, ProviderAmounts]) -> Held:
 
 
 def as_message(amounts: Held) -> dict[str, ProviderAmounts]:
-    """Return amounts as a message has them."""
+    """Return amounts in the form of a message."""
     return {uuid: ProviderAmounts(resources=resources) for uuid, resources in described(amounts).items()}
 
 
 def named_in(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:
-    """Return the providers that are named, and the generations of them that are relied on."""
+    """Return the named providers, and the generations that the requests rely on."""
     named: set[str] = set()
     relied_on: dict[str, set[int]] = {}
     for request in requests:
@@ -375,7 +375,7 @@ def stale(model: Model, uuid: str, named: int | None) -> list[errors.MoorageErro
 
 
 def absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
-    """Return a fault for each provider and resource class that is named and not there."""
+    """Return an error for each named provider and resource class that does not exist."""
     faults: list[errors.MoorageError] = []
     for request in requests:
         faults += model.missing(request)
@@ -384,7 +384,7 @@ def absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> l
 
 
 def residue_of(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[str, Change]:
-    """Return what a claim that a host has accepted leaves there, where the guest may still run."""
+    """Return the residue of an accepted claim on its host, where the guest may still run."""
     attempt = holder.accepted_by
     if holder.claim_id is None or attempt is None or attempt in model.buried:
         return {}
@@ -401,7 +401,7 @@ def answer_to(model: Model, uuid: str, residue: str | None = None) -> Claimed:
 
 
 def fresh(model: Model, answer: Claimed | None) -> str | None:
-    """Take over the id that the store has given a claim, which must be a new one."""
+    """Return the id that the store has given a claim; it must be new."""
     if answer is None:
         return None
     assert answer.claim_id not in model.claim_ids

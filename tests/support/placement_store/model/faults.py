@@ -1,22 +1,22 @@
-"""Why a write may not be."""
+"""Reasons to refuse a write."""
 
 from collections.abc import Iterable, Sequence
 
 from moorage import errors
 
-#: Of these the data are words for a reader: who compares, compares what it is.
+#: The data of these errors are texts for a reader, so only their types are compared.
 _WORDS = (errors.InvalidState, errors.InvalidRequest, errors.InvalidInventory, errors.ImpossibleDeal)
 
 
 class Refused(Exception):
-    """The write may not be, and each of ``faults`` says rightly why."""
+    """A write is refused; each of ``faults`` is a correct reason."""
 
     def __init__(self, faults: Sequence[errors.MoorageError]) -> None:
         super().__init__(*faults)
         self.faults = faults
 
     def covers(self, fault: errors.MoorageError) -> bool:
-        """Tell whether this is one of the faults, by its type and all that it says, generations found included."""
+        """Return whether this is one of the errors, by its type and all its data, including generations found."""
         return any(_gist(fault) == _gist(expected) for expected in self.faults)
 
 
@@ -34,6 +34,6 @@ def _gist(fault: errors.MoorageError) -> tuple[object, ...]:
 
 
 def refuse(faults: Iterable[errors.MoorageError]) -> None:
-    """Refuse if there are any faults."""
+    """Refuse if there are any errors."""
     if found := list(faults):
         raise Refused(found)

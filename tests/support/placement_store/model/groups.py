@@ -1,4 +1,4 @@
-"""Server groups: where their members may come to."""
+"""Server groups: the hosts on which their rules allow members."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from moorage.model import ServerGroup
 from support.placement_store.model.basis import GONE, Holder, Model, apply
 from support.placement_store.model.faults import refuse
 
-#: All that may ever be there; the rule of each never changes.
+#: All groups that may exist; the rule of each never changes.
 GROUPS = {
     group.uuid: group
     for group in (
@@ -30,7 +30,7 @@ class Standing(NamedTuple):
 
 
 def standing(uuid: str, holder: Holder | None) -> Standing | None:
-    """Return what a consumer stands for."""
+    """Return the group membership of a consumer."""
     if holder is None or holder.group is None:
         return None
     root = None if holder.root is None or holder.root.startswith(GONE) else holder.root
@@ -40,7 +40,7 @@ def standing(uuid: str, holder: Holder | None) -> Standing | None:
 def refusals(
     before: Mapping[str, Holder], after: Mapping[str, Holder], written: Collection[str]
 ) -> list[errors.MoorageError]:
-    """Return a fault for each group whose rule does not let a member come to where a write has brought it.
+    """Return an error for each group whose rule forbids the new host of a written member.
 
     :param written: the consumers that are written.
     """
@@ -62,7 +62,7 @@ def refusals(
 
 
 def _is_broken(newcomer: Standing, there: Iterable[Standing]) -> bool:
-    """Tell whether a newcomer and those who are there break the rule of their group."""
+    """Return whether a newcomer and the existing members break the rule of their group."""
     group = GROUPS[newcomer.group]
     others = {(one.root, one.member) for one in there if one.group == group.uuid and one.member != newcomer.member}
     if group.policy == "affinity":
@@ -95,7 +95,7 @@ def shown(model: Model) -> dict[str, ServerGroupState]:
 
 @apply.register
 def create(message: CreateServerGroup, model: Model, _found: Any) -> ServerGroupState:
-    """Create a group that is not there."""
+    """Create a group that does not exist."""
     uuid = message.group.uuid
     refuse([errors.AlreadyExists(kind="server group", name=uuid)] * (uuid in model.groups))
     model.groups[uuid] = (message.name, message.project_id)

@@ -1,4 +1,4 @@
-"""Reshapes by move instructions; of all the ways to deal out what consumers hold, any that fits is right."""
+"""Reshapes by move instructions; every distribution of the consumers' allocations that fits is right."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,19 +17,19 @@ from support.placement_store.model.providers import taken
 
 @dataclass
 class Flows:
-    """How much of each inventory goes where."""
+    """The amounts that move between inventories."""
 
     leaving: Counter[Pair] = field(default_factory=Counter)
     arriving: Counter[Pair] = field(default_factory=Counter)
-    #: Of what leaves, all places it goes to, in the order of the instructions.
+    #: The targets of each leaving amount, in the order of the instructions.
     targets: dict[Pair, tuple[str, ...]] = field(default_factory=dict)
-    #: Where the first of what arrives comes from.
+    #: The source of the first arriving amount of each inventory.
     origins: dict[Pair, Pair] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Allocations of one consumer on a provider that move together, whole, to one of these providers."""
+    """Allocations of one consumer on a provider that move together, undivided, to one of these providers."""
 
     consumer: str
     source: str
@@ -55,7 +55,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
         after.providers[uuid].inventories.pop(name, None)
         after.providers[uuid].inventories |= {} if inventory is None else {name: inventory}
     units = _units(model, flows, changed)
-    # The store finds a way exactly if there is one; which of several is its own affair.
+    # The store finds a distribution exactly if there is one; it may choose any.
     places = _as_told(units, found) if isinstance(found, ReshapePlan) else None
     if places is None or not _fits(model, after, units, places):
         places = next(_ways(model, after, units), None)
@@ -78,7 +78,7 @@ def reshape_by_instructions(message: ReshapeByInstructions, model: Model, found:
     )
 
 
-# --- Who is meant ---------------------------------------------------------------------------------------------------
+# --- Named providers ------------------------------------------------------------------------------------------------
 
 
 def _identity(model: Model, message: ReshapeByInstructions, child: ChildProvider) -> str:
@@ -87,7 +87,7 @@ def _identity(model: Model, message: ReshapeByInstructions, child: ChildProvider
 
 
 def _by_uuid(model: Model, message: ReshapeByInstructions) -> ReshapeByInstructions:
-    """Return a message that names providers by their uuids alone."""
+    """Return a message that names providers only by their uuids."""
     uuids = {provider.name: provider.uuid for provider in model.providers.values()}
     uuids |= {child.name: _identity(model, message, child) for child in message.providers}
 
@@ -111,12 +111,12 @@ def _by_uuid(model: Model, message: ReshapeByInstructions) -> ReshapeByInstructi
 def _misnamed(
     model: Model, message: ReshapeByInstructions, children: Mapping[str, ChildProvider]
 ) -> list[errors.MoorageError]:
-    """Return what is wrong with who is named: nobody, somebody of another tree, or somebody otherwise described."""
+    """Return the errors in the named providers: missing, of another tree, or described differently."""
     ends = {uuid for one in message.instructions for uuid in (one.from_resource_provider, one.to_resource_provider)}
     names = {provider.name: provider.uuid for provider in model.providers.values()}
     named = {*ends, *children, *(child.parent for child in children.values())}
     named |= {names[child.name] for child in children.values() if child.name in names}
-    # A tree is found by who is there: where nobody is, nobody is.
+    # The tree is found by its existing providers; if none of the named ones exists, all are missing.
     faults = model.missing(named - children.keys() if named & model.providers.keys() else named)
     faults += model.unknown({name for one in message.instructions for name in one.moved_resources})
     strange = len({model.root_of(uuid) for uuid in named & model.providers.keys()}) > 1
@@ -126,7 +126,7 @@ def _misnamed(
         present = model.providers.get(uuid)
         strange |= present is not None and (present.name, present.parent) != (child.name, child.parent)
         strange |= present is None and child.name in names
-    # Who comes to be there after the tree has been read is found when the children are created.
+    # A provider that is created after the tree was read is found when the children are created.
     words = {word for uuid, child in children.items() for word in (uuid, child.name)}
     strangers: list[errors.MoorageError] = [errors.InvalidRequest(path="$", reason="not one tree, or not as described")]
     return faults + (strangers + taken(model, words)) * strange
@@ -148,7 +148,7 @@ def _flows(message: ReshapeByInstructions) -> Flows:
 
 
 def _changed(model: Model, children: Mapping[str, ChildProvider], flows: Flows) -> dict[Pair, Inventory | None]:
-    """Return the inventories that change, as they will be; null where nothing is left."""
+    """Return the inventories that change, with their new values; null if nothing is left."""
     changed: dict[Pair, Inventory | None] = {}
     for pair in [*flows.leaving, *flows.arriving]:
         present = model.inventory(pair)
@@ -180,7 +180,7 @@ def _arrived(
 
 
 def _impossible(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | None]) -> list[errors.MoorageError]:
-    """Return a fault if more moves than there is, or an inventory contradicts itself, or fewer would be reserved."""
+    """Return an error if more moves than there is, an inventory contradicts itself, or less would be reserved."""
     reserved: Counter[str] = Counter()
     wrong = False
     for pair, one in changed.items():
@@ -192,7 +192,7 @@ def _impossible(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | N
     return [errors.InvalidInventory(provider_uuid="", resource_class="", reason="")] * wrong
 
 
-# --- Deals ----------------------------------------------------------------------------------------------------------
+# --- Distributions --------------------------------------------------------------------------------------------------
 
 
 def _units(model: Model, flows: Flows, changed: Mapping[Pair, Inventory | None]) -> list[Unit]:
@@ -212,7 +212,7 @@ def _total(model: Model, pair: Pair) -> int:
 
 
 def _as_told(units: Sequence[Unit], plan: ReshapePlan) -> list[str]:
-    """Return the place that a plan deals each unit to."""
+    """Return the target of each unit in a plan."""
     told = {(one.consumer_uuid, one.from_resource_provider, one.to_resource_provider): one for one in plan.dealt}
 
     def goes(unit: Unit, place: str) -> bool:
@@ -223,7 +223,7 @@ def _as_told(units: Sequence[Unit], plan: ReshapePlan) -> list[str]:
 
 
 def _ways(model: Model, after: Model, units: Sequence[Unit]) -> Iterator[list[str]]:
-    """Yield every deal that fits, by trying all that do not overfill a place."""
+    """Yield every distribution that fits, by trying all that do not overfill a target."""
     used = model.used()
     for unit in units:
         used.subtract({(unit.source, name): amount for name, amount in unit.amounts.items()})
@@ -244,7 +244,7 @@ def _ways(model: Model, after: Model, units: Sequence[Unit]) -> Iterator[list[st
 
 
 def _fits(model: Model, after: Model, units: Sequence[Unit], places: Sequence[str]) -> bool:
-    """Tell whether a deal fits: every unit into its place, and each amount that becomes another into its unit rules."""
+    """Return whether a distribution fits: every unit into its target, and each changed amount into its unit rules."""
     held = _held(model, units, places)
     used = Counter[Pair]()
     for one in held.values():
@@ -271,7 +271,7 @@ def _capacity(model: Model, pair: Pair) -> float:
 
 
 def _held(model: Model, units: Sequence[Unit], places: Sequence[str]) -> dict[str, Held]:
-    """Return what each consumer holds after a deal."""
+    """Return the allocations of each consumer after a distribution."""
     held = {uuid: Counter(holder.held) for uuid, holder in model.holders.items()}
     for unit, place in zip(units, places, strict=True):
         held[unit.consumer].subtract({(unit.source, name): amount for name, amount in unit.amounts.items()})

@@ -19,7 +19,7 @@ from support.placement_store.model.faults import Refused, refuse
 
 @dataclass(frozen=True)
 class BeginMove:
-    """An instance that is to go elsewhere: what `select_destinations` does to the store, and is no message to it."""
+    """The beginning of an instance's move: the effect of `select_destinations` on the store, not a message."""
 
     new: NewClaim
     move: Move
@@ -27,14 +27,14 @@ class BeginMove:
 
 @dataclass(frozen=True)
 class Side:
-    """The source or a destination of a move: the trees are told apart by their roots."""
+    """The source or a destination of a move: their trees are identified by their roots."""
 
     root: str | None
     amounts: Held
 
     @property
     def providers(self) -> set[str]:
-        """All that it names."""
+        """All providers of the side."""
         return {provider for provider, _ in self.amounts}
 
 
@@ -78,7 +78,7 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
 
 
 def _immovable(model: Model, new: NewClaim, move: Move) -> list[errors.MoorageError]:
-    """Return all reasons not to begin a move."""
+    """Return all reasons to refuse the beginning of a move."""
     uuid, migration, holder = new.consumer_uuid, move.migration_uuid, model.holders.get(new.consumer_uuid)
     faults = consumers.stale(model, uuid, new.consumer_generation) if holder is not None else []
     if uuid in model.buried:
@@ -107,7 +107,7 @@ def _cannot_carry_over(uuid: str, leaving: Mapping[Pair, int]) -> list[errors.Mo
 
 @apply.register
 def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
-    """Release what a claim holds on its host and claim the next one, in the middle of a move or not."""
+    """Release the amounts of a claim on its host, and claim the next host, during a move or not."""
     if message.migration_uuid is None and message.held is None:
         return consumers.swap(message, model, found)
     uuid = message.consumer_uuid
@@ -160,7 +160,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
 
 @apply.register
 def end(message: EndMove, model: Model, _found: Any) -> MoveEnded:
-    """Confirm a move, or revert it."""
+    """Confirm or revert a move."""
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
     if holder is None or holder.claim_id != message.claim_id:
         raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
@@ -238,9 +238,9 @@ def _reverted(
 
 @apply.register
 def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
-    """Release all that a consumer holds, with its migrations and the residues of an attempt, if there are any.
+    """Release everything that a consumer holds, with its migrations and the residues of an attempt, if there are any.
 
-    What goes for good is buried; no generation of a provider is bumped.
+    Consumers that are deleted for good become tombstones; no generation of a provider is bumped.
     """
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
     refuse(_inconsistent(message))
@@ -285,14 +285,14 @@ def _inconsistent(message: DeleteAllocations) -> list[errors.MoorageError]:
 
 
 def _other_generation(model: Model, uuid: str, named: int | None) -> list[errors.MoorageError]:
-    """Return a fault if a generation of a consumer is named that is not the present one."""
+    """Return an error if the given generation of a consumer is not the current one."""
     found = model.holders[uuid].generation if uuid in model.holders else None
     conflict = errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
     return [] if named in (None, found) else [conflict]
 
 
 def _going(model: Model, message: DeleteAllocations, holder: Holder | None) -> tuple[dict[str, Holder], set[str]]:
-    """Return who goes with a consumer, itself included, and those of its migrations that stay as residues."""
+    """Return the consumers that are deleted together, and those migrations that stay as residues."""
     uuid = message.consumer_uuid
     going = {} if holder is None else {uuid: holder}
     if not message.for_good:
@@ -319,7 +319,7 @@ def _going(model: Model, message: DeleteAllocations, holder: Holder | None) -> t
 
 
 def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holder]) -> dict[str, Counter[Pair]]:
-    """Return what others have put on an instance and its migrations, and on nobody who is a residue."""
+    """Return the foreign allocations of an instance and its migrations, without those of residues."""
     uuid, named = message.consumer_uuid, message.claimed_with
     found = {
         one: Counter(consumers.foreign_of(model, other, message))
@@ -329,7 +329,7 @@ def _foreign(model: Model, message: DeleteAllocations, going: Mapping[str, Holde
     instance = going.get(uuid)
     moved = next((one for one, other in going.items() if one != uuid and other.claim_id in named), None)
     if instance is not None and moved is not None and instance.claim_id in named:
-        # What both sides use of a pool is counted once.
+        # An amount of a pool that both sides use is counted once.
         held, claimed = (
             Side(side.root, consumers.present(model, named[str(side.claim_id)])) for side in (going[moved], instance)
         )
@@ -368,7 +368,7 @@ def _parts(model: Model, holder: Holder, migration: Holder, source: Side, presen
 
 
 def _migration(model: Model, uuid: str, migration_uuid: str) -> tuple[Holder | None, list[errors.MoorageError]]:
-    """Return the migration of an instance, and what is wrong with it."""
+    """Return the migration of an instance, and the errors in it."""
     found = model.holders.get(migration_uuid)
     if found is None or _is_residue(found):
         return None, [errors.ConsumerNotFound(kind="consumer", name=migration_uuid)]
@@ -382,12 +382,12 @@ def _is_residue(holder: Holder) -> bool:
 
 
 def _pools(model: Model, source: Side) -> set[str]:
-    """Return what the source uses outside its host's tree."""
+    """Return the providers that the source uses outside its host's tree."""
     return {one for one in source.providers if one in model.providers} - model.tree(source.root)
 
 
 def _shared(model: Model, source: Side, other: Side) -> set[str]:
-    """Return the providers of which what both sides use is counted once."""
+    """Return the providers whose amount is counted once if both sides use it."""
     return {one for one in other.providers if one in model.providers} - model.tree(source.root)
 
 
@@ -398,16 +398,16 @@ def _within(amounts: Mapping[Pair, int], providers: Collection[str]) -> Counter[
 def _divided(
     old: Counter[Pair], new: Mapping[Pair, int], shared: Collection[str]
 ) -> tuple[Counter[Pair], Counter[Pair]]:
-    """Return what instance and migration hold of old and new."""
+    """Return the amounts of the instance and of the migration, from the old and the new amounts."""
     of_both = _within(old, shared)
     return Counter(new) | of_both, old - of_both
 
 
 def _moved(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
-    """Return a fault for each provider that is at another generation than the one that a request relies on."""
+    """Return an error for each provider whose generation is not the one that a request relies on."""
     return model.stale_generations(consumers.named_in(_still(model, requests))[1])
 
 
 def _still(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[dict[str, ProviderAmounts]]:
-    """Return requests without providers that are gone by now."""
+    """Return requests without deleted providers."""
     return [{at: part for at, part in request.items() if at in model.providers} for request in requests]

@@ -1,4 +1,4 @@
-"""Resource classes and traits: which of them there are."""
+"""Resource classes and traits: creation and deletion."""
 
 from typing import Any
 

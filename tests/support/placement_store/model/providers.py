@@ -1,4 +1,4 @@
-"""Providers and what they have: trees, inventories, traits, aggregates."""
+"""Providers and their data: trees, inventories, traits, aggregates."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def update(message: UpdateResourceProvider, model: Model, _found: Any) -> Resour
 
 
 def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError]:
-    """Return a fault if a provider would change trees under a claim that holds something of what moves."""
+    """Return an error if a provider would change trees under a claim that holds something of the moved part."""
     roots = {model.root_of(uuid), new_root}
     below = {other for other in model.providers if model.is_below(other, uuid)}
     rests = any(
@@ -67,7 +67,7 @@ def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError
 
 @apply.register
 def delete(message: DeleteResourceProvider, model: Model, _found: Any) -> Done:
-    """Delete a provider without children that nobody holds anything of."""
+    """Delete a provider without children of which nothing is held."""
     refuse(model.missing([message.uuid]))
     faults: list[errors.MoorageError] = []
     if any(provider == message.uuid for provider, _ in model.used()):
@@ -80,7 +80,7 @@ def delete(message: DeleteResourceProvider, model: Model, _found: Any) -> Done:
 
 
 def taken(model: Model, words: set[str]) -> list[errors.MoorageError]:
-    """Return a fault for each uuid or name among ``words`` that a provider has."""
+    """Return an error for each uuid or name among ``words`` that a provider already has."""
     return [
         errors.AlreadyExists(kind="resource provider", name=word)
         for provider in model.providers.values()
@@ -88,7 +88,7 @@ def taken(model: Model, words: set[str]) -> list[errors.MoorageError]:
     ]
 
 
-# --- What they have -------------------------------------------------------------------------------------------------
+# --- Inventories, traits, aggregates --------------------------------------------------------------------------------
 
 
 @apply.register
@@ -113,7 +113,7 @@ def set_inventory(message: SetInventory, model: Model, _found: Any) -> ResourceP
 
 @apply.register
 def delete_inventory(message: DeleteInventory, model: Model, _found: Any) -> ResourceProvider:
-    """Take away the inventory of one class."""
+    """Delete the inventory of one class."""
     name = message.resource_class
     if missing := model.missing([message.uuid]):
         refuse([*missing, *model.unknown([name])])
@@ -127,7 +127,7 @@ def delete_inventory(message: DeleteInventory, model: Model, _found: Any) -> Res
 
 @apply.register
 def delete_inventories(message: DeleteInventories, model: Model, _found: Any) -> ResourceProvider:
-    """Take away all inventories."""
+    """Delete all inventories."""
     return _replace(model, message.uuid, message.generation, {})
 
 
@@ -148,13 +148,13 @@ def _replace(
 
 
 def _require(model: Model, uuid: str, wanted: Mapping[str, Inventory]) -> None:
-    """Refuse where the provider is not there; what is wrong with the inventories themselves may be said instead."""
+    """Refuse if the provider does not exist; errors in the inventories themselves may be returned instead."""
     if missing := model.missing([uuid]):
         refuse([*missing, *model.unknown(wanted), *invalid(uuid, wanted)])
 
 
 def invalid(uuid: str, inventories: Mapping[str, Inventory]) -> list[errors.MoorageError]:
-    """Return a fault for each inventory that contradicts itself."""
+    """Return an error for each inventory that contradicts itself."""
     return [
         errors.InvalidInventory(provider_uuid=uuid, resource_class=name, reason="more is reserved than there is")
         for name, inventory in inventories.items()
@@ -163,7 +163,7 @@ def invalid(uuid: str, inventories: Mapping[str, Inventory]) -> list[errors.Moor
 
 
 def in_use(model: Model, uuid: str, wanted: Mapping[str, Inventory]) -> list[errors.MoorageError]:
-    """Return a fault for each inventory that would go while somebody holds something of it."""
+    """Return an error for each inventory that would be deleted although something of it is held."""
     used = model.used()
     return [
         errors.InventoryInUse(provider_uuid=uuid, resource_class=name)

@@ -1,4 +1,4 @@
-"""Reports: provider trees made what their hosts say they are."""
+"""Reports: the model's provider trees become equal to the reported ones."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,7 +13,7 @@ from support.placement_store.model.providers import in_use, invalid
 
 @apply.register
 def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersReported:
-    """Create what is missing, change what differs, delete what is gone; custom names come to be, be it in vain."""
+    """Create missing providers, change different ones, delete gone ones; new custom names stay even after a refusal."""
     for one in message.providers:
         model.classes |= {name for name in one.inventories if name.startswith("CUSTOM_")}
         model.traits |= {name for name in one.traits or () if name.startswith("CUSTOM_")}
@@ -48,7 +48,7 @@ def _departures(model: Model, gone: Collection[str]) -> list[errors.MoorageError
 
 
 def _contradictions(model: Model, one: ProviderReport, there: Collection[str]) -> list[errors.MoorageError]:
-    """Return what is wrong with what is said of one provider, beside its name."""
+    """Return the errors in the description of one provider, except for its name."""
     faults = invalid(one.uuid, one.inventories)
     faults += model.unknown(one.inventories)
     if one.parent_provider_uuid not in {None, *there}:

@@ -1,4 +1,4 @@
-"""Reshapes of whole trees: all inventories and allocations that are named, at once."""
+"""Reshapes of whole trees: all named inventories and allocations at once."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from support.placement_store.model.providers import invalid
 
 @apply.register
 def reshape(message: Reshape, model: Model, _found: Any) -> Done:
-    """Give providers all the inventories and consumers all the allocations that are named."""
+    """Give providers all the inventories, and consumers all the allocations, that the message names."""
     changes, named, relied_on, faults = asked_for(model, message.allocations)
     faults += model.missing(message.inventories)
     refuse(model.missing(message.inventories) and faults)
@@ -38,7 +38,7 @@ def reshape(message: Reshape, model: Model, _found: Any) -> Done:
 
 
 def _left_without(interim: Model, changes: Mapping[str, Change], message: Reshape) -> list[errors.MoorageError]:
-    """Return a fault for each inventory that is to go and of which somebody holds something then."""
+    """Return an error for each deleted inventory of which something is still held afterwards."""
     held = Counter(interim.used())
     for uuid, change in changes.items():
         held.subtract(interim.holders[uuid].held if uuid in interim.holders else {})
