@@ -1,1 +1,1 @@
-"""Real processes of a cloud, and the faults that tests inflict on them."""
+"""Real processes of a cloud, and the faults that tests cause in them."""

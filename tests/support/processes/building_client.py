@@ -1,6 +1,6 @@
-"""A client process that builds instances one after the other, and what builds share that are waited for.
+"""A client process that builds instances one after another, and helpers for builds that a test waits for.
 
-Not in a test file: a process that is forked for it imports this by its name.
+Not in a test file, because a process that is forked for it imports this module by its name.
 """
 
 import multiprocessing
@@ -34,7 +34,7 @@ def built(conductor: Client, uuid: str, seconds: float = 120.0) -> Instance:
 def ask_until_all_are_decided(
     config_file: str, count: int, answers: "multiprocessing.Queue[tuple[str, str | None]]"
 ) -> None:
-    """One client process: builds one after the other; asks again where others were faster."""
+    """Run one client process: build one instance after another, and repeat requests when others were faster."""
     bus = Bus(options.new(files=[Path(config_file)]))
     conductor = bus.client("conductor", timeout=60.0)
     for _ in range(count):

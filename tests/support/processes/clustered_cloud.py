@@ -1,4 +1,4 @@
-"""A cloud of processes on clusters, two of each service and two cells, and clients that build, move and delete."""
+"""A cloud of processes on clusters, with two of each service and two cells, and clients that build, move and delete."""
 
 import threading
 import time
@@ -14,8 +14,8 @@ from moorage.model import Instance, RequestSpec
 from support.processes.fault_servers import Server, flavor
 from support.processes.faulty_cloud import FaultyCloud
 
-#: A node that dies is missed after five seconds by its peers, and until then no write is committed: nothing may take
-#: that for the end of a process.
+#: Its peers notice the death of a node after five seconds, and until then no write is committed. No time-out may be so
+#: short that it takes this pause for the end of a process.
 PATIENT: Mapping[str, Mapping[str, Any]] = {
     "rpc": {"call_timeout": 10.0},
     "conductor": {"report_interval": 2.0, "lease_seconds": 10.0, "retry_backoff": 0.5, "build_timeout": 30.0},
@@ -55,7 +55,7 @@ class ClusteredCloud(FaultyCloud):
 
 
 class Duration(NamedTuple):
-    """How long an order took, and when it was given, in seconds; of several the longest is the greatest."""
+    """The duration of an order and the time when it was given, in seconds; durations are compared first."""
 
     seconds: float
     since_start: float
@@ -63,16 +63,16 @@ class Duration(NamedTuple):
 
 @dataclass
 class BusyClients:
-    """Clients that build some instances, move a part of them, delete all, and begin again; each order is timed."""
+    """Clients that build some instances, move some of them, delete all, and begin again; each order is timed."""
 
     cloud: ClusteredCloud
     clients: int
-    #: Instances of each order, and how many of them are moved.
+    #: The number of instances in each order, and how many of them are moved.
     together: int = 10
     moved: int = 3
     #: Seconds after which an order counts as stuck.
     patience: float = 120.0
-    #: By kind of order.
+    #: The durations by kind of order.
     durations: dict[str, list[Duration]] = field(default_factory=lambda: {"build": [], "move": [], "delete": []})
     ends: Counter[str] = field(default_factory=Counter)
     faults: list[BaseException] = field(default_factory=list)
@@ -81,7 +81,7 @@ class BusyClients:
 
     @contextmanager
     def busy(self) -> Iterator["BusyClients"]:
-        """Let them work until the block ends; then they finish what they have begun."""
+        """Let the clients work until the block ends; then they finish what they have begun."""
         threads = [threading.Thread(target=self._work, name=f"client {number}") for number in range(self.clients)]
         for thread in threads:
             thread.start()
@@ -94,7 +94,7 @@ class BusyClients:
 
     @property
     def slowest(self) -> float:
-        """The seconds of the slowest order of all."""
+        """The duration of the slowest order in seconds."""
         return max(duration.seconds for durations in self.durations.values() for duration in durations)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class BusyClients:
                 for server in servers[: self.moved]:
                     self._move(server)
                 self._delete(servers)
-        except BaseException as fault:  # noqa: BLE001 - shown by the test's own thread
+        except BaseException as fault:  # noqa: BLE001 - raised by the test's own thread
             self.faults.append(fault)
 
     def _build(self, servers: Sequence[Server]) -> None:

@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """A collector that keeps, by trace, which service has sent which span with which parent."""
+    """A trace collector that keeps the spans of each trace, each with its service and its parent."""
 
     def __init__(self) -> None:
         self.spans: dict[bytes, list[tuple[str, str, bytes, bytes]]] = {}

@@ -1,12 +1,12 @@
-"""Makes the first start of each simulated scheduler fail half-way, for ``--load`` of the simulation's command."""
+"""Makes the first start of each simulated scheduler fail halfway, for ``--load`` of the simulation's command."""
 
 from harness.simulation.kernel import KERNEL
 from moorage import errors
 
 
 def load() -> None:
-    """Have the placement role of each scheduler refuse its first start, when other servers of it are on the bus."""
-    # The simulation has to replace clocks and threads before anybody imports the product.
+    """Let the placement role of each scheduler refuse its first start, when other servers of it are on the bus."""
+    # The simulation must replace clocks and threads before any module of the product is imported.
     from placement_store import service
 
     sync, have_failed = service.sync, set[str]()

@@ -1,7 +1,7 @@
-"""The operations of a scene on a server between its build and its deletion, each with its possible ends.
+"""The operations of a scene on a server between its build and its deletion, each with its possible outcomes.
 
-A deed ends as asked, or the server is as it was before and the reason is on record. In the latter case it is tried once
-more, and must then end as asked. What cannot be done by any means must leave the server as it was, with the reason.
+A deed succeeds, or the server is as it was before and the reason is recorded. In the second case it is tried once more,
+and must then succeed. A deed that is impossible must leave the server as it was, with the reason.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ Deed = Callable[[Server], None]
 #: A kind of message that orders a move.
 Move = type[MigrateInstance] | type[ResizeInstance] | type[LiveMigrateInstance] | type[EvacuateInstance]
 
-#: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
+#: The number of tries of a deed: a process is killed once, so the kill cannot make the second try fail.
 TRIES = 2
 
 
@@ -42,58 +42,58 @@ TRIES = 2
 
 
 def migrate(host: str | None = None) -> Deed:
-    """Move it to this host, or one that the scheduler chooses; it waits to be confirmed or reverted."""
+    """Migrate to this host or any; the migration then waits to be confirmed or reverted."""
     return lambda server: _move(server, MigrateInstance, "moved", host=host)
 
 
 def resize(vcpus: int, host: str | None = None) -> Deed:
-    """Give it another size, on this host or any; it waits to be confirmed or reverted."""
+    """Resize, on this host or any; the resize then waits to be confirmed or reverted."""
     return lambda server: _move(server, ResizeInstance, "moved", host=host, flavor=flavor(vcpus))
 
 
 def live_migrate(host: str | None = None) -> Deed:
-    """Move it while it runs."""
+    """Live-migrate to this host or any."""
     return lambda server: _move(server, LiveMigrateInstance, "confirmed", host=host)
 
 
 def migrate_in_vain(host: str | None = None) -> Deed:
-    """Order a move that comes to nothing."""
+    """Order a migration that fails."""
     return lambda server: _in_vain(server, server.show(), _order(server, MigrateInstance, host=host))
 
 
 def resize_in_vain(vcpus: int) -> Deed:
-    """Order a size that it cannot have."""
+    """Order a resize that is impossible."""
     return lambda server: _in_vain(server, server.show(), _order(server, ResizeInstance, flavor=flavor(vcpus)))
 
 
 def confirm(server: Server) -> None:
-    """Let it be where it is now."""
+    """Confirm the move."""
     migration = _end(server, ConfirmMigration, "confirmed")
     assert server.becomes("active").host == migration.destination_host
     server.vcpus = server.becoming or server.vcpus
 
 
 def revert(server: Server) -> None:
-    """Take it back to where it was."""
+    """Revert the move."""
     migration = _end(server, RevertMigration, "reverted")
     assert server.becomes("active").host == migration.source_host
 
 
 def live_migrate_and_abort(server: Server) -> None:
-    """Move it while it runs to a host that never finishes, and break that off."""
+    """Live-migrate to a host that never finishes, and abort that."""
     before = server.show()
     ordered = _order(server, LiveMigrateInstance, host=HANGING[0])
     _wait_for_two_guests(server, ordered)
     try:
         server.order(AbortMigration(request_id=server.request_id("abort"), instance_uuid=server.uuid))
     except errors.InvalidState:
-        # Whoever was away has taken so long to come back that the host has been given up.
+        # A killed process took so long to come back that the attempt on the host has timed out.
         assert server.comes_to(ordered.migration_uuid, {"failed"})
     _in_vain(server, before, ordered)
 
 
 def live_migrate_and_abort_at_once(server: Server) -> None:
-    """Order a move while it runs, and break that off before a host was chosen."""
+    """Order a live migration, and abort it before a host was chosen."""
     before = server.show()
     ordered = _order(server, LiveMigrateInstance, host=HANGING[0])
     server.becomes("moving")
@@ -102,7 +102,7 @@ def live_migrate_and_abort_at_once(server: Server) -> None:
 
 
 def evacuate(server: Server) -> None:
-    """Start it anew elsewhere because its host has died; then the host comes back."""
+    """Evacuate the server because its host has died; then start the host again."""
     cloud = server.cloud
     cloud.kill("leaving agent")
     _force_down(server, LEAVING, True)
@@ -112,7 +112,7 @@ def evacuate(server: Server) -> None:
 
 
 def begin_to_migrate(server: Server) -> None:
-    """Have it moved to a host that never finishes, and leave it so."""
+    """Begin to migrate to a host that never finishes, and leave the migration under way."""
     _wait_for_two_guests(server, _order(server, MigrateInstance, host=HANGING[0]))
     server.is_unsettled = True
 
@@ -121,13 +121,13 @@ def begin_to_migrate(server: Server) -> None:
 
 
 def shelve(server: Server) -> None:
-    """Take it off its host."""
+    """Shelve the server."""
     server.order(ShelveInstance(request_id=server.request_id("shelve"), instance_uuid=server.uuid))
     server.becomes("shelved")
 
 
 def shelve_on_a_host_that_dies(server: Server) -> None:
-    """Take it off its host, which does not answer until it is declared down; then that comes back."""
+    """Shelve the server on a host that does not answer until it is forced down; then start the host again."""
     cloud = server.cloud
     before = _guests(server)
     cloud.kill("leaving agent")
@@ -139,7 +139,7 @@ def shelve_on_a_host_that_dies(server: Server) -> None:
 
 
 def unshelve(host: str | None = None) -> Deed:
-    """Place it again, on this host or any."""
+    """Unshelve the server, on this host or any."""
 
     def deed(server: Server) -> None:
         for _ in range(TRIES):
@@ -155,7 +155,7 @@ def unshelve(host: str | None = None) -> Deed:
 
 
 def unshelve_in_vain(host: str) -> Deed:
-    """Order it to be placed where it cannot be."""
+    """Order an unshelving that is impossible."""
 
     def deed(server: Server) -> None:
         _order_unshelve(server, host)
@@ -166,7 +166,7 @@ def unshelve_in_vain(host: str) -> Deed:
 
 
 def rebuild(server: Server) -> None:
-    """Make it anew from another image."""
+    """Rebuild the server from another image."""
     before = server.show()
     for number in range(TRIES):
         server.order(
@@ -186,7 +186,7 @@ def rebuild(server: Server) -> None:
 
 
 def moved_by_a_late_answer(server: Server) -> None:
-    """Order a move whose first request is still under way when the second one is refused."""
+    """Order a move whose first request is still under way when its repetition is refused."""
     ordered = _order(server, MigrateInstance, host=WORKING[1])
     _refuse_until(server, "fence")
     server.comes_to(ordered.migration_uuid, {"moved", "failed"})
@@ -194,7 +194,7 @@ def moved_by_a_late_answer(server: Server) -> None:
 
 
 def unshelved_by_a_late_answer(server: Server) -> None:
-    """The same when it is placed again."""
+    """Order an unshelving whose first request is still under way when its repetition is refused."""
     _order_unshelve(server, WORKING[1])
     _refuse_until(server, "fence")
     instance = server.becomes("active", "shelved")
@@ -202,7 +202,7 @@ def unshelved_by_a_late_answer(server: Server) -> None:
 
 
 def _refuse_until(server: Server, step: str) -> None:
-    """Have the chosen host down until the super conductor has come to a step of what is under way, or beyond."""
+    """Force the chosen host down until the super conductor's operation has come to a step, or has passed it."""
     _force_down(server, WORKING[1], True)
 
     def reached() -> bool:
@@ -278,7 +278,7 @@ def _guests(server: Server) -> list[Guest]:
 
 
 def _come_back(server: Server, before: list[Guest]) -> None:
-    """Start the agent of the host that was declared down, which has what it had: only it can say that it is gone."""
+    """Start the agent of the host that was forced down. It still has its guests: only it can report them as gone."""
     assert _guests(server) == before
     server.cloud.start_role("leaving agent")
     _force_down(server, LEAVING, False)

@@ -1,4 +1,4 @@
-"""Resources that a server of a faulty cloud gains and loses: VCPU, which is what is counted there."""
+"""Resources that a server of a faulty cloud gains and loses: VCPU, because the cloud's checks count them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,12 +22,12 @@ from moorage.model.inspection import OperationSummary
 from support.processes.fault_servers import RARER, Server, check
 
 PORT, VCPUS = "_port", 1
-#: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
+#: The number of tries of a deed: a process is killed once, so the kill cannot make the second try fail.
 _TRIES = 2
 
 
 def attach(server: Server) -> None:
-    """Attach a port; it is then held wherever the server goes."""
+    """Attach a port; from then on it is held wherever the server goes."""
     for _ in range(_TRIES):
         operation = _ended(server, _order_attach(server))
         if operation.state == "done":
@@ -40,7 +40,7 @@ def attach(server: Server) -> None:
 
 
 def detach(server: Server) -> None:
-    """Detach it again."""
+    """Detach the port."""
     message = DetachResource(request_id=server.request_id("detach"), instance_uuid=server.uuid, suffix=PORT)
     operation = _ended(server, server.order(message))
     assert operation.state == "done", operation
@@ -49,11 +49,11 @@ def detach(server: Server) -> None:
 
 
 def attach_to_a_host_that_fills_up(server: Server) -> None:
-    """Attach a port when its host has room as long as it is looked for, and none when it is written."""
+    """Attach a port on a host that has room when the provider is chosen, but none when the allocation is written."""
     begun = _order_attach(server)
     with _filled(server, begun):
         operation = _ended(server, begun)
-    # Whoever was away meanwhile may have come back when there was room again.
+    # A killed process may have come back only when there was room again.
     server.vcpus += VCPUS if operation.state == "done" else 0
     assert operation.reason or operation.state == "done", operation
     check(server.cloud, [server])
@@ -62,7 +62,7 @@ def attach_to_a_host_that_fills_up(server: Server) -> None:
 
 
 def lose_and_heal(server: Server) -> None:
-    """Release all that it holds behind its conductors' backs, and have its cell's records bring that back."""
+    """Release everything that the server holds without its conductors, and let its cell's records restore it."""
     cloud = server.cloud
     lost = DeleteAllocations(request_id=server.request_id("lose"), consumer_uuid=server.uuid)
     cloud.call("placement", lost, server.patience)
@@ -98,7 +98,7 @@ def _ended(server: Server, begun: OperationBegun) -> OperationSummary:
 
 @contextmanager
 def _filled(server: Server, begun: OperationBegun) -> Iterator[None]:
-    """Have somebody take all that is left of a server's host as soon as a provider has been chosen."""
+    """Let another consumer take all the rest of a server's host as soon as a provider has been chosen."""
     cloud, filler = server.cloud, ids.fresh()
 
     def chosen() -> bool:
@@ -116,7 +116,7 @@ def _filled(server: Server, begun: OperationBegun) -> Iterator[None]:
         consumer_type="OTHER",
         consumer_generation=None,
     )
-    with suppress(errors.CapacityExceeded):  # it has just been written
+    with suppress(errors.CapacityExceeded):  # it was written just before
         cloud.call("placement", PutAllocations(request_id=ids.fresh(), consumer_uuid=filler, wanted=wanted))
     try:
         yield

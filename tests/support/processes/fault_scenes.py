@@ -1,4 +1,4 @@
-"""The scenes on a faulty cloud: servers are built, operated on, and deleted."""
+"""The scenes in a faulty cloud: servers are built, operated on, and deleted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, FaultyClou
 
 @dataclass(frozen=True)
 class Scene:
-    """Servers that are ordered together: how large each is, and where; what is done, and befalls others, meanwhile."""
+    """Servers that are ordered together: their sizes and places, the operations on them, and other faults meanwhile."""
 
     name: str
     vcpus: Sequence[int] = (1,)
-    #: The zone that they are asked for in; null for any.
+    #: The zone of the request; null for any.
     zone: str | None = "nova"
     #: The only host that they may be built on.
     host: str | None = None
-    #: What is done with each server once it is built, one after the other.
+    #: The operations on each server once it is built, one after another.
     deeds: Sequence[Deed] = ()
-    #: Failpoints of these roles, which are started anew with them.
+    #: Failpoints of these roles, which are restarted with them.
     meanwhile: Mapping[str, str] = field(default_factory=dict)
 
     def servers(self, cloud: FaultyCloud, patience: float = PATIENCE) -> list[Server]:
-        """Return new servers, of which nobody has heard yet."""
+        """Return new servers that no part of the cloud has a record of."""
         return [Server(cloud, vcpus, self.zone, self.host, patience) for vcpus in self.vcpus]
 
 
 def play(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str] | None = None) -> list[Server]:
-    """Have a scene's servers built, used and deleted, and fail unless all is in order after each; return them."""
+    """Build, use and delete the servers of a scene; fail unless each step ends correctly; return the servers."""
     arm(cloud, scene, armed or {})
     servers = begin(cloud, scene)
     end(cloud, servers)
@@ -39,7 +39,7 @@ def play(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str] | None = Non
 
 
 def arm(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str]) -> None:
-    """Start roles anew with failpoints, and those that something befalls in the scene."""
+    """Restart roles with these failpoints, and roles that have failpoints in the scene."""
     cloud.armed = {
         role: ",".join(filter(None, (scene.meanwhile.get(role), armed.get(role))))
         for role in {**scene.meanwhile, **armed}
@@ -51,7 +51,7 @@ def arm(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str]) -> None:
 
 
 def begin(cloud: FaultyCloud, scene: Scene) -> list[Server]:
-    """Have a scene's servers built and used; fail unless all is in order after each deed."""
+    """Build and use the servers of a scene; fail unless each deed ends correctly."""
     servers = scene.servers(cloud)
     for server in servers:
         server.order_build()
@@ -68,26 +68,26 @@ def begin(cloud: FaultyCloud, scene: Scene) -> list[Server]:
 
 
 def end(cloud: FaultyCloud, servers: Sequence[Server]) -> None:
-    """Have servers deleted, and fail unless nothing of them is left."""
+    """Delete servers, and fail unless nothing of them is left."""
     delete(servers)
     check(cloud, [])
     for server in servers:
         assert server.migrations() == []
 
 
-#: What a scheduler's answers to the first request, that is the build's, and to the one after it are called.
+#: The failpoint of a scheduler's answers: the first request is that of the build, the next one comes after it.
 _ANSWER = "serve.scheduler.select_destinations.reply"
-#: A request that waits while the same one, sent once more, is refused; and for what came of it the conductor waits.
+#: The second request waits while its repetition is refused; the conductor waits for the outcome of the first copy.
 _LATE = "serve.scheduler.select_destinations.begin=wait:5@2"
-#: A second try after what was done in vain.
+#: Deeds after one that has failed.
 _AFTERWARDS = (deeds.migrate(WORKING[1]), deeds.confirm)
 
 BUILDS = (
-    # The third host works; no host that is tried does; there is no such host.
+    # For the three sizes: the third host works; no host that is tried works; no host is large enough.
     Scene("usual", [1, 20, 1000]),
-    # Both hosts hang until their attempts time out, and their guests are cleaned up.
+    # Both hosts hang until their attempts time out; then their guests are cleaned up.
     Scene("late", zone="slow"),
-    # The scheduler's answer is lost, and at the next asking there is no such host: what was claimed must go.
+    # The scheduler's answer is lost, and for the repetition there is no host: what was claimed must be released.
     Scene("doubted", [1000], meanwhile={"scheduler": f"{_ANSWER}=drop@1"}),
 )
 MOVES = (
@@ -96,9 +96,9 @@ MOVES = (
     Scene("reverted", host=WORKING[0], deeds=[deeds.resize(2, WORKING[1]), deeds.revert]),
     Scene("resized in place", host=WORKING[0], deeds=[deeds.resize(2, WORKING[0]), deeds.confirm]),
     Scene("reverted in place", host=WORKING[0], deeds=[deeds.resize(2, WORKING[0]), deeds.revert]),
-    # Both hosts that it fits on fail.
+    # Both hosts on which it fits fail.
     Scene("given back", host=WORKING[0], deeds=[deeds.resize_in_vain(20), *_AFTERWARDS]),
-    # There is no such host.
+    # No host is large enough.
     Scene("cancelled", host=WORKING[0], deeds=[deeds.resize_in_vain(1000), *_AFTERWARDS]),
     Scene("timed out", zone=None, host=WORKING[0], deeds=[deeds.migrate_in_vain(HANGING[0]), *_AFTERWARDS]),
     Scene("live migrated", host=WORKING[0], deeds=[deeds.live_migrate()]),
@@ -110,11 +110,11 @@ MOVES = (
         deeds=[deeds.live_migrate_and_abort_at_once],
         meanwhile={"conductor": "step.move.read.begin=wait:1@1"},
     ),
-    # The agent is killed and started again in the scene itself.
+    # The scene itself kills the agent and starts it again.
     Scene("evacuated", zone=None, host=LEAVING, deeds=[deeds.evacuate], meanwhile={"leaving agent": ""}),
     Scene("deleted when moved", host=WORKING[0], deeds=[deeds.migrate(WORKING[1])]),
     Scene("deleted while moving", zone=None, host=WORKING[0], deeds=[deeds.begin_to_migrate]),
-    # Once more there is no such host, and what was claimed must go.
+    # Again no host is large enough, and what was claimed must be released.
     Scene(
         "doubted move",
         host=WORKING[0],
@@ -138,7 +138,7 @@ OTHERS = (
         deeds=[deeds.shelve_on_a_host_that_dies],
         meanwhile={"leaving agent": ""},
     ),
-    # On a host that never finishes; then on one in another zone.
+    # First on a host that never finishes; then on one in another zone.
     Scene(
         "unshelved in vain",
         zone=None,
@@ -169,7 +169,7 @@ OTHERS = (
         host=WORKING[0],
         deeds=[resources.attach, deeds.migrate(WORKING[1]), deeds.confirm, resources.detach],
     ),
-    # The host fills up before the write; whether that was sent before is not known, so it is fenced.
+    # The host fills up before the write. It is not known whether the write was sent before, so it is fenced.
     Scene(
         "attached to a host that fills up",
         host=WORKING[0],

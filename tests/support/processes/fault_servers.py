@@ -1,4 +1,4 @@
-"""Servers of a faulty cloud: what is asked of each, however often a part of the cloud is away, and what must hold."""
+"""Servers of a faulty cloud: the orders about each, even while a part of the cloud is down, and the final checks."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -24,28 +24,28 @@ from moorage.model import Flavor, Instance, Migration, RequestSpec
 from placement_store.schema import allocations, consumers, resource_providers
 from support.processes.faulty_cloud import FaultyCloud, Guest
 
-#: Seconds that an order may take which meets a process that is away.
+#: Seconds for an order that meets a process that is down.
 PATIENCE = 60.0
-#: Seconds after which what has ended has left nothing behind. The next owner's lease, a report, a cleaning.
+#: Seconds until ended operations have left nothing behind: the next owner's lease, a report, a cleaning.
 TIDY = 20.0
 
-#: How long between two questions for a state: most is there within a second, and what waits for a time-out takes ten.
-#: Each question costs three processes something, and clouds are run side by side.
+#: Seconds between two reads of a state: most states are reached within a second, time-outs take ten. Each read costs
+#: processor time in three processes, and several clouds run side by side.
 RARER: Mapping[str, float] = {"interval": 0.05, "longest": 0.4}
 
 _VCPU = os_resource_classes.STANDARDS.index(os_resource_classes.VCPU)
 
 
 def flavor(vcpus: int) -> Flavor:
-    """Return a size of server."""
+    """Return a flavor."""
     return Flavor(name=f"v{vcpus}", vcpus=vcpus, memory_mb=1024, root_gb=1)
 
 
 @dataclass
 class Server:
-    """An instance that is built, has things done to it, and is deleted.
+    """An instance that is built, operated on, and deleted.
 
-    Each order has a request id of its own, from which all that is done for it can be told.
+    Each order has its own request id, by which its log lines are found.
     """
 
     cloud: FaultyCloud
@@ -56,9 +56,9 @@ class Server:
     patience: float = PATIENCE
     uuid: str = field(default_factory=ids.fresh)
     requests: list[str] = field(default_factory=list)
-    #: The size that it gets when its move is confirmed.
+    #: Its size after its move is confirmed.
     becoming: int | None = None
-    #: What is done with it is left under way, and can end in more than one manner.
+    #: The last deed was left under way, and can end in more than one state.
     is_unsettled: bool = False
 
     def request_id(self, what: str) -> str:
@@ -67,19 +67,19 @@ class Server:
         return self.requests[-1]
 
     def order(self, message: Mutation[R]) -> R:
-        """Give an order, again and again the same one as long as it is not answered."""
+        """Send an order, and repeat it as long as it is not answered."""
         end = time.monotonic() + self.patience
         while True:
             try:
                 return self.cloud.call("conductor", message, self.patience)
             except errors.InvalidState as fault:
-                # The super conductor may not have heard yet what has ended in the cell.
+                # The super conductor may not have learned yet that an operation in the cell has ended.
                 if ("under way" not in fault.reason and "being placed" not in fault.reason) or time.monotonic() > end:
                     raise
                 time.sleep(0.1)
 
     def order_build(self) -> None:
-        """Have it built."""
+        """Order the build."""
         spec = RequestSpec(
             project_id="p",
             user_id="u",
@@ -90,26 +90,26 @@ class Server:
         self.order(BuildInstances(request_spec=spec, instance_uuids=(self.uuid,), request_id=self.request_id("build")))
 
     def order_delete(self) -> None:
-        """Have it deleted."""
+        """Order the delete."""
         self.order(DeleteInstance(instance_uuid=self.uuid, request_id=self.request_id("delete")))
 
     def built(self) -> Instance:
-        """Wait until its build has ended as it may: active, deleted, or in error with a reason."""
+        """Wait until the build has ended in an allowed state: active, deleted, or in error with a reason."""
         instance = self.becomes("active", "error", "deleted")
         assert instance.reason or instance.state != "error", instance
         return instance
 
     def show(self) -> Instance:
-        """Return what its cell says of it, as soon as that answers."""
+        """Return the instance as shown by its cell, as soon as the cell answers."""
         return self.becomes()
 
     def becomes(self, *states: str) -> Instance:
-        """Wait until it is in one of these states by its cell's word, or in any, and return it."""
+        """Wait until the instance is in one of these states (or in any) according to its cell, and return it."""
         seen: list[Instance] = []
 
         def reached() -> bool:
             seen[:] = [self.cloud.call("conductor", ShowInstance(instance_uuid=self.uuid), self.patience)]
-            # Of a cell that does not answer the super conductor tells only what it has handed over.
+            # If the cell does not answer, the super conductor returns only what it has handed over.
             is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
             return is_known and (not states or seen[0].state in states)
 
@@ -141,26 +141,27 @@ class Server:
 
 
 def delete(servers: Sequence[Server]) -> None:
-    """Have servers deleted, and return when they are."""
+    """Delete servers, and return when they are deleted."""
     for server in servers:
         server.order_delete()
     for server in servers:
         server.becomes("deleted")
 
 
-# --- What must hold ---------------------------------------------------------------------------------------------------
+# --- Checks -----------------------------------------------------------------------------------------------------------
 
-#: What somebody holds of a host: the consumer, the host, how many VCPU.
+#: An amount that a consumer holds of a host: the consumer, the host, the number of VCPU.
 Holding = tuple[str, str, int]
-#: A guest: its host, its instance, and how it is.
+#: A guest: its host, its instance, and its state.
 Wanted = tuple[str, str, str]
 
 
 def check(cloud: FaultyCloud, servers: Sequence[Server], seconds: float = TIDY) -> None:
-    """Fail unless, soon, each server has the guests and holds the amounts that its state says, and nothing else is.
+    """Fail unless, soon, each server has exactly the guests and amounts of its state, and nothing else exists.
 
-    An active one has one guest that runs. While its move waits to be confirmed, its source has another one, stopped,
-    for which the migration holds what the server held. Nobody else holds anything or has anything left to do.
+    An active server has one running guest. While its move waits to be confirmed, its source has a second, stopped
+    guest; for it the migration holds the amounts that the server held before. No other consumer holds anything, and no
+    operation is left.
     """
     end, pause = time.monotonic() + seconds, 0.1
     while True:
@@ -188,7 +189,7 @@ def _check_now(cloud: FaultyCloud, servers: Sequence[Server]) -> None:
 
 
 def expected(servers: Sequence[Server]) -> tuple[list[Holding], list[Wanted]]:
-    """Return what servers hold, and which guests they have, if what the conductors say of them is true."""
+    """Return the amounts and the guests that servers must have according to the conductors."""
     holdings: list[Holding] = []
     guests: list[Wanted] = []
     for server in servers:
@@ -212,7 +213,7 @@ def expected(servers: Sequence[Server]) -> tuple[list[Holding], list[Wanted]]:
 
 
 def held(cloud: FaultyCloud) -> list[Holding]:
-    """Return what is held by whom, of VCPU."""
+    """Return the VCPU that are held, by consumer and host."""
 
     def read(connection: Connection) -> list[Holding]:
         rows = connection.execute(
@@ -228,7 +229,7 @@ def held(cloud: FaultyCloud) -> list[Holding]:
 
 
 def claims(cloud: FaultyCloud) -> list[tuple[str, str, str]]:
-    """Return all claims there are, as (consumer, claim id, accepted by)."""
+    """Return all existing claims, as (consumer, claim id, accepted by)."""
 
     def read(connection: Connection) -> list[tuple[str, str, str]]:
         table = consumers
@@ -249,6 +250,6 @@ def _claims_of(guests: Sequence[Guest]) -> list[str]:
 
 
 def _pending(cloud: FaultyCloud) -> list[str]:
-    """Return what is still to be done, by anybody."""
+    """Return all work that is left, in any service."""
     pending = cloud.call("conductor", ListOperations())
     return [f"{each.kind} of {each.subject} at {each.step}: {each.reason}" for each in pending]

@@ -26,31 +26,31 @@ from support.processes.forked_cloud import ForkedCloud
 
 R = TypeVar("R")
 
-#: Everything waits for seconds at most where production waits for minutes. Reports are half of what a cloud costs that
-#: nothing happens in, and several run side by side: nothing here waits for one, because what is new is told at once.
+#: All waits take at most seconds where production waits for minutes. Reports are half of the cost of an idle cloud, and
+#: several clouds run side by side. No test waits for a report, because changes are reported at once.
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "rpc": {"call_timeout": 2.0},
     "conductor": {"report_interval": 1.0, "lease_seconds": 3.0, "retry_backoff": 0.2, "build_timeout": 10.0},
     "placement": {"reconcile_interval": 1.0, "reconcile_after": 3.0},
     "compute": {"report_interval": 1.0},
-    # A host that has failed a build is not to be avoided: the scenes want it to fail again. Nor is one silent for which
-    # its cell's conductor was away, however long that takes on a slow machine.
+    # A host with failed builds must not be avoided, because the scenes want it to fail again. Neither must a host that
+    # is silent because its cell's conductor is down, however long that takes on a slow machine.
     "scheduler": {"serve_placement": "false", "enabled_weighers": "ram,cpu,disk", "host_down_after": 300},
     "database": {"idle_transaction_timeout": 2.0},
 }
 
-#: Two hosts that work; two that never finish, in zone `slow`; one that works, of an agent of its own and in zone
-#: `spare`. Two more are tried first and fail.
+#: Two hosts that work; two that never finish, in zone `slow`; one that works, with its own agent, in zone `spare`. Two
+#: more hosts are tried first and fail.
 WORKING = ("working-0001", "working-0002")
 HANGING = ("hanging-0001", "hanging-0002")
 LEAVING = "leaving-0001"
 
-#: Alembic has one context for the whole process.
+#: Alembic has one context for the whole process, so only one thread may migrate.
 _MIGRATING = threading.Lock()
 
 
 class Guest(NamedTuple):
-    """A guest as its host has it."""
+    """A guest as recorded by its host."""
 
     host: str
     instance_uuid: str
@@ -59,10 +59,10 @@ class Guest(NamedTuple):
 
 
 class FaultyCloud(ForkedCloud):
-    """One cell, with every role a process of its own; each may be started with failpoints.
+    """One cell, with each role in its own process; each role may be started with failpoints.
 
-    Two hosts of agent `failing` are large, and so are tried first: what is built there always fails. Two hosts of
-    agent `working` are small. Two hosts of agent `hanging` are alone in their availability zone, and never finish.
+    Two hosts of agent `failing` are large, and so are tried first: builds on them always fail. Two hosts of agent
+    `working` are small. Two hosts of agent `hanging` are alone in their availability zone, and never finish.
     """
 
     ROLES: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {
@@ -93,27 +93,27 @@ class FaultyCloud(ForkedCloud):
             {"fake_driver": {"availability_zone": "spare", "state_file": "leaving.sqlite"}},
         ),
     }
-    #: Started where a test wants them.
+    #: Started only if a test needs them.
     SECONDS: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {
         "second conductor": (["conductor", "--name", "second"], {}),
         "second cell conductor": (["conductor", "--cell", "cell1", "--name", "second"], {}),
     }
     HOSTS = 7
     CELLS: Sequence[str] = ("cell1",)
-    #: Each keeps its guests in a file of its name.
+    #: Each agent keeps its guests in a file of its name.
     AGENTS: Sequence[str] = ("failing", "working", "hanging", "leaving")
 
     def __init__(self, transport_url: str, database_connection: str, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(transport_url, database_connection, {**QUICK, **(settings or {})})
         self.database = Database(database_connection, "main")
         self._closing.callback(self.database.close)
-        #: The failpoints with which a role is started again, until one of them has killed it.
+        #: The failpoints with which a role is restarted, until one of them has killed it.
         self.armed: dict[str, str] = {}
-        # A role may be killed by what is done in a test and be nursed at the same moment.
+        # A test may kill a role and another thread may nurse it at the same moment.
         self._starting = threading.RLock()
 
     def begin(self, specification: str = "") -> None:
-        """Create the schemas and the cells, and start all roles with these failpoints; return when all hosts are up."""
+        """Create the schemas and cells, and start all roles with these failpoints; return when all hosts are up."""
         with _MIGRATING:
             for schema in (MAIN, CONDUCTOR, CELL):
                 schema.upgrade(self.database)
@@ -125,27 +125,27 @@ class FaultyCloud(ForkedCloud):
         """Start all roles with these failpoints, and return when all hosts are up."""
         first, *others = self.ROLES
         self.start_role(first, specification)
-        # It is all that the others ask for at their start: they start side by side.
+        # The other roles need only the first one at their start, so they start in parallel.
         with self._starting:
             for until_ready in [self._launch(role, specification) for role in others]:
                 until_ready()
         self.wait_for_hosts(self.HOSTS)
 
     def start_role(self, role: str, specification: str | None = None) -> None:
-        """Start a role with these failpoints, or those it is armed with, and return when it takes messages."""
+        """Start a role with these failpoints, or with its armed ones, and return when it is ready."""
         with self._starting:
             self._start_role(role, self.armed.get(role, "") if specification is None else specification)
 
     def kill(self, name: str) -> int:
-        """End a process as a crash would."""
+        """Kill a process, as a crash would."""
         with self._starting:
             return super().kill(name)
 
     def nurse(self, role: str) -> bool:
-        """Start a role again, without failpoints, if one has killed it; tell whether one had."""
+        """Restart a role without failpoints, if a failpoint has killed it; return whether it was restarted."""
         with self._starting:
             process = self.processes.get(role)
-            # One that the test itself kills is not the cloud's any more.
+            # A process that the test itself has killed is no longer among the cloud's processes.
             if process is None or process.poll() != -signal.SIGKILL:
                 return False
             self.armed.pop(role, None)
@@ -153,7 +153,7 @@ class FaultyCloud(ForkedCloud):
             return True
 
     def relieve(self, role: str) -> bool:
-        """Start a second of a role that a failpoint has paused, unless there is one; tell whether it was started."""
+        """Start a second process of a role that a failpoint has paused, unless it exists; return whether it started."""
         second = f"second {role}"
         with self._starting:
             if second in self.processes or not self.is_paused(role):
@@ -165,7 +165,7 @@ class FaultyCloud(ForkedCloud):
         self._launch(role, specification)()
 
     def _launch(self, role: str, specification: str) -> Callable[[], None]:
-        """Start a role with these failpoints; return what waits until it takes messages."""
+        """Start a role with these failpoints; return a function that waits until it is ready."""
         words, settings = {**self.ROLES, **self.SECONDS}[role]
         log = self.folder / f"{role}.log"
         log.touch()
@@ -178,13 +178,13 @@ class FaultyCloud(ForkedCloud):
                 lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
                 f"{role} to be ready",
             )
-            # One that is armed may have met its fate already.
+            # A failpoint may have killed an armed role already.
             assert process.poll() in (None, -signal.SIGKILL if specification else None), self.log(role)[-3000:]
 
         return until_ready
 
     def guests(self) -> list[Guest]:
-        """Return all guests there are."""
+        """Return all existing guests."""
         found: list[Guest] = []
         query = """SELECT host, instance_uuid, claim_id, CASE WHEN NOT running THEN 'half made'
                      WHEN stopped THEN 'stopped' ELSE 'running' END FROM guests"""
@@ -194,7 +194,7 @@ class FaultyCloud(ForkedCloud):
         return found
 
     def call(self, topic: str, message: Message[R], seconds: float = 60.0) -> R:
-        """Call, and repeat the same message for as long as a part of the cloud is away."""
+        """Call, and repeat the same message as long as a part of the cloud is down."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -205,17 +205,17 @@ class FaultyCloud(ForkedCloud):
                 time.sleep(0.1)
 
     def is_paused(self, role: str) -> bool:
-        """Tell whether a role has been stopped, and not continued."""
+        """Return whether a role was stopped and not continued."""
         return bool(psutil.Process(self.processes[role].pid).status() == psutil.STATUS_STOPPED)
 
 
 def nursed(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
-    """Start a role again, without failpoints, as soon as a failpoint has killed it; yield when that was."""
+    """Restart a role without failpoints as soon as a failpoint has killed it; yield the times of the restarts."""
     return _watched(lambda: cloud.nurse(role))
 
 
 def relieved(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
-    """Start a second of a role, without failpoints, as soon as a failpoint has paused it; yield when that was."""
+    """Start a second process of a role as soon as a failpoint has paused it; yield the times of these starts."""
     return _watched(lambda: cloud.relieve(role))
 
 
@@ -238,18 +238,18 @@ def _watched(react: Callable[[], bool]) -> Iterator[list[float]]:
         thread.join()
 
 
-# --- What the processes say -------------------------------------------------------------------------------------------
+# --- Logs of the processes --------------------------------------------------------------------------------------------
 
 _PASSED = re.compile(r"\[\S+ (?P<request>\S+) \S+\] Failpoint (?P<name>\S+) is passed")
 _PLACE = re.compile(r"There is a place (\S+)")
 
 
 def passed(log: str, request_ids: Collection[str]) -> list[str]:
-    """Return the failpoints that a process passed on the way of these requests, in the order it first did."""
+    """Return the failpoints that a process passed for these requests, in the order of their first passes."""
     found = (match for match in _PASSED.finditer(log) if match["request"] in request_ids)
     return list(dict.fromkeys(match["name"] for match in found))
 
 
 def places(log: str) -> set[str]:
-    """Return the places that a process has said there are."""
+    """Return the places that a process has logged."""
     return set(_PLACE.findall(log))

@@ -1,7 +1,7 @@
-"""A cloud of real processes whose start is not what is tested: each is forked from one that has imported everything.
+"""A cloud of real processes that start faster: each is forked from a process that has imported all modules.
 
-That costs a tenth of starting an interpreter. They are processes like any other, and known to the cloud by the same
-methods.
+A fork takes a tenth of the time of an interpreter's start. The processes are like any others, and the cloud controls
+them with the same methods.
 """
 
 import itertools
@@ -14,20 +14,20 @@ from support.processes.forked_process import ForkedProcess
 
 
 class ForkedCloud(ProcessCloud):
-    """Processes of one cloud, each known by a name; commands are forked as daemons are."""
+    """Processes of one cloud, each with a name; commands are forked like daemons."""
 
     _runs = itertools.count(1)
 
     def __exit__(self, *_: object) -> None:
-        # A good end is for the tests that ask for it, and takes a second or two for each process.
+        # Killed, not stopped: a clean stop takes a second or two for each process, and has its own tests.
         for name in list(self.processes):
             self.kill(name)
         super().__exit__()
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a `moorage` command to its end and return what it printed.
+        """Run a `moorage` command to its end and return its output.
 
-        :raises CalledProcessError: it failed, and ``check`` is set.
+        :raises CalledProcessError: the command failed, and ``check`` is set.
         """
         number = next(self._runs)
         out, err = self.folder / f"run{number}.out", self.folder / f"run{number}.err"
@@ -38,7 +38,7 @@ class ForkedCloud(ProcessCloud):
         return done
 
     def start(self, name: str, *words: str, settings: Settings | None = None, armed: str = "") -> None:
-        """Start a `moorage` daemon under a name, with a configuration file of its own for ``settings``.
+        """Start a `moorage` daemon under a name, with its own configuration file for ``settings``.
 
         :param armed: failpoints, as :mod:`moorage.failpoints` reads them from the environment.
         """

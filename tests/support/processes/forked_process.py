@@ -1,4 +1,4 @@
-"""Processes of the `moorage` command that are forked from one which has imported everything."""
+"""Processes of the `moorage` command that are forked from a process that has imported all modules."""
 
 import os
 import signal
@@ -11,16 +11,16 @@ from multiprocessing import forkserver, spawn
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-#: The module that the process which all others are forked from imports first.
+#: The module that the fork server imports first.
 _READY = "support.processes.ready_to_fork"
 _STARTING = threading.Lock()
 
 
 class _Process(ForkServerProcess):
-    """A process forked from one whose path is that of this one: Python 3.11 does not hand it over."""
+    """A process forked from a fork server with the same module path; Python 3.11 does not pass the path on."""
 
     def start(self) -> None:
-        """Start the process, and before the first one that which it is forked from."""
+        """Start the process; before the first one, start the fork server."""
         with _STARTING:
             before = os.environ.get("PYTHONPATH", "")
             os.environ["PYTHONPATH"] = os.pathsep.join(spawn.get_preparation_data("")["sys_path"])
@@ -38,8 +38,8 @@ CONTEXT.set_forkserver_preload(["__main__", _READY])
 
 
 def _become(words: Sequence[str], folder: Path, out: Path, err: Path, environment: Mapping[str, str]) -> None:
-    """Be a `moorage` command, in a process that has just been forked."""
-    # Where it cannot be imported, that is not told, and each process imports everything for itself.
+    """Turn a process that has just been forked into a `moorage` command."""
+    # If the fork server cannot import it, there is no error, and each process would import all modules itself.
     assert _READY in sys.modules
     from moorage.cli.shell import main
 
@@ -55,7 +55,7 @@ def _become(words: Sequence[str], folder: Path, out: Path, err: Path, environmen
 class ForkedProcess:
     """A forked process with the methods of :class:`subprocess.Popen` that a cloud uses.
 
-    What it prints is appended to ``out``, and what it complains of to ``err``, which is the same file if not given.
+    Its standard output is appended to ``out``, and its standard error to ``err``, by default the same file.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ForkedProcess:
         return self.poll()
 
     def poll(self) -> int | None:
-        # The exit status can be read once: a second thread that came to it at the same moment would find none.
+        # The exit status can be read only once: of two threads that read it at the same moment, one would find none.
         with self._lock:
             return self._process.exitcode
 

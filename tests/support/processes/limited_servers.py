@@ -1,4 +1,4 @@
-"""Private MariaDB servers on a small disk, and with a clock that can be set."""
+"""Private MariaDB servers on a small disk, or with a clock that can be set."""
 
 import shutil
 import subprocess
@@ -9,19 +9,19 @@ import psutil
 from harness.servers import MariaDBServer, ServersMissing
 from support.processes import private_servers
 
-#: Runs a command with mounts of its own, as their root.
+#: Runs a command with its own mounts, as root of that namespace.
 _NAMESPACE = ("unshare", "--mount", "--map-root-user", "--")
 
 
 class MariaDBOnASmallDisk(MariaDBServer):
-    """A MariaDB whose data are on a file system of a few megabytes, which can be filled up and made free again.
+    """A MariaDB whose data are on a file system of a few megabytes, which can be filled and freed.
 
-    The file system is in memory, and mounted for the server alone: it goes with the server's process, and with it the
+    The file system is in memory and mounted only for the server: it disappears with the server's process, and so do the
     data.
     """
 
     _MEGABYTES = 256
-    #: Copies the data to the new file system, and then becomes the server.
+    #: Copies the data to the new file system, and then execs the server.
     _SCRIPT = 'mount -t tmpfs -o size="$1" none "$3" && cp -a --sparse=never "$2/." "$3/" && shift 3 && exec "$@"'
 
     def _prepare(self, directory: Path) -> None:
@@ -30,7 +30,7 @@ class MariaDBOnASmallDisk(MariaDBServer):
         super()._prepare(directory)
         small = directory / "small"
         small.mkdir()
-        # A container may forbid it, whatever is installed.
+        # A container may forbid this, even if the program is installed.
         tried = subprocess.run(
             [*_NAMESPACE, "mount", "-t", "tmpfs", "none", str(small)], capture_output=True, text=True, check=False
         )
@@ -49,11 +49,11 @@ class MariaDBOnASmallDisk(MariaDBServer):
 
     @property
     def _disk(self) -> Path:
-        """The file system as the server sees it."""
+        """The path of the file system, as this process sees it."""
         return Path(f"/proc/{self.pid}/root{self.tempdir}/small")
 
     def fill_disk(self) -> None:
-        """Leave no byte free."""
+        """Fill the file system completely."""
         with (self._disk / "filler").open("wb", buffering=0) as file:
             block = b"\0" * 2**16
             try:
@@ -68,7 +68,7 @@ class MariaDBOnASmallDisk(MariaDBServer):
 
 
 class MariaDBWithItsOwnClock(MariaDBServer):
-    """A MariaDB whose wall clock can be set; its monotonic clock goes on as the machine's."""
+    """A MariaDB whose wall clock can be set; its monotonic clock is the machine's."""
 
     def _prepare(self, directory: Path) -> None:
         super()._prepare(directory)
@@ -90,7 +90,7 @@ class MariaDBWithItsOwnClock(MariaDBServer):
         return super()._launch()
 
     def set_clock(self, seconds: float) -> None:
-        """Set the server's clock to so many seconds after the machine's."""
+        """Set the server's clock to ``seconds`` after the machine's."""
         new = self._offset.with_suffix(".new")
         new.write_text(f"{seconds:+.3f}\n")
         new.rename(self._offset)

@@ -1,4 +1,4 @@
-"""Clients of a faulty cloud that build and delete all the time, while something is done to the cloud."""
+"""Clients of a faulty cloud that build and delete all the time, while a test causes faults."""
 
 import threading
 import time
@@ -8,17 +8,18 @@ from support.processes.fault_servers import Server, delete
 from support.processes.faulty_cloud import FaultyCloud
 
 CLIENTS = 8
-#: An order that meets a dead server waits for it, for what starts again behind it, and for other clients.
+#: Seconds for an order that meets a dead server: it waits for the server, for the services that restart after it, and
+#: for other clients.
 PATIENCE = 120.0
 
 
 @dataclass
 class Load:
-    """Clients that build an instance, see to it that it is as it should be, delete it, and begin again."""
+    """Clients that build an instance, check it, delete it, and begin again."""
 
     cloud: FaultyCloud
     ended: threading.Event = field(default_factory=threading.Event)
-    #: Of each build: when it was ordered, when it ended, and how.
+    #: For each build: when it was ordered, when it ended, and its final state.
     builds: list[tuple[float, float, str]] = field(default_factory=list)
     faults: list[BaseException] = field(default_factory=list)
 
@@ -47,23 +48,23 @@ class Load:
                 delete([server])
                 gone = server.show()
                 assert gone.state == "deleted", gone
-        except BaseException as fault:  # noqa: BLE001 - told by the test's own thread
+        except BaseException as fault:  # noqa: BLE001 - raised by the test's own thread
             self.faults.append(fault)
 
     def wait_until_recovered(self, back: float) -> None:
-        """Wait until so many builds have ended since ``back`` that those which had met the fault are among them.
+        """Wait until so many builds have ended since ``back`` that all builds which met the fault are among them.
 
         :raises AssertionError: they do not end.
         """
-        # Not before what has met the fault has ended: that is the time which is to be told.
+        # Recovery is the time until these builds have ended, so all of them must have ended first.
         while not self.faults and not sum(ended > back for _, ended, _ in self.builds) >= 2 * CLIENTS:
             assert time.monotonic() < back + PATIENCE, "nothing is built any more"
             time.sleep(0.1)
 
     def recovery(self, back: float) -> float:
-        """Return how long after ``back`` the last of the builds that were ordered before it had ended.
+        """Return the seconds from ``back`` until the last build that was ordered before ``back`` had ended.
 
-        Where every client was deleting just then, it is how long after it the first build has ended.
+        If every client was deleting at ``back``, return the seconds until the first build had ended.
         """
         after = [(began, ended) for began, ended, _ in self.builds if ended > back]
         return max(

@@ -1,4 +1,4 @@
-"""Private servers and clusters of them, for as long as a fixture lives."""
+"""Private servers and clusters of them, which run as long as a fixture lives."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ S = TypeVar("S", MariaDBServer, RabbitMQServer, GaleraCluster, RabbitMQCluster)
 
 
 def run(server: Callable[[], S]) -> Iterator[S]:
-    """Run a server for as long as its fixture lives; without it, skip at home and fail where CI=true."""
+    """Run a server as long as its fixture lives; if its program is missing, skip the test, or fail it if CI=true."""
     private = server()
     try:
         try:
@@ -30,13 +30,13 @@ def run(server: Callable[[], S]) -> Iterator[S]:
 
 
 def program(name: str, package: str) -> str:
-    """Return the path of a program of one of Debian's packages; without it, skip at home and fail where CI=true."""
+    """Return the path of a program of a Debian package; if it is missing, skip the test, or fail it if CI=true."""
     return shutil.which(name) or absent(
         f"there is no {name} here: install the Debian package {package} {_INSTALLED_BY}"
     )
 
 
 def absent(reason: str) -> NoReturn:
-    """Skip a test for want of what it needs, or fail it where CI=true."""
+    """Skip a test because something is missing, or fail it if CI=true."""
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     raise AssertionError

@@ -1,4 +1,4 @@
-"""Imported by the process that others are forked from: does once what each of them would do anew at its start."""
+"""Imported by the fork server: does once what otherwise each forked process would do at its start."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ from stevedore import ExtensionManager
 from moorage.cli import shell
 from moorage.messages import wire
 
-#: What the services and commands import only when they need it, and the libraries of bus and databases.
+#: Modules that services and commands import only when they need them, and the libraries of bus and databases.
 _LATE = (
     "alembic.command",
     "alembic.config",
@@ -36,13 +36,13 @@ _PLUGINS = (
     "cliff.formatter.list", "cliff.formatter.show",
 )  # fmt: skip
 
-# As in each of the processes: by its path stevedore knows what it has read already.
+# As in each process, because stevedore's cache depends on the path.
 sys.path[:] = os.environ.pop("PYTHONPATH").split(os.pathsep)
 for name in (*_LATE, *(plugin.module for group in _PLUGINS for plugin in metadata.entry_points(group=group))):
     import_module(name)
 shell._entry_points("moorage.cli")
-# It reads the entry points of all packages, and keeps them.
+# This reads the entry points of all packages, and caches them.
 ExtensionManager("moorage.cli.hooks")
 wire.prepare()
-# What is there by now stays: the processes' collections of garbage need neither look at it nor copy its pages.
+# These objects stay for ever: garbage collections in the processes must neither visit them nor copy their pages.
 gc.freeze()

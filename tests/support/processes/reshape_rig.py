@@ -1,4 +1,4 @@
-"""Processes that claim of a compute node without pause, and one that looks at it all the time."""
+"""Processes that make claims on a compute node without pause, and one that checks it all the time."""
 
 import itertools
 from collections import deque
@@ -17,13 +17,13 @@ from placement_store.schema import allocations, consumers, inventories
 from support.placement_store.builders import Store
 from support.processes.forked_process import CONTEXT
 
-#: What each process holds at most: the oldest goes when a new one comes.
+#: The maximum number of claims of each process: the oldest is released when a new one is made.
 HELD = 2
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A claim that stands, and all that it holds, wherever in the tree."""
+    """A claim that stands, and all its amounts, anywhere in the tree."""
 
     uuid: str
     claim_id: str
@@ -32,7 +32,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class Host:
-    """The compute node that everybody is about."""
+    """The compute node that all processes use."""
 
     url: str
     root: str
@@ -56,9 +56,9 @@ class Counters:
 
 
 def claim_and_release(host: Host, counters: Counters, number: int) -> None:
-    """Claim by turns of the root, of what is being moved on the root and on a child, and release, until it is over.
+    """Claim in turn from the root, and from the class that moves, on the root and on a child; release, until the end.
 
-    In the end tell which guests stand, and every fault that is neither a refusal nor contention.
+    Finally report the guests that stand, and every error that is neither a refusal nor contention.
     """
     database = Database(host.url, "main", pool_size=2)
     store, guests, strange = Store(database), deque[Guest](), list[str]()
@@ -98,11 +98,11 @@ def _claimed(store: Store, host: Host, turn: int) -> Guest | None:
     return Guest(uuid, claimed.claim_id, amounts)
 
 
-# --- Looking --------------------------------------------------------------------------------------------------------
+# --- Checking -------------------------------------------------------------------------------------------------------
 
 
 def look(host: Host, resting: list[Guest], counters: Counters) -> None:
-    """Read the tree again and again, each time as it is at one moment, and tell of every moment that was wrong."""
+    """Read the tree again and again, each time in one consistent snapshot, and report every wrong state."""
     engine = create_engine(host.url, isolation_level="REPEATABLE READ")
     wrong: list[str] = []
     while not counters.ended.is_set() and len(wrong) < 10:
@@ -143,7 +143,7 @@ def _stands(guest: Guest, host: Host, held: "list[Row[Any]] | Any") -> bool:
 
 @contextmanager
 def at_work(host: Host, resting: list[Guest], claimers: int) -> Iterator[Counters]:
-    """Have so many processes claim, and one look, until the block ends; their results are in the queue then."""
+    """Run ``claimers`` processes that claim, and one that checks, until the block ends; then results are queued."""
     counters = Counters()
     processes = [CONTEXT.Process(target=claim_and_release, args=(host, counters, n)) for n in range(claimers)]
     processes.append(CONTEXT.Process(target=look, args=(host, resting, counters)))
@@ -156,7 +156,7 @@ def at_work(host: Host, resting: list[Guest], claimers: int) -> Iterator[Counter
 
 
 def results(counters: Counters, processes: int) -> tuple[list[Guest], list[str]]:
-    """Return, once all have ended, the guests that stand and all that was wrong."""
+    """Return, once all processes have ended, the guests that stand and all errors."""
     guests: list[Guest] = []
     wrong: list[str] = []
     for _ in range(processes):

@@ -1,4 +1,4 @@
-"""Private servers that are reached over TLS, with certificates of an authority of their own."""
+"""Private servers that are reached over TLS, with certificates of their own authority."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from harness.servers import free_ports
 
 @dataclass(frozen=True)
 class Tls:
-    """A certificate, which servers and clients have alike, and the port on which a RabbitMQ is reached with it."""
+    """A certificate, used by servers and clients, and the port on which RabbitMQ is reached with it."""
 
     authority: Path
     certificate: Path
@@ -41,14 +41,14 @@ class Tls:
         return [f"ssl-ca={self.authority}", f"ssl-cert={self.certificate}", f"ssl-key={self.key}"]
 
     def of_rabbitmq(self, url: str, **options: str) -> str:
-        """Return the URL of a broker over TLS for one without."""
+        """Return the URL of a broker over TLS for its URL without TLS."""
         files = {"ca": self.authority, "cert": self.certificate, "key": self.key}
         query = {"ssl": "true", **{f"ssl_{name}_file": str(file) for name, file in files.items()}, **options}
         return make_url(url).set(port=self.port, query=query).render_as_string(hide_password=False)
 
 
 def issue(folder: Path, address: str) -> Tls:
-    """Write a certificate for an IP address, of a new authority, into a folder."""
+    """Write a certificate of a new authority, for an IP address, into a folder."""
     [port] = free_ports(1)
     files = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", port)
     authority, authority_key = _certificate("authority", x509.BasicConstraints(ca=True, path_length=0))
@@ -70,7 +70,7 @@ def _certificate(
     authority: x509.Certificate | None = None,
     authority_key: ec.EllipticCurvePrivateKey | None = None,
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a certificate that is good for some days, and its key; without an authority it is one itself."""
+    """Return a certificate that is valid for some days, and its key; without an authority it is an authority itself."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
@@ -79,7 +79,7 @@ def _certificate(
         .issuer_name(authority.subject if authority else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # The tests of clocks go back and ahead by some hours.
+        # The tests of clocks set the clock back and forward by some hours.
         .not_valid_before(now - timedelta(days=3))
         .not_valid_after(now + timedelta(days=3))
         .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
