@@ -1,8 +1,7 @@
 """End a test that hangs: the stacks of all threads are printed, and the test fails, within about a minute.
 
-A time limit alone cannot tell a test that hangs from one on a slow machine, and has to be long for the sake of the
-second. This module watches whether the test's threads run or wait for a processor: those of a test that hangs do
-neither.
+A time limit alone cannot distinguish a test that hangs from a test on a slow machine, and must be long for the latter.
+This module watches whether the test's threads run or wait for a processor: those of a test that hangs do neither.
 """
 
 import collections
@@ -20,25 +19,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-#: Seconds without activity after which a test hangs. Longer than any wait that a test has on purpose.
+#: Seconds without activity after which a test counts as hung. Longer than any intentional wait of a test.
 IDLE_SECONDS = 60.0
-#: The share of one processor below which nothing goes on.
+#: The share of one processor below which there is no activity.
 IDLE_SHARE = 0.05
-#: The share that the periodic threads of an idle cloud need at most. It tells nothing while the test itself polls.
+#: The maximum share of the periodic threads of an idle cloud. It does not count while the test itself polls.
 IDLE_CLOUD_SHARE = 0.3
 _SAMPLE_SECONDS = 2.0
-#: The servers' own processes are at work whatever a test does, but with less than this share of one processor.
+#: The servers' own processes always use some of a processor, but less than this share while a test hangs.
 BUSY_SERVERS_SHARE = 0.5
 _SERVERS = ("mariadbd", "mysqld", "beam.smp", "epmd", "erl_child_setup", "inet_gethost")
 
 
-#: Seconds that each thread has run, or has waited for a processor, by the numbers of its process and its own.
+#: Seconds that each thread has run, or has waited for a processor, by the ids of its process and its own.
 Threads = Mapping[tuple[int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The activity of all threads until a moment, those of servers apart, and of the test's main thread."""
+    """The activity of all threads up to a moment, of the servers' threads, and of the test's main thread."""
 
     at: float
     threads: Threads
@@ -48,9 +47,9 @@ class Sample:
 
 
 def hangs(samples: Sequence[Sample]) -> bool:
-    """Tell whether nothing went on meanwhile, or nothing but the background of a test that is blocked.
+    """Return whether there was no activity between the samples, or only the background of a blocked test.
 
-    A process that has begun or ended is activity.
+    A process that has started or ended counts as activity.
     """
     first, last = samples[0], samples[-1]
     if any(sample.processes != first.processes for sample in samples):
@@ -66,8 +65,8 @@ def hangs(samples: Sequence[Sample]) -> bool:
 def _active_seconds(readings: Sequence[Threads]) -> float:
     """Return the seconds of activity between the first reading and the last.
 
-    Added up thread by thread, from each reading to the next: a thread that has ended takes its account with it, and
-    what it did before must not be taken from what the others have done since.
+    They are summed thread by thread, from each reading to the next. When a thread ends, its counter disappears; the
+    time that it had counted before must not reduce the time of the others since then.
     """
     return sum(
         max(0.0, seconds - before.get(thread, 0.0))
@@ -77,7 +76,7 @@ def _active_seconds(readings: Sequence[Threads]) -> float:
 
 
 class HungTests:
-    """Watch the test under way from a thread of its own, one for the whole session."""
+    """Watch the current test from a separate thread, one for the whole session."""
 
     def __init__(self) -> None:
         self._test: str | None = None
@@ -85,7 +84,7 @@ class HungTests:
         self._thread = threading.Thread(target=self._watch, name="hung-tests", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch, where the kernel keeps account of threads; a second start does nothing."""
+        """Start to watch, if the kernel accounts for threads; a second start does nothing."""
         if Path("/proc/self/schedstat").exists() and not self._thread.is_alive():
             self._thread.start()
 

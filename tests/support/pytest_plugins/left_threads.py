@@ -1,4 +1,4 @@
-"""Fail a test that leaves threads behind: what they log or hold would be seen by the tests after it."""
+"""Fail a test that leaves threads behind: later tests would be affected by what they log or hold."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ import pytest
 
 from scheduler.plugins.watch import current_frames
 
-#: What lets a thread end that was told to. A thread that needs longer was not told, or waits for something.
+#: Seconds for a stopped thread to end. A thread that needs longer was not stopped, or waits for something.
 GRACE_SECONDS = 15.0
-#: Threads of the tests' own machinery.
+#: Threads of pytest and its plug-ins.
 _OURS = ("hung-tests", "execnet", "pytest_timeout", "MainThread")
 #: The reader of a private server's log, which lives as long as the server.
 _SERVER_READER = "(_read_in_bg)"
 
-#: Fixtures of the session that run no thread of ours.
+#: Fixtures of the session that start no thread of ours.
 _NO_CLOUDS = (
     "mariadb", "rabbitmq", "fresh_vhosts", "migrated_mariadb", "session_galera", "session_rabbitmq_cluster",
     "tmp_path_factory", "pytestconfig",
@@ -32,22 +32,22 @@ def _alive() -> set[threading.Thread]:
 
 
 def _left(before: set[threading.Thread]) -> set[threading.Thread]:
-    """Return the threads that a test has begun; a pool that was there before it may have grown."""
+    """Return the threads that a test has started; an earlier pool may have grown."""
     pools = {pool for thread in before if (pool := _pool(thread)) is not None}
     return {thread for thread in _alive() - before if _pool(thread) not in pools}
 
 
 def _pool(thread: threading.Thread) -> str | None:
-    """Return the name of the pool that a thread belongs to, if it does: the standard library gives each its own."""
+    """Return the name of the thread's pool, if it has one: the standard library gives each pool its own name."""
     pool, _, number = thread.name.rpartition("_")
     return pool if pool.startswith("ThreadPoolExecutor-") and number.isdigit() else None
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wait for the threads that a test has started, and fail it where they go on.
+    """Wait for the threads that a test has started, and fail the test if they continue.
 
-    A fixture that several tests share may begin and end threads meanwhile: those tests are not looked at.
+    A fixture that several tests share may start and end threads meanwhile: such tests are not checked.
     """
     before = _alive()
     yield
