@@ -1,4 +1,4 @@
-"""Host aggregates on a rig: whoever changes them, and what hosts, providers and views then are."""
+"""Host aggregates on a rig: clients that change them, and the resulting hosts, providers and views."""
 
 from collections.abc import Collection
 from typing import Any
@@ -28,24 +28,24 @@ from scheduler.registry.hosts import HostRow
 from support.scheduler.builders import CELLS
 from support.scheduler.rig import Rig, node_uuid
 
-#: What some plug-in reads as a number.
+#: Metadata keys whose values a plug-in parses as numbers.
 NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})
 
 
 class Aggregates:
-    """The endpoint of host aggregates of one scheduler, with fewer words."""
+    """The host-aggregate endpoint of one scheduler, with shorter calls."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self.handlers = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC).handlers()
 
     def call(self, message: Message[R]) -> R:
-        """Have a message served."""
+        """Have the endpoint serve a message."""
         answer: R = self.handlers[type(message)](message)
         return answer
 
     def create(self, name: str, *hosts: str, uuid: str | None = None, **metadata: str) -> HostAggregate:
-        """Create one with these hosts."""
+        """Create an aggregate with these hosts."""
         message = CreateHostAggregate(request_id=self._rig.fresh(), name=name, metadata=metadata, uuid=uuid)
         created = self.call(message)
         for host in hosts:
@@ -53,13 +53,13 @@ class Aggregates:
         return created
 
     def change(self, aggregate: str, name: str | None = None, **metadata: str | None) -> HostAggregate:
-        """Give it metadata, or another name."""
+        """Change the metadata or the name of an aggregate."""
         message = SetHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, name=name, metadata=metadata)
         self.call(message)
         return self.get(name or aggregate)
 
     def add(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
-        """Put a host into one."""
+        """Add a host to an aggregate."""
         cell_uuid = None if cell is None else CELLS[cell]
         self.call(
             AddAggregateHost(request_id=self._rig.fresh(), aggregate=aggregate, service_host=host, cell_uuid=cell_uuid)
@@ -67,7 +67,7 @@ class Aggregates:
         return self.get(aggregate)
 
     def remove(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
-        """Take a host out of one."""
+        """Remove a host from an aggregate."""
         cell_uuid = None if cell is None else CELLS[cell]
         self.call(
             RemoveAggregateHost(
@@ -77,27 +77,27 @@ class Aggregates:
         return self.get(aggregate)
 
     def delete(self, aggregate: str, **how: bool) -> HostAggregate:
-        """Delete one."""
+        """Delete an aggregate."""
         message = DeleteHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, **how)
         return self.call(message)
 
     def get(self, aggregate: str) -> HostAggregate:
-        """Return one."""
+        """Return an aggregate."""
         return self.call(GetHostAggregate(aggregate=aggregate))
 
     def listed(self, host: str | None = None) -> list[str]:
-        """Return the names of all, or of those that a host is in."""
+        """Return the names of all aggregates, or of those with a host."""
         found = self.call(ListHostAggregates(service_host=host))
         return [aggregate.name for aggregate in found]
 
     def sync(self, *, dry_run: bool = False) -> list[UnmirroredHost]:
-        """Put into aggregates what is missing there."""
+        """Add the missing compute nodes to the provider aggregates."""
         message = SyncHostAggregates(request_id=self._rig.fresh(), dry_run=dry_run)
         return self.call(message)
 
 
 def members(aggregate: HostAggregate) -> list[tuple[str, str]]:
-    """The hosts of an aggregate, as they are told."""
+    """Return the hosts of an aggregate, as its message lists them."""
     return [(host.cell_uuid, host.service_host) for host in aggregate.hosts]
 
 
@@ -118,14 +118,14 @@ def host_rows(rig: Rig) -> dict[str, HostRow]:
 
 
 def marks(rig: Rig) -> tuple[int, dict[str, int]]:
-    """Where the feed is, and the ``seq`` of every host."""
+    """Return the position of the feed, and the ``seq`` of every host."""
     seqs = select(host_table.c.service_host, host_table.c.seq)
     found = rig.database.read(lambda connection: connection.execute(seqs).all())
     return rig.database.read(change_feed.newest), {row.service_host: row.seq for row in found}
 
 
 def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], set[str]]:
-    """The compute nodes that the feed has named since, and the hosts whose ``seq`` has moved, which it names too."""
+    """Return the compute nodes that the feed has named since, and the hosts whose ``seq`` has changed."""
     newest, before = mark
     _, provider_ids, host_ids, _ = rig.database.read(lambda connection: change_feed.changes_since(connection, newest))
     names = {row.id: row.service_host for row in host_rows(rig).values()}

@@ -1,4 +1,4 @@
-"""Hosts, caches and requests for the scheduler's tests, each with only what a test cares about spelled out."""
+"""Hosts, caches and requests for the scheduler's tests; a test gives only the values that it depends on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -62,7 +62,7 @@ def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
 
 
 def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> FetchedProvider:
-    """The provider of a host, with 16 VCPU, 32 GiB and 500 GB where nothing else is said."""
+    """The provider of a host, by default with 16 VCPU, 32 GiB and 500 GB."""
     held = inventories or {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)}
     return FetchedProvider(
         id=host.id, uuid=host.compute_node_uuid, seq=seq, root_id=host.id, parent_id=None, inventories=held
@@ -77,7 +77,7 @@ def host_cache(hosts: Iterable[HostRow], providers: Iterable[FetchedProvider] | 
 
 
 def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
-    """Filters and weighers that are enabled by default: those of them that any request concerns."""
+    """Some of the filters and weighers that are enabled by default."""
     return Funnel(
         [
             Named("compute", ComputeFilter({})),
@@ -116,7 +116,7 @@ def instance_uuids(request_id: str, count: int) -> tuple[str, ...]:
 
 
 def select(request_id: str = "r1", count: int = 1, num_alternates: int = 0, **changes: Any) -> SelectDestinations:
-    """A request for ``count`` instances, whose uuids follow from its id; ``changes`` are the spec's."""
+    """A request for ``count`` instances, whose uuids are derived from its id; ``changes`` are those of the spec."""
     return SelectDestinations(
         request_id=request_id,
         request_spec=spec(**changes),

@@ -1,4 +1,4 @@
-"""Packages that bring plug-ins, installed for one test."""
+"""Packages with plug-ins, installed for one test."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +11,8 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a package of one module, with entry points; several may be installed beside each other."""
-    # What stevedore has found once, it does not look for again.
+    """Return a function that installs a package of one module with entry points; it may be called several times."""
+    # stevedore caches entry points, and would not find new ones.
     monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
 
     def installed(name: str, module: str, **groups: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Instances that are built on a rig and then asked to move, and groups of them: for the tests of destinations."""
+"""Instances on a rig that are built and then moved, and groups of them: for the tests of destinations."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def group(policy: Any, most: int = 1, number: int = 1) -> ServerGroup:
 
 
 def instance_of(request_id: str) -> str:
-    """The instance that a request of this id builds."""
+    """Return the instance that a request with this id builds."""
     return select(request_id).instance_uuids[0]
 
 
@@ -23,7 +23,7 @@ def migration_of(request_id: str) -> str:
 
 
 def build(rig: Rig, scheduler: OneScheduler, request_id: str, *, accepted: bool = True, **spec: Any) -> Selection:
-    """Claim a host for an instance and, unless it is to stay unaccepted, let the host accept that."""
+    """Claim a host for an instance and, by default, let the host accept the claim."""
     [[claimed, *_]] = scheduler.select(select(request_id, **spec))
     if accepted:
         accept(rig, instance_of(request_id), claimed)
@@ -53,7 +53,7 @@ def move(
     drop_extras: bool = False,
     **spec: Any,
 ) -> SelectDestinations:
-    """The request that moves an instance from where it was claimed."""
+    """Return the request that moves an instance from its claimed host."""
     asked = select(request_id, num_alternates=num_alternates, **spec)
     assert source.claim_id is not None
     assert source.consumer_generation is not None
@@ -74,7 +74,7 @@ def move(
 
 
 def end(rig: Rig, request_id: str, instance_uuid: str, outcome: Any, source: Selection, claimed: Selection) -> None:
-    """End the move that a request of this id has begun."""
+    """End the move that the request with this id has begun."""
     assert claimed.claim_id is not None
     rig.placement.call(
         EndMove(

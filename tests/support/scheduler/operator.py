@@ -1,4 +1,4 @@
-"""An operator of the scheduler, who types commands and reads what they print, against one on an in-process bus."""
+"""An operator of a scheduler on an in-process bus, who types commands and reads the output."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from support.scheduler.rig import Rig
 
 
 class Operator:
-    """Types commands and reads what they print."""
+    """Types commands and reads the output."""
 
     def __init__(self, config_file: Path, capsys: pytest.CaptureFixture[str], rig: Rig) -> None:
         self.config_file = config_file
@@ -23,24 +23,24 @@ class Operator:
         self._capsys = capsys
 
     def types(self, *words: str) -> Any:
-        """Type a command and return what it shows."""
+        """Type a command and return the data that it prints."""
         status, shown, said = self.runs(*words)
         assert status == 0, said
         return shown
 
     def runs(self, *words: str) -> tuple[int, Any, str]:
-        """Type a command; return its exit status, what it shows, and what it says besides."""
+        """Type a command; return its exit status, the data that it prints, and its other output."""
         status = main(["--config-file", str(self.config_file), *words, "-f", "json"])
         printed = self._capsys.readouterr()
         return status, json.loads(printed.out) if printed.out else None, printed.err
 
     def reads(self, *words: str) -> str:
-        """Type a command and return the table that it shows."""
+        """Type a command and return the table that it prints."""
         assert main(["--config-file", str(self.config_file), *words]) == 0
         return self._capsys.readouterr().out
 
     def is_refused(self, *words: str) -> str:
-        """Type a command that is refused, and return why."""
+        """Type a command that is refused, and return the reason."""
         try:
             status = main(["--config-file", str(self.config_file), *words])
         except SystemExit as usage:

@@ -1,4 +1,4 @@
-"""Cases for filters and weighers: hosts as a case describes them, and what a plug-in makes of them in both forms."""
+"""Cases for filters and weighers: described hosts, and the results of a plug-in in both of its forms."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from support.scheduler.builders import host_cache, host_row, spec
 
 
 def hosts(*described: Mapping[str, Any]) -> Snapshot:
-    """Hosts 0, 1, ... as they are described; `instances` says how many servers are placed on one."""
+    """Hosts 0, 1, ... with these attributes; `instances` is the number of servers on a host."""
     rows = [
         host_row(number, **{name: value for name, value in one.items() if name != "instances"})
         for number, one in enumerate(described)
@@ -27,7 +27,7 @@ def hosts(*described: Mapping[str, Any]) -> Snapshot:
 
 
 def flavored(name: str = "m1.small", **extra_specs: str) -> RequestSpec:
-    """A request for a flavor of such extra specs; a colon in a key is written as two underscores."""
+    """A request for a flavor with these extra specs; a colon in a key is written as two underscores."""
     specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
     return spec(flavor=Flavor(name=name, vcpus=1, memory_mb=1, extra_specs=specs))
 
@@ -41,7 +41,7 @@ def hinted(**hints: str) -> RequestSpec:
 
 
 def configured(folder: Path, group: str, settings: Mapping[str, str]) -> Any:
-    """A configuration with these settings of plug-ins."""
+    """A configuration with these plug-in options."""
     file = folder / "moorage.conf"
     file.write_text("\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in settings.items())]))
     return options.new(files=[file])
@@ -56,7 +56,7 @@ def a_weigher(name: str, folder: Path, **settings: str) -> Weigher:
 
 
 def passing(plugin: Filter, view: Snapshot, request: RequestSpec) -> list[int]:
-    """The hosts that pass, by number: asked all at once and each for itself."""
+    """Return the numbers of the hosts that pass; check that the array form and the single form agree."""
     plugin.check(request)
     mask = plugin.mask(view, request).tolist()
     assert mask == [plugin.passes(view.host(row), request) for row in range(len(view))]
@@ -66,7 +66,7 @@ def passing(plugin: Filter, view: Snapshot, request: RequestSpec) -> list[int]:
 
 
 def weights(plugin: Weigher, view: Snapshot, request: RequestSpec | None = None) -> list[float]:
-    """The weights of all hosts: asked all at once and each for itself."""
+    """Return the weights of all hosts; check that the array form and the single form agree."""
     request = request or spec()
     scores: list[float] = plugin.scores(view, request).tolist()
     assert scores == pytest.approx([plugin.weigh(view.host(row), request) for row in range(len(view))], nan_ok=True)
@@ -74,17 +74,17 @@ def weights(plugin: Weigher, view: Snapshot, request: RequestSpec | None = None)
 
 
 def refusal(plugin: Filter, request: RequestSpec) -> tuple[str, str]:
-    """Where and why a filter refuses a request outright."""
+    """Return the path and the reason of a filter's refusal of the request itself."""
     with pytest.raises(errors.InvalidRequest) as caught:
         plugin.check(request)
     return caught.value.path, caught.value.reason
 
 
 def attributes(*values: Mapping[str, Any]) -> Snapshot:
-    """Hosts of which drivers say no more than this."""
+    """Hosts with only these attributes from their drivers."""
     return hosts(*({"attributes": dict(value)} for value in values))
 
 
 def aggregates(*metadata: Mapping[str, Sequence[str]]) -> Snapshot:
-    """Hosts whose aggregates give keys no more than these values."""
+    """Hosts with only this metadata from their aggregates."""
     return hosts(*({"metadata": {key: frozenset(values) for key, values in one.items()}} for one in metadata))

@@ -1,6 +1,6 @@
-"""Clouds and requests for filters and weighers: whatever a plug-in may look at occurs in them, often enough to matter.
+"""Clouds and requests for filters and weighers: all values that a plug-in may read occur, and often enough.
 
-Small pools of values on purpose, so that what is asked for is often there, and often just not.
+The pools of values are small, so that hosts often match a request, and often just fail to.
 """
 
 import functools
@@ -27,7 +27,7 @@ NAMES = ["host0", "HOST1", "Host2", "elsewhere", "node0", "NODE1"]
 names = st.sampled_from(NAMES)
 several_names = st.lists(names, max_size=3).map(tuple)
 
-#: Settings under which every plug-in that has some has something to say.
+#: Settings with which every plug-in that has options takes part.
 _SETTINGS = """
 [filters]
 isolated_hosts = HOST0,elsewhere
@@ -45,7 +45,7 @@ pci_resource_classes = VG*,PCI_DEVICE
 
 @functools.cache
 def configured() -> cfg.ConfigOpts:
-    """A configuration in which every plug-in that has options has some set."""
+    """A configuration in which every plug-in with options has some set."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "moorage.conf")
         file.write_text(_SETTINGS)
@@ -113,13 +113,13 @@ _described = st.fixed_dictionaries(
     }
 )
 _occupied = st.builds(OccupiedRoot, members=st.integers(1, 3), forced_down=st.booleans())
-#: Of hosts that are there, and of one that is not.
+#: Those of existing hosts, and one of a host that does not exist.
 _compute_nodes = st.integers(0, 4).map(lambda number: host_row(number).compute_node_uuid)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Up to four hosts, as they are for a request that names a server group, or servers, that may be on them."""
+    """Up to four hosts, for a request that may name a server group, or servers that may be on these hosts."""
     described = draw(st.lists(_described, min_size=2, max_size=4) | st.lists(_described, max_size=1))
     hosts = [host_row(number, **values) for number, values in enumerate(described)]
     shown = host_cache(hosts, draw(providers_of_hosts(len(hosts))))
@@ -205,7 +205,7 @@ def _request(flavor: Mapping[str, Any], **changes: Any) -> Any:
     return spec(flavor=Flavor(**flavor), **changes)
 
 
-#: Requests that may say something to any plug-in; now and then something that it cannot mean.
+#: Requests with values for any plug-in; now and then with an invalid value.
 requests = st.builds(
     _request,
     flavor=st.fixed_dictionaries(

@@ -1,4 +1,4 @@
-"""A main schema with cells and hosts, any number of schedulers on it, and writers behind their backs: no bus."""
+"""A main schema with cells and hosts, any number of schedulers on it, and direct writers: no bus."""
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
@@ -44,7 +44,7 @@ def node_uuid(number: int) -> str:
 
 
 class OneScheduler:
-    """A scheduler of its own: own connections, own host cache, own endpoint."""
+    """A scheduler with its own connections, host cache and endpoint."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class OneScheduler:
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:
-        """Return the used amounts of a host in this scheduler's view."""
+        """Return the used amount of a host in this scheduler's view."""
         snapshot = self.host_cache.snapshot()
         row = [host.compute_node_uuid for host in snapshot.hosts].index(node_uuid(number))
         return float(snapshot.used(resource_class)[row])
 
 
 class Rig:
-    """The store, and whoever writes to it behind the schedulers' backs."""
+    """The store, and clients that write to it without the schedulers."""
 
     def __init__(self, url: str, *, is_migrated: bool = False) -> None:
         self.url = url
@@ -117,7 +117,7 @@ class Rig:
     def add_hosts(
         self, numbers: Collection[int], cell: int = 0, vcpus: int = 16, memory_mb: int = 32768, **described: Any
     ) -> None:
-        """Hosts with providers, reported and alive."""
+        """Add hosts with providers, reported and alive."""
         held = {
             "VCPU": Inventory(total=vcpus),
             "MEMORY_MB": Inventory(total=memory_mb),
@@ -135,7 +135,7 @@ class Rig:
         )
 
     def take(self, number: int, vcpus: int, memory_mb: int = 1, consumer: str | None = None) -> str:
-        """Let somebody else take what a host has; return who."""
+        """Let another consumer take amounts of a host; return the consumer."""
         uuid = consumer or derived(self.fresh(), "somebody")
         wanted = ConsumerAllocations(
             allocations={node_uuid(number): ProviderAmounts(resources={"VCPU": vcpus, "MEMORY_MB": memory_mb})},
@@ -176,7 +176,7 @@ def report(number: int, **described: Any) -> HostReport:
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def rig_on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """A rig on SQLite and on MariaDB; afterwards nothing is over-committed, and all sums agree."""
+    """A rig on SQLite and on MariaDB; at the end nothing may be over-committed, and all sums must agree."""
     if request.param == "sqlite":
         url = migrated.sqlite(tmp_path / "main.sqlite", MAIN)
     else:

@@ -1,6 +1,6 @@
 """Hosts that are trees, pools that share with them, and requests for their groups: for the scheduler's tests.
 
-Small worlds on purpose, of few names each, so that what is asked for is often there, and often just not.
+The sets of names are small, so that hosts often match a request, and often just fail to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
 AGGREGATES = [derived("tests", "aggregate", number) for number in range(3)]
 CLASSES = ["VCPU", "MEMORY_MB", "DISK_GB", "VGPU"]
 
-#: A pool's ids are well behind those of all hosts' providers.
+#: The ids of pools come after those of all hosts' providers.
 _FIRST_POOL = 10_000
-#: A host's providers have its number times this, and what follows, for their ids.
+#: The ids of a host's providers start at the host's number times this.
 _IDS_OF_A_HOST = 100
 
 
 def provider_uuid(id_: int) -> str:
-    """The uuid of a provider of this id: a compute node's is the host's."""
+    """Return the uuid of the provider with an id: that of a compute node is the host's."""
     if id_ < _FIRST_POOL and id_ % _IDS_OF_A_HOST == 0:
         return host_row(id_ // _IDS_OF_A_HOST).compute_node_uuid
     return derived("tests", "provider", id_)
@@ -47,7 +47,7 @@ def child(host: int, number: int, parent: int = 0, seq: int = 0, **described: An
 
 
 def pool(number: int, aggregates: Sequence[str], seq: int = 0, **described: Any) -> FetchedProvider:
-    """A provider that shares what it has with every tree that has a provider in one of its aggregates."""
+    """A provider that shares its inventory with every tree that has a provider in one of its aggregates."""
     traits = [SHARES, *described.pop("traits", ())]
     return _provider(
         _FIRST_POOL + number, _FIRST_POOL + number, None, seq, aggregates=aggregates, traits=traits, **described
@@ -84,7 +84,7 @@ def host_cache_of(*providers: FetchedProvider, hosts: int = 1) -> HostCache:
 
 
 def groups(**asked: ResourceGroup | Mapping[str, int]) -> dict[str, ResourceGroup]:
-    """Resource groups by suffix, given whole or as nothing but amounts; ``unsuffixed`` is the one without."""
+    """Resource groups by suffix, given whole or only as amounts; ``unsuffixed`` is the group without a suffix."""
     return {
         "" if suffix == "unsuffixed" else suffix: one
         if isinstance(one, ResourceGroup)
@@ -93,7 +93,7 @@ def groups(**asked: ResourceGroup | Mapping[str, int]) -> dict[str, ResourceGrou
     }
 
 
-# --- Whatever there may be ------------------------------------------------------------------------------------------
+# --- Strategies -----------------------------------------------------------------------------------------------------
 
 inventories = st.builds(
     inventory,
@@ -105,7 +105,7 @@ inventories = st.builds(
     step_size=st.sampled_from([1, 1, 1, 2]),
     allocation_ratio=st.sampled_from([0.5, 1.0, 1.5]),
 )
-#: What nearly every compute node has some of.
+#: Nearly every compute node has some of these.
 _basics = st.fixed_dictionaries(dict.fromkeys(("VCPU", "MEMORY_MB", "DISK_GB"), inventories))
 _described = st.fixed_dictionaries(
     {
@@ -118,7 +118,7 @@ _described = st.fixed_dictionaries(
 
 @st.composite
 def providers_of_hosts(draw: st.DrawFn, hosts: int) -> list[FetchedProvider]:
-    """Trees of up to four providers for each host, and up to two pools; a host may also be without any."""
+    """Trees of up to four providers for each host, and up to two pools; some hosts have no providers."""
     found = []
     for number in range(hosts):
         descriptions = draw(st.lists(_described, max_size=4))
@@ -134,7 +134,7 @@ def providers_of_hosts(draw: st.DrawFn, hosts: int) -> list[FetchedProvider]:
 
 
 def _now_and_then(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
-    """One of these in one request of six: each one more leaves fewer hosts."""
+    """One of these in one request of six: each additional one leaves fewer hosts."""
     return st.integers(0, 5).flatmap(lambda number: st.just(()) if number else strategy.map(lambda one: (one,)))
 
 
@@ -156,7 +156,7 @@ _groups = st.builds(
 
 @st.composite
 def granular_requests(draw: st.DrawFn) -> RequestSpec:
-    """Requests for a small server and up to two groups more; nearly always valid."""
+    """Requests for a small server and up to two more groups; nearly always valid."""
     asked = draw(st.dictionaries(st.sampled_from(["", "a", "b"]), _groups, max_size=3))
     together = asked.keys() >= {"a", "b"} and draw(st.booleans())
     return spec(
@@ -175,7 +175,7 @@ def granular_requests(draw: st.DrawFn) -> RequestSpec:
 
 
 def is_valid(request: RequestSpec) -> bool:
-    """Tell if the store would accept such a request at all."""
+    """Return whether the store would accept such a request at all."""
     try:
         candidates.check(request.resource_request)
     except errors.InvalidRequest:

@@ -1,4 +1,4 @@
-"""Requests in the words of flavors and images, and clouds as request filters see them."""
+"""Requests in the terms of flavors and images, and clouds as request filters see them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ AGGREGATES = [derived("tests", "host-aggregate", number) for number in range(3)]
 
 
 class StillCloud(Cloud):
-    """A cloud of which only this is known."""
+    """A cloud that consists only of these values."""
 
     def __init__(self, aggregates: Sequence[Aggregate] = (), traits: Collection[str] = ()) -> None:
         self._aggregates = aggregates
@@ -31,7 +31,7 @@ NOTHING_KNOWN = StillCloud()
 
 
 def aggregates(*metadata: Mapping[str, str]) -> StillCloud:
-    """A cloud with host aggregates that have these metadata."""
+    """Return a cloud with host aggregates that have this metadata."""
     return StillCloud([Aggregate(uuid, f"a{uuid}", each) for uuid, each in zip(AGGREGATES, metadata, strict=False)])
 
 
@@ -43,17 +43,17 @@ def asked(
     root_gb: int = 20,
     **changes: Any,
 ) -> RequestSpec:
-    """A request for a server of a flavor with these extra specs, from an image with these properties."""
+    """Return a request for a server of a flavor with these extra specs, from an image with these properties."""
     flavor = Flavor(vcpus=vcpus, memory_mb=memory_mb, root_gb=root_gb, extra_specs=dict(extra_specs or {}))
     return spec(flavor=flavor, image=Image(properties=dict(properties or {})), **changes)
 
 
 def loaded(names: Sequence[str], **settings: Any) -> list[Named[RequestFilter]]:
-    """The request filters of these names, with these values of their options."""
+    """Return the request filters of these names, with these values of their options."""
     conf = options.new()
     filters = load_request_filters(conf, names)
     if settings:
-        # Their options are known from here on.
+        # The options of the filters are registered only now.
         for name, value in settings.items():
             conf.set_override(name, value, group="request_filters")
         filters = load_request_filters(conf, names)
@@ -61,7 +61,7 @@ def loaded(names: Sequence[str], **settings: Any) -> list[Named[RequestFilter]]:
 
 
 def narrowed(request: RequestSpec, *names: str, cloud: Cloud = NOTHING_KNOWN, **settings: Any) -> RequestSpec:
-    """A request as these filters leave it, one after the other."""
+    """Return a request after these filters were applied, one after another."""
     for _, plugin in loaded(names, **settings):
         request = plugin.narrow(request, cloud)
     return request
