@@ -1,7 +1,7 @@
-"""The alarms of a broker: while one is on, the broker takes no messages, and tells so each connection that sends one.
+"""The alarms of a broker: during an alarm the broker takes no messages, and notifies each connection that sends one.
 
-RabbitMQ has an alarm for its memory and one for its disk space. It reads nothing more from a connection that has sent a
-message during an alarm; it reads that message when the alarm ends, even if the connection was closed meanwhile.
+RabbitMQ has an alarm for its memory and one for its disk space. If a connection sends a message during an alarm,
+RabbitMQ reads nothing more from it. It reads the message when the alarm ends, even if the connection has been closed.
 """
 
 import logging
@@ -14,15 +14,15 @@ from amqp import spec
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two log lines about one alarm: each message that is sent meets it anew. Arbitrary.
+#: Seconds between two log lines about one alarm, which every sent message reports again. Arbitrary.
 _LOG_SECONDS = 60.0
 _REASON = spec.method(spec.Connection.Blocked, "s")
 
 
 def listen(connection: Any, blocked: Callable[[str], None]) -> None:
-    """Have ``blocked`` called with the broker's reason when it blocks a connection of py-amqp.
+    """Have ``blocked`` called with the broker's reason when the broker blocks this py-amqp connection.
 
-    The library ignores the reason, and refers to the broker's log.
+    The library itself ignores the reason and refers to the broker's log.
     """
     connection._METHODS = {**connection._METHODS, _REASON.method_sig: _REASON}  # noqa: SLF001
     connection._callbacks[_REASON.method_sig] = blocked  # noqa: SLF001
@@ -42,7 +42,7 @@ class AlarmLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: By broker, when its alarm was logged last.
+        #: The time of the last log line about an alarm, by broker.
         self._logged_at: dict[str, float] = {}
 
     def began(self, broker: str, kind: str) -> None:
@@ -61,5 +61,5 @@ class AlarmLog:
         LOG.warning("%s: the broker's alarm is over", broker)
 
 
-#: Of this process.
+#: The alarm log of this process.
 LOGGED = AlarmLog()

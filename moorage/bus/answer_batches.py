@@ -1,6 +1,6 @@
-"""Batches of answers on RabbitMQ: what is answered to calls of one process travels together, where the calls did.
+"""Batches of answers on RabbitMQ: if the calls of one process came in a batch, their answers are batched as well.
 
-Answers that are to be sent to a process while another answer is being sent to it travel in the next message
+While an answer is being sent to a process, further answers to it wait and travel in the next message
 (:mod:`moorage.bus.message_batches`).
 """
 
@@ -26,23 +26,23 @@ LOG = logging.getLogger(__name__)
 _ANSWERS = "moorage_answers"
 #: The longest single wait for an answer, in seconds. The library begins with 1 ms after each answer and doubles that.
 _POLL_SECONDS = 0.5
-#: Calls that wait for answers before the library warns of a leak; by its default it does so at ten. Arbitrary.
+#: The number of waiting calls at which the library warns of a leak; its default is ten. Arbitrary.
 _MANY_CALLS = 1000
 
 
 class AnswerSender:
-    """Send the answers to calls that came in batches; those to one process travel in batches as well."""
+    """Send the answers to calls that came in batches; answers to the same process are batched as well."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        # In time there are as many reply queues as there have been callers.
+        # Weak values: otherwise the mapping would keep an entry for every caller that ever was.
         self._batches: weakref.WeakValueDictionary[str, Batches[Body, None]] = weakref.WeakValueDictionary()
 
     def send(self, reply_queue: str, answers: Sequence[Body]) -> None:
-        """Send answers, together with others where these wait, and return once the broker has them.
+        """Send answers, together with others that wait, and return once the broker has them.
 
-        :raises MessageUndeliverable: there is no such queue.
+        :raises MessageUndeliverable: the reply queue does not exist.
         """
         with self._lock:
             batches = self._batches.get(reply_queue)
@@ -68,7 +68,7 @@ class AnswerSender:
 
 
 class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
-    """The library's thread that receives a process's answers, with batches of them and refused batches of calls."""
+    """The library's thread that receives a process's answers; it also takes batches of answers and refused batches."""
 
     def __init__(self, reply_queue: str, connection: Connection, modules: Sequence[str], calls: CallSender) -> None:
         self._calls = calls  # first: the library's construction starts the thread
@@ -76,12 +76,12 @@ class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
         self.waiters._wrn_threshold = _MANY_CALLS  # noqa: SLF001 - there is no option
 
     def wait(self, msg_id: str, timeout: float, *arguments: Any) -> Any:
-        """Wait for an answer until the caller's deadline: the call may have been sent again, and late."""
+        """Wait for an answer, at most until the caller's deadline, because the call may have been sent late."""
         left = context.seconds_left()
         return super().wait(msg_id, timeout if left is None else min(timeout, max(left, 0.0)), *arguments)
 
     def listen_for(self, call: OutgoingCall) -> None:
-        """Give a call what is received for it, until :meth:`unlisten`."""
+        """Pass the answers received for a call to it, until :meth:`unlisten`."""
         self.waiters._queues[call.msg_id] = call  # noqa: SLF001 - in place of a queue of its own
 
     def give(self, item: BatchItem[Any, Any], received: Any) -> None:

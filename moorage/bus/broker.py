@@ -1,4 +1,4 @@
-"""The bus library's faults, and their translation; URLs; how its transports are closed."""
+"""Translate the bus library's exceptions, parse broker URLs, and close transports."""
 
 import logging
 import threading
@@ -27,13 +27,13 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     amqp.exceptions.AMQPError,
     OSError,
 )
-_CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
+_CLEAN_UP_SECONDS = 10.0  # an idle connection notices a request to close within five seconds
 
 
 def parsed(conf: cfg.ConfigOpts, url: str) -> oslo_messaging.TransportURL:
     """Parse the URL of a broker.
 
-    :raises ConfigurationError: it is not valid.
+    :raises ConfigurationError: the URL is not valid.
     """
     try:
         return oslo_messaging.TransportURL.parse(conf, url)
@@ -45,12 +45,12 @@ def parsed(conf: cfg.ConfigOpts, url: str) -> oslo_messaging.TransportURL:
 
 @contextmanager
 def declaration(url: str, transport: oslo_messaging.Transport) -> Iterator[None]:
-    """Translate the faults of declaring a server's queues, and close the server's connections after one.
+    """Translate the exceptions of declaring a server's queues, and close the server's connections after one.
 
-    :param url: with its passwords hidden.
-    :raises BusRefused: the broker refuses them for good: by its permissions, or as those that it has are of another
-        kind. The library says that it cannot connect.
-    :raises BusUnavailable: it has been lost meanwhile.
+    :param url: the broker's URL, with its passwords hidden.
+    :raises BusRefused: the broker refuses the queues permanently: the user lacks the permission, or queues of these
+        names exist with other properties. The library reports this as a failure to connect.
+    :raises BusUnavailable: the connection to the broker was lost meanwhile.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def declaration(url: str, transport: oslo_messaging.Transport) -> Iterator[None]
 
 @contextmanager
 def closing_faults_ignored() -> Iterator[None]:
-    """Log and ignore the faults of a connection that is being closed: the broker may be gone already."""
+    """Log and ignore the exceptions of closing a connection: the broker may already be unreachable."""
     try:
         yield
     except CONNECTION_FAULTS as fault:
@@ -71,7 +71,7 @@ def closing_faults_ignored() -> Iterator[None]:
 
 
 def close_transport(transport: oslo_messaging.Transport) -> None:
-    """Close a transport's connections; those that wait for an absent broker are left to end with the process."""
+    """Close a transport's connections; one that waits for an unreachable broker stays open until the process ends."""
 
     def clean_up() -> None:
         with closing_faults_ignored():

@@ -1,7 +1,7 @@
-"""The hosts of a RabbitMQ, connections to them with the AMQP library alone, and checks of the broker over these.
+"""The hosts of a RabbitMQ cluster; connections to them with the AMQP library alone; checks of the broker.
 
-Commands send their calls over such connections (:mod:`moorage.bus.direct`); services check the broker over them before
-they use the bus library, which would wait for a broker without end.
+Commands send their calls over such connections (:mod:`moorage.bus.direct`). Services check the broker over them before
+they use the bus library, which would wait for an unreachable broker without end.
 """
 
 import json
@@ -22,13 +22,13 @@ from moorage.bus.calling import QUEUE_PART, mask_url, reason, unreadable
 T = TypeVar("T")
 
 FAULTS: tuple[type[Exception], ...] = (amqp.exceptions.AMQPError, OSError)
-#: As long as oslo.messaging's connection waits; a broker that needs longer is of no use to a caller.
+#: Seconds to wait for a connection, as many as oslo.messaging waits. A slower broker is of no use to a caller.
 _CONNECT_SECONDS = 5.0
-#: The least that is left for a host after others have used up the time. Arbitrary.
+#: The least time for a host, in seconds, when the hosts before it have used up the time. Arbitrary.
 _LEAST_SECONDS = 0.1
 _PORT = 5672
-#: The hosts that were away when this process asked them last: the others are asked before them. One that is silent
-#: takes seconds each time, and a cluster goes on without it.
+#: The hosts that this process could not reach at its last try; it tries them after all others. A host that does not
+#: answer costs seconds each time, and the cluster works without it.
 _AWAY: set[str] = set()
 
 
@@ -37,7 +37,7 @@ class _BlockedByAlarm(OSError):
 
 
 class DirectConnection:
-    """One connection to the broker, with a queue for answers from its first call on; for one thread at a time."""
+    """One connection to the broker, for one thread at a time; the first call creates its queue for answers."""
 
     def __init__(self, connected: amqp.Connection, seconds: float) -> None:
         self._amqp = connected
@@ -48,7 +48,7 @@ class DirectConnection:
         alarms.listen(self._amqp, self._blocked)
 
     def consumers(self, queue: str) -> int | None:
-        """Return the number of a queue's consumers; None where this user may not know it."""
+        """Return the number of a queue's consumers; None if this user has no permission to read it."""
         try:
             with self._amqp.channel() as channel:
                 return int(channel.queue_declare(queue, passive=True).consumer_count)
@@ -58,10 +58,10 @@ class DirectConnection:
             return None
 
     def confirm(self) -> None:
-        """Send messages that no queue takes, and return when the broker has confirmed them.
+        """Send two unroutable messages, one after the other, and return when the broker has confirmed both.
 
-        Two, one after the other: while an alarm is on, RabbitMQ 3.10 confirms the first message of some three in ten
-        thousand connections before it blocks them, and never the second.
+        One is not enough: during an alarm, RabbitMQ 3.10 blocks a connection only after confirming its first message,
+        in about three of ten thousand connections. It never confirms the second.
         """
         channel = self._amqp.channel()
         try:
@@ -69,26 +69,26 @@ class DirectConnection:
                 unroutable = f"nobody-{ids.fresh()}"
                 channel.basic_publish_confirm(amqp.Message(""), routing_key=unroutable, confirm_timeout=self._seconds)
         except amqp.exceptions.AccessRefused:
-            pass  # this user may send nothing without an exchange's name
+            pass  # this user may not send to the default exchange
         except TimeoutError:
             raise TimeoutError(f"it has not confirmed a message within {self._seconds:g} s") from None
 
     def call(self, exchange: str, topic: str, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Send a call, and return the body of its answer; None where none comes in time."""
+        """Send a call, and return the body of its answer; None if no answer comes in time."""
         end = time.monotonic() + seconds
         if self._channel is None:
             self._open()
         message_id = ids.fresh()
         own = {"_msg_id": message_id, "_reply_q": self._queue, "_timeout": None, "_unique_id": ids.fresh()}
         body = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps({**content, **own})})
-        # It expires in the queue when nobody waits for it any more.
+        # The broker drops the message when its caller can no longer get an answer in time.
         expires = str(int(seconds * QUEUE_PART * 1000))
         message = amqp.Message(body, content_type="application/json", content_encoding="utf-8", expiration=expires)
         self._channel.basic_publish(message, exchange=exchange, routing_key=topic)
         while (left := end - time.monotonic()) > 0:
             while self._answers:
                 answer = self._answers.pop(0)
-                if answer.get("_msg_id") == message_id:  # others are of calls that have timed out
+                if answer.get("_msg_id") == message_id:  # other answers belong to calls that have timed out
                     return answer
             try:
                 self._amqp.drain_events(timeout=left)
@@ -97,7 +97,7 @@ class DirectConnection:
         return None
 
     def close(self) -> None:
-        """Close the connection, which a broker that does not answer does not delay for long."""
+        """Close the connection; a broker that does not answer delays this only briefly."""
         with suppress(*FAULTS, RecursionError):
             if self._amqp.connected:
                 self._amqp.transport.sock.settimeout(1.0)
@@ -111,15 +111,15 @@ class DirectConnection:
         self._amqp.collect()
 
     def _open(self) -> None:
-        """Open the queue for answers, which ends with the connection."""
+        """Create the queue for answers, which the broker deletes when the connection ends."""
         self._channel = self._amqp.channel()
         self._queue = f"reply_{ids.fresh().replace('-', '')}"
         self._channel.queue_declare(self._queue, exclusive=True, auto_delete=True)
         self._channel.basic_consume(self._queue, no_ack=True, callback=self._arrived)
 
     def _blocked(self, kind: str) -> None:
-        # At once instead of when the time is over. What was sent is read when the alarm ends: as after the loss of a
-        # connection, it is unknown whether it will be carried out.
+        # Fail at once instead of at the time-out. The broker reads the message when the alarm ends. As after the loss
+        # of a connection, it is unknown whether the message will be carried out.
         raise _BlockedByAlarm(alarms.reason_of(kind))
 
     def _arrived(self, message: amqp.Message) -> None:
@@ -134,20 +134,20 @@ class _Host(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The address as the AMQP library takes it."""
+        """The address in the form that the AMQP library expects."""
         return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
 
 
 class BrokerHosts:
-    """The hosts of a RabbitMQ, of which the first that serves is used.
+    """The hosts of a RabbitMQ cluster; the first one that accepts a connection is used.
 
     :param url: ``rabbit://user:password@host:port,user:password@host:port/virtual host``.
-    :param conf: has the bus library's options for TLS and the login, where the URL has none of its own.
+    :param conf: the bus library's options for TLS and the login; options in the URL replace them.
     :raises ConfigurationError: the URL cannot be parsed.
     """
 
     def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
-        #: With passwords hidden.
+        #: The URL with passwords hidden.
         self.url = mask_url(url)
         self._options, self._query = conf.oslo_messaging_rabbit, query_of(url)
         self._hosts = list(_hosts(url))
@@ -156,15 +156,15 @@ class BrokerHosts:
     def probe(self) -> None:
         """Check within some seconds that the broker can be reached.
 
-        :raises BusRefused: it does not admit this user to this virtual host.
-        :raises BusUnavailable: it cannot.
+        :raises BusRefused: the broker does not admit this user to this virtual host.
+        :raises BusUnavailable: the broker cannot be reached.
         """
         self.connect(DirectConnection.close, within=_CONNECT_SECONDS)
 
     def check_alarms(self) -> None:
-        """Check that the broker takes messages, which it does not while one of its alarms is on.
+        """Check that the broker takes messages; during an alarm it takes none.
 
-        :raises BusUnavailable: it does not.
+        :raises BusUnavailable: the broker takes no messages, or cannot be reached.
         """
 
         def confirm(connection: DirectConnection) -> None:
@@ -174,7 +174,7 @@ class BrokerHosts:
         self.connect(confirm)
 
     def consumers(self, queue: str) -> int | None:
-        """Return the number of a queue's consumers; None where the broker does not give it.
+        """Return the number of a queue's consumers; None if the broker does not report it.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -186,12 +186,12 @@ class BrokerHosts:
         return self.connect(count)
 
     def connect(self, use: Callable[[DirectConnection], T], within: float = math.inf) -> T:
-        """Return the result of ``use`` with a connection to the first host where that succeeds.
+        """Call ``use`` with a connection to each host in turn until it succeeds, and return its result.
 
-        :param use: closes the connection, or keeps it; where it fails, the connection is dropped.
+        :param use: closes the connection or keeps it; if it raises an exception, the connection is dropped.
         :param within: the seconds for all hosts together.
         :raises BusRefused: no host admits this user to this virtual host.
-        :raises BusUnavailable: there is no such host.
+        :raises BusUnavailable: ``use`` succeeded with no host.
         """
         end = time.monotonic() + within
         reasons: dict[str, None] = {}
@@ -246,7 +246,7 @@ def query_of(url: str) -> dict[str, str]:
 def split(url: str) -> SplitResult:
     """Split a URL into its parts.
 
-    :raises ConfigurationError: it cannot be parsed.
+    :raises ConfigurationError: the URL cannot be parsed.
     """
     try:
         return urlsplit(url)
@@ -257,7 +257,7 @@ def split(url: str) -> SplitResult:
 def _hosts(url: str) -> Iterator[_Host]:
     """Yield the hosts of a transport URL.
 
-    :raises ConfigurationError: a port is no number.
+    :raises ConfigurationError: a port is not a number.
     """
     for part in [part for part in split(url).netloc.split(",") if part] or [""]:
         account, _, address = part.rpartition("@")

@@ -1,8 +1,8 @@
-"""The message bus over oslo.messaging: clients and servers of typed messages; errors cross as their own types.
+"""The message bus over oslo.messaging: clients and servers of typed messages; errors keep their types over the wire.
 
 A call is carried out at most once per sending. After :class:`~moorage.errors.NoReply` its outcome is unknown, and the
-caller repeats the message with the same request id. A server that starts while the broker is away raises
-:class:`~moorage.errors.BusUnavailable`; a running one reconnects without end.
+caller repeats the message with the same request id. A server that starts while the broker is unreachable raises
+:class:`~moorage.errors.BusUnavailable`; a running server tries to reconnect without end.
 """
 
 import contextvars
@@ -58,14 +58,14 @@ _MOST_CLIENTS = 1000
 
 
 class _BegunCall(NamedTuple):
-    """One of several calls of a thread."""
+    """A call that has been begun, one of several in the same thread."""
 
     item: BatchItem[Message[Any], Any]
     own: contextvars.Context
     exchange: Exchange[Any]
 
     def end(self, sent: BatchItem[LibraryCall, Any]) -> BatchItem[Message[Any], Any]:
-        """Give the call its outcome."""
+        """Set the outcome of the call."""
         self.item.do(lambda _message: self.own.run(ended_exchange, self.exchange, sent.outcome))
         return self.item
 
@@ -89,16 +89,16 @@ class Client(Caller):
     @property
     def takes_many(self) -> bool:
         """True if the messages of :meth:`call_many` travel together."""
-        # At the failpoints of a drill each call stands for itself.
+        # The failpoints of a drill act on single calls.
         return self._bus.rabbit is not None and not failpoints.are_armed()
 
     def call_many(self, items: Sequence[BatchItem[Message[Any], Any]]) -> Iterator[list[BatchItem[Message[Any], Any]]]:
-        """Send messages that may be batched, as :meth:`call` does each of them, and give each its answer or its error.
+        """Send messages, in batches where possible, and set the answer or error of each as :meth:`call` would.
 
-        Within one process they are sent one after another.
+        The in-process bus sends them one after another.
 
-        :return: yields those that have an outcome, together those that get it at the same time: one that takes long
-            holds back none of the others.
+        :return: yields items as soon as they have an outcome, so that a slow one does not delay the others. Items that
+            get their outcomes at the same time are yielded together.
         """
         if (rabbit := self._bus.rabbit) is None:
             for item in items:
@@ -107,7 +107,7 @@ class Client(Caller):
             return
         begun: dict[BatchItem[LibraryCall, Any], _BegunCall] = {}
         for item in items:
-            # Begun and ended in a context of its own: several calls are under way in this thread.
+            # Each call begins and ends in its own context, because several calls are in progress in this thread.
             own = contextvars.copy_context()
             own.run(context.adopt, item.context)
             exchange = self.exchange(item.value)
@@ -120,7 +120,7 @@ class Client(Caller):
         try:
             for portion in rabbit.send_many(self._client.target, list(begun), self._client.retry):
                 yield [begun[sent].end(sent) for sent in portion]
-        except Exception as fault:  # noqa: BLE001 - it is the outcome of what was not sent
+        except Exception as fault:  # noqa: BLE001 - it is the outcome of the calls that were not sent
             unsent = [sent for sent in begun if not sent.is_done]
             for sent in unsent:
                 sent.fail(fault)
@@ -137,7 +137,7 @@ class Client(Caller):
             raise
 
     def reach(self) -> None:
-        """Check the broker before the first call: the library would wait for it without end."""
+        """Check the broker before the first call: the library would wait for an unreachable broker without end."""
         self._bus.reach()
 
     def has_replied(self) -> None:
@@ -145,7 +145,7 @@ class Client(Caller):
         self._bus.has_replied()
 
     def ping(self, timeout: float | None = None) -> str | None:
-        """Ping as :meth:`Caller.ping`."""
+        """Ping a server, as :meth:`Caller.ping` describes."""
         seconds = self.seconds(timeout)
         prepared = self._client.prepare(timeout=seconds, namespace=HOUSEKEEPING, version="1.0")
         with self.faults(Wake(), seconds):
@@ -154,7 +154,7 @@ class Client(Caller):
         return answer
 
     def wake(self) -> None:
-        """Send a message for which a server of this topic does nothing, and that it does not answer.
+        """Send a message that wakes a server of this topic; the server does nothing else and does not answer.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -162,7 +162,7 @@ class Client(Caller):
             self._client.prepare(namespace=HOUSEKEEPING, version="1.0").cast({}, Wake.method)
 
     def cast(self, message: Message[R]) -> None:
-        """Send ``message`` without waiting until a server takes it.
+        """Send ``message`` without waiting for a server to take it.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -173,7 +173,7 @@ class Client(Caller):
 
     @contextmanager
     def faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
-        """Translate the library's exceptions into errors of ours, without the other side's traceback."""
+        """Translate the library's exceptions into Moorage's errors, without the server's traceback."""
         try:
             yield
         except errors.MoorageError as remote:
@@ -195,17 +195,17 @@ class Bus:
     :raises ConfigurationError: the URL is not valid, or none is configured.
     """
 
-    #: Seconds to wait for an answer of a server of the same name: a busy one may take as long.
+    #: Seconds to wait for an answer from another server of the same name, which may be busy.
     namesake_seconds: ClassVar[float] = 10.0
 
     def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
         prepare()
         self._conf = conf
         self._url = options.required(conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
-        # One is asked for at each order to an agent; they have no state.
+        # Every message to an agent needs a client; clients can be shared because they have no state.
         self._clients = lru_cache(_MOST_CLIENTS)(partial(Client, self))
         self._transport = self.new_transport()
-        #: None within one process, where the broker is always there.
+        #: None for the in-process bus, whose broker is always available.
         self._hosts = BrokerHosts(self._url, conf) if self.rabbit else None
         self._has_replied = False
         self._lock = threading.Lock()
@@ -217,11 +217,11 @@ class Bus:
         return mask_url(self._url)
 
     def client(self, topic: str, server: str | None = None, timeout: float | None = None) -> Client:
-        """Return a client of ``topic``, or of one ``server`` of it; ``timeout`` holds for calls that name none."""
+        """Return a client of ``topic``, or of one ``server`` of it; ``timeout`` is the default of its calls."""
         return self._clients(topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
 
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
-        """Return a server, not yet started, for all that ``services`` serve; see :func:`.handlers.handlers`."""
+        """Return a server, not yet started, for all messages of ``services``; see :func:`.handlers.handlers`."""
         name = logs.service_name(self._conf)
         endpoints: dict[str, Endpoint] = {}
         many = many_handlers(services)
@@ -240,10 +240,10 @@ class Bus:
             server.stop()
         close_transport(self._transport)
 
-    # What follows is for clients and servers of this module.
+    # The rest is for clients and servers of this package.
 
     def new_transport(self) -> oslo_messaging.Transport:
-        """Return a transport with connections of its own."""
+        """Return a transport that has its own connections."""
         url = parsed(self._conf, self._url)
         try:
             if url.transport in {"rabbit", "kombu"}:
@@ -252,52 +252,52 @@ class Bus:
                     RabbitDriver(self._conf, url, default_exchange=exchange, allowed_remote_exmods=_EXPECTED_REMOTELY)
                 )
             return oslo_messaging.get_rpc_transport(self._conf, url=url, allowed_remote_exmods=_EXPECTED_REMOTELY)
-        except (oslo_messaging.DriverLoadFailure, cfg.Error, RuntimeError, ValueError) as fault:  # of options, too
+        except (oslo_messaging.DriverLoadFailure, cfg.Error, RuntimeError, ValueError) as fault:  # also a wrong option
             raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault
 
     @property
     def rabbit(self) -> RabbitDriver | None:
-        """The driver of a bus over RabbitMQ; None for the one within this process."""
-        driver = self._transport._driver  # noqa: SLF001 - there is no other way to it
+        """The driver of a bus over RabbitMQ; None for the in-process bus."""
+        driver = self._transport._driver  # noqa: SLF001 - the library has no public access to it
         return driver if isinstance(driver, RabbitDriver) else None
 
     def library_client(self, target: oslo_messaging.Target) -> oslo_messaging.RPCClient:
-        """Return the library's client for a target; it repeats a failed sending a bounded number of times."""
+        """Return the library's client for a target; the client retries a failed sending a bounded number of times."""
         return oslo_messaging.get_rpc_client(self._transport, target, retry=self._conf.rpc.send_retries)
 
     def probe(self) -> None:
         """Check that the broker can be reached.
 
-        The library declares its queues, a server's and the reply queue, with endless retries: without this check a
-        start or a first call would hang for as long as the broker is away.
+        The library declares a server's queues and the reply queue with endless retries. Without this check, the start
+        of a server or a first call would hang for as long as the broker is unreachable.
 
-        :raises BusRefused: it does not admit this user to this virtual host.
-        :raises BusUnavailable: it cannot.
+        :raises BusRefused: the broker does not admit this user to this virtual host.
+        :raises BusUnavailable: the broker cannot be reached.
         """
         if self._hosts:
             self._hosts.probe()
 
     def check_alarms(self) -> None:
-        """Check that the broker takes messages, which it does not while one of its alarms is on.
+        """Check that the broker takes messages; during an alarm it takes none.
 
-        :raises BusUnavailable: it does not.
+        :raises BusUnavailable: the broker takes no messages, or cannot be reached.
         """
         if self._hosts:
             self._hosts.check_alarms()
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return the number of servers of a topic, or of one name on it; None where it is unknown.
+        """Return the number of servers of a topic, or of one name on it; None if it is unknown.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
         queue = topic if server is None else f"{topic}.{server}"
         if self._hosts:
             return self._hosts.consumers(queue)
-        driver = self._transport._driver  # noqa: SLF001 - there is no other way to it
+        driver = self._transport._driver  # noqa: SLF001 - the library has no public access to it
         return driver.takers(queue) if isinstance(driver, InprocDriver) else None
 
     def reach(self) -> None:
-        """Call :meth:`probe`, unless a reply has shown already that the reply queue exists."""
+        """Call :meth:`probe`, unless an earlier reply has shown that the reply queue exists."""
         if not self._has_replied:
             self.probe()
 
@@ -306,6 +306,6 @@ class Bus:
         self._has_replied = True
 
     def forget(self, server: BusServer) -> None:
-        """Remove a stopped server from those that :meth:`close` stops."""
+        """Remove a stopped server from the list of servers that :meth:`close` stops."""
         with self._lock, suppress(ValueError):
             self._servers.remove(server)

@@ -1,4 +1,4 @@
-"""A server of one topic under its own name, which no other living server has."""
+"""A server of one topic under its own name, which no other running server has."""
 
 import random
 import threading
@@ -20,15 +20,15 @@ from moorage.bus.rpc_server import ThreadedServer
 if TYPE_CHECKING:
     from moorage.bus.bus import Bus, Client
 
-#: Seconds that a server waits for an absent broker at a stop. Arbitrary: half of the time that a process has to stop.
+#: Seconds that a server waits at a stop for an unreachable broker. Arbitrary: half of a process's time to stop.
 _ANSWER_SECONDS = 5.0
-#: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: longer than
-#: a call waits for its answer by default.
+#: Seconds after which the threads count as stuck if all are busy and none becomes free. Arbitrary: longer than a call
+#: waits for its answer by default.
 _STUCK_SECONDS = 45.0
-#: Seconds that a server waits for its own answer. Without one it goes on: it may be busy with waiting messages.
+#: Seconds that a server waits for its own answer. Without one it continues: it may be busy with waiting messages.
 _OWN_ANSWER_SECONDS = 5.0
-#: Pings to detect a second server where the broker does not give their number: two of one name miss each other with a
-#: probability of less than one in a thousand.
+#: Pings to detect a second server of the same name if the broker does not report the number of servers. Two servers
+#: then miss each other with a probability of less than one in a thousand.
 _LOOKS = 10
 
 
@@ -40,7 +40,7 @@ class _Housekeeping:
 
     @oslo_messaging.expose  # type: ignore[untyped-decorator]
     def wake(self, ctxt: dict[str, Any], /) -> str:  # noqa: ARG002  # the library passes it
-        """Return which server this is; the arrival of the message wakes the listener."""
+        """Return the identity of this server; the arrival of the message wakes the listener."""
         return self.identity
 
 
@@ -50,7 +50,7 @@ class BusServer:
     def __init__(self, bus: "Bus", topic: str, server: str, endpoints: Sequence[object], threads: int) -> None:
         self._bus = bus
         self._target = oslo_messaging.Target(topic=topic, server=server)
-        # A transport of its own: a server's replies wait for the broker without end, and a client that shared its
+        # The server has its own transport: its replies wait for the broker without end, and a client that shared the
         # connections would wait with them.
         self._transport = bus.new_transport()
         self._housekeeping = _Housekeeping()
@@ -59,14 +59,14 @@ class BusServer:
             self._target,
             [*endpoints, self._housekeeping],
             access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
-            # Topics of cells end with the cell's uuid: as metrics name them, there are few.
+            # A cell's topic ends with the cell's uuid, which would make a label value of the metrics for each cell.
             server_cls=partial(ThreadedServer, threads=threads, topic=topic.partition(".")[0]),
         )
         self._lock = threading.Lock()
         self._running = False
 
     def start(self) -> None:
-        """Begin to take messages. A stopped server is not started again: make another by :meth:`Bus.server`.
+        """Begin to take messages. A stopped server cannot be started again: :meth:`Bus.server` makes a new one.
 
         :raises BusUnavailable: the broker cannot be reached, or refuses the server's queues.
         :raises ServiceNameTaken: another server with this topic and name answers.
@@ -80,7 +80,7 @@ class BusServer:
                 self._server.begin()
             self._running = True
         if is_beside_silent:
-            # It would get every second ping, and keep each of them waiting.
+            # The silent consumer would get every second ping and not answer it.
             return
         try:
             self._refuse_simultaneous()
@@ -91,12 +91,12 @@ class BusServer:
     def check(self) -> None:
         """Check that this server gets messages and answers them; a probe of the process's readiness.
 
-        :raises BusUnavailable: the broker cannot be reached or takes no messages, or this server has not come back to
-            its queue yet.
+        :raises BusUnavailable: the broker cannot be reached or takes no messages, or this server does not consume from
+            its queue again yet.
         :raises Overloaded: all threads have been busy for a long time.
         """
         consumers = self._bus.servers_of(self._target.topic, self._target.server)
-        if consumers is None:  # the broker does not give the number
+        if consumers is None:  # the broker does not report the number
             self._bus.probe()
         if consumers == 0:
             queue = f"{self._target.topic}.{self._target.server}"
@@ -107,9 +107,9 @@ class BusServer:
             raise errors.Overloaded(reason=reason)
 
     def stop(self) -> None:
-        """Take no more messages, and return once those taken have been answered. A second call does nothing.
+        """Stop taking messages, and return once the taken ones have been answered. A second call does nothing.
 
-        If the broker is away, this waits some seconds for it; answers that cannot be sent by then are dropped.
+        If the broker is unreachable, wait some seconds for it, then drop the answers that cannot be sent.
         """
         with self._lock:
             if not self._running:
@@ -124,9 +124,9 @@ class BusServer:
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """End all waiting for an absent broker some seconds after entry."""
+        """End all waits for an unreachable broker some seconds after entry."""
         given_up: threading.Event | None = getattr(self._transport._driver, "given_up", None)  # noqa: SLF001
-        if given_up is None:  # within one process the broker is always there
+        if given_up is None:  # the in-process broker is always available
             yield
             return
         timer = threading.Timer(_ANSWER_SECONDS, given_up.set)
@@ -138,12 +138,12 @@ class BusServer:
             timer.join()
 
     def _refuse_second(self) -> bool:
-        """Refuse a topic and name that another living server has: the two would share the messages.
+        """Refuse to start if another running server has this topic and name: the two would share the messages.
 
-        The consumer of a killed server leaves the broker at once. That of a lost machine stays for a while, and does
-        not answer.
+        When a server is killed, the broker removes its consumer at once. When its machine is lost, the consumer stays
+        for a while and does not answer.
 
-        :returns: whether there is known to be such a silent consumer.
+        :returns: whether there is certainly such a silent consumer.
         :raises ServiceNameTaken: another server of this name answers.
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -153,24 +153,25 @@ class BusServer:
         with suppress(errors.NoReply):
             self._ping(self._bus.namesake_seconds)
             raise self._taken
-        # Where the broker does not give the number, there is probably nobody.
+        # If the broker does not report the number, there is probably no other server.
         return servers is not None
 
     def _refuse_simultaneous(self) -> None:
-        """Refuse this server where another of its topic and name has begun at the same moment.
+        """Refuse this server if another one of its topic and name starts at the same moment.
 
-        Neither could find the other before. Of two at least the later one is refused, and perhaps both.
+        Neither could find the other before. At least the later of the two is refused, and perhaps both are.
 
         :raises ServiceNameTaken: another server of this name answers.
         """
-        # A broker that has gone since is waited for like at any other time.
+        # If the broker has become unreachable, the server waits for it as at any other time.
         with suppress(errors.NoReply, errors.BusUnavailable):
-            # Its own answer shows that the broker knows this server.
+            # This server's own answer shows that the broker delivers messages to it.
             self._require_own_answer()
             if self._bus.servers_of(self._target.topic, self._target.server) == 1:
                 return
-            # The broker gives messages to the servers of a queue in turn: one of two that asks twice has an answer of
-            # each. Two that ask in step would each have their own answers for ever, so chance decides whose turn it is.
+            # The broker gives messages to the servers of a queue in turn, so a server that pings twice gets an answer
+            # from each. Two servers that ping alternately would each get only their own answers. Therefore each server
+            # sends one more message at random, which changes the turn.
             for _ in range(_LOOKS):
                 if random.getrandbits(1):
                     self._client().wake()
@@ -178,17 +179,17 @@ class BusServer:
                 self._require_own_answer()
 
     def _require_own_answer(self) -> None:
-        """Ask for an answer of a server of this name.
+        """Ping this topic and name, and require that this server answers.
 
-        :raises ServiceNameTaken: it is another's.
-        :raises NoReply: there is none.
+        :raises ServiceNameTaken: another server has answered.
+        :raises NoReply: no server has answered.
         :raises BusUnavailable: the broker cannot be reached.
         """
         if self._ping(_OWN_ANSWER_SECONDS) != self._housekeeping.identity:
             raise self._taken
 
     def _ping(self, seconds: float) -> str | None:
-        """Return which server of this topic and name has answered."""
+        """Ping this topic and name, and return the identity of the server that has answered."""
         return self._client(seconds).ping()
 
     def _client(self, seconds: float = _OWN_ANSWER_SECONDS) -> "Client":

@@ -1,6 +1,6 @@
-"""Calls of one topic, whatever library carries them: deadlines, guards of former releases, and decoded answers.
+"""Calls to one topic over any bus library: deadlines, servers of former releases without guards, decoded answers.
 
-It imports no bus library: a command that only calls needs none (:mod:`moorage.bus.direct`).
+This module imports no bus library, because commands call without one (:mod:`moorage.bus.direct`).
 """
 
 import abc
@@ -19,23 +19,23 @@ from moorage.messages.wire import Message, Mutation, R, decode
 
 LOG = logging.getLogger(__name__)
 
-#: Parts of a caller's time-out: for the queue, and for the server that has taken the message. The rest covers the
-#: answer's way back, and the half second by which a server's time of arrival is uncertain.
+#: The fractions of a caller's time-out for the queue and for the server that has taken the message. The rest is for the
+#: transport of the answer, and for the half second by which a server's time of arrival is uncertain.
 QUEUE_PART = 0.4
 SERVER_PART = 0.5
-#: The key of the context beside a message that holds the seconds which the server has for it, once it has taken it.
+#: The key of the context beside a message for the seconds that the server has, from the time when it takes the message.
 SECONDS_LEFT = "seconds_left"
-#: The key of the context beside a message that holds the caller's span, as W3C Trace Context writes it.
+#: The key of the context beside a message for the caller's span, in the format of W3C Trace Context.
 TRACEPARENT = "traceparent"
-#: The key of the context beside a message that holds its :class:`moorage.context.Sending`, as text.
+#: The key of the context beside a message for its :class:`moorage.context.Sending`, as text.
 SENDING = "sending"
-#: The name space of the calls that every server answers; on the wire, every release names it so.
+#: The name space of the calls that every server answers; every release uses this name on the wire.
 HOUSEKEEPING = "moorage.bus"
 _LONGEST_REASON = 300
-#: A uuid and a number of 18 digits. Others are of no client of ours.
+#: A uuid, a slash and a number of 18 digits. No client of Moorage sends a longer text.
 _LONGEST_SENDING = 55
 
-#: The course of one call; see :meth:`Caller.exchange`.
+#: The progress of one call; see :meth:`Caller.exchange`.
 Exchange = Generator[float, Any, R]
 
 
@@ -47,9 +47,9 @@ class Wake(Message[None], frozen=True, kw_only=True):
 
 
 class Caller(abc.ABC):
-    """Sends calls to one topic, or to one server of it; a subclass has the library that carries them."""
+    """Sends calls to one topic, or to one server of it; each subclass uses one library to send them."""
 
-    #: The exceptions of :meth:`ask` by which a server of a former release refuses a message that is too new.
+    #: The exceptions of :meth:`ask` for a message that is too new for a server of a former release.
     too_new: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(self, topic: str, server: str | None, timeout: float) -> None:
@@ -59,13 +59,13 @@ class Caller(abc.ABC):
     def call(self, message: Message[R], timeout: float | None = None) -> R:
         """Send ``message`` and return its answer.
 
-        The remaining seconds travel with the message; those of a call made within the handling of another call are at
-        most the remaining seconds of that call.
+        The remaining seconds travel with the message. If the call is made while another call is handled, it has at most
+        the remaining seconds of that call.
 
         :raises NoReply: no answer in time; whether the message was carried out is unknown.
         :raises BusUnavailable: the broker cannot be reached.
         :raises DeadlineExceeded: the server took the message too late, or the current context's deadline has passed.
-        :raises RequestTooLarge: it is more than fits into one message, and was not sent.
+        :raises RequestTooLarge: the request does not fit into one message, and was not sent.
         :raises MoorageError: the server raised this error.
         """
         exchange = self.exchange(message, timeout)
@@ -73,9 +73,10 @@ class Caller(abc.ABC):
         return ended_exchange(exchange, lambda: self.ask(message, seconds))
 
     def exchange(self, message: Message[R], timeout: float | None = None) -> "Exchange[R]":
-        """Return a generator that does all of a call but the sending: it yields when the message is to be sent.
+        """Return a generator that does everything for a call except sending the message.
 
-        It yields the seconds for it, and is sent the encoded answer (:func:`ended_exchange`); it returns the answer.
+        When the message is to be sent, it yields the seconds for it. It then receives the encoded answer
+        (:func:`ended_exchange`), and returns the decoded one.
         """
         check_request(message)
         seconds = self.seconds(timeout)
@@ -86,12 +87,12 @@ class Caller(abc.ABC):
         ):
             self.reach()
             failpoints.reached("send", message.topic, message.method)
-            # The check of the broker and a failpoint may have taken time: a message that is too late is not sent.
+            # The check of the broker and a failpoint may have taken time. A message that is too late is not sent.
             context.check_deadline(f"before {message.method} was sent")
             try:
                 data = yield seconds
             except self.too_new:
-                # A server of a former release has refused the message; it does not support the guards.
+                # A server of a former release has refused the message because it does not support the guards.
                 if (unguarded := message.unguarded()) == message:
                     raise
                 data = self.ask(unguarded, seconds)
@@ -100,14 +101,16 @@ class Caller(abc.ABC):
         try:
             reply: R = decode(message.reply_type(), data)
         except errors.InvalidRequest as fault:
-            # The fault is the server's: the caller must not take it for a refusal of the request.
+            # The server is at fault. The caller must not treat this as a refusal of its request.
             LOG.error("The answer to %s on %s is malformed: %s", message.method, self._address, fault)
             raise errors.InternalError(kind="MalformedReply") from fault
         return reply
 
     @abc.abstractmethod
     def ping(self, timeout: float | None = None) -> str | None:
-        """Return which server of this topic has answered, null for one of a former release; its methods do not matter.
+        """Return the identity of the server of this topic that answers; None if it is of a former release.
+
+        Every server answers, whatever methods it has.
 
         :raises NoReply: no server answered in time.
         :raises BusUnavailable: the broker cannot be reached.
@@ -119,18 +122,18 @@ class Caller(abc.ABC):
 
     @abc.abstractmethod
     def faults(self, message: Message[Any], seconds: float) -> AbstractContextManager[None]:
-        """Translate the library's exceptions into errors of ours."""
+        """Translate the library's exceptions into Moorage's errors."""
 
     @abc.abstractmethod
     def reach(self) -> None:
-        """Check that the broker can be reached, where the library would wait for it without end."""
+        """Check that the broker can be reached, if the library would otherwise wait for it without end."""
 
     @abc.abstractmethod
     def has_replied(self) -> None:
         """Note that an answer has come."""
 
     def seconds(self, timeout: float | None) -> float:
-        """Return the time-out of a call: its own, or the shorter time to the deadline of the current context.
+        """Return the time-out of a call: its own, or the time to the current context's deadline if that is shorter.
 
         :raises DeadlineExceeded: that deadline has passed.
         """
@@ -140,7 +143,7 @@ class Caller(abc.ABC):
         return seconds if left is None else min(seconds, max(left, 0.001))
 
     def not_served(self, message: Message[Any]) -> errors.InvalidRequest:
-        """Return the error of a method that no server of the topic has at the message's version."""
+        """Return the error for a method that no server of the topic supports at the message's version."""
         version = message.unguarded().lowest_version()
         return errors.InvalidRequest(
             path="$", reason=f"{message.method} is not served on {self._address} at version {version}"
@@ -150,12 +153,12 @@ class Caller(abc.ABC):
 def ended_exchange(exchange: Exchange[R], asked: Callable[[], Any]) -> R:
     """End a call whose message has been sent, and return its answer.
 
-    :param asked: returns the encoded answer, or raises the error of the sending or of the server.
+    :param asked: returns the encoded answer, or raises the error of the bus or of the server.
     """
     try:
         try:
             data = asked()
-        except BaseException as fault:  # noqa: BLE001 - it is raised again there, or another in its place
+        except BaseException as fault:  # noqa: BLE001 - the generator raises it again, or another one instead
             exchange.throw(fault)
         else:
             exchange.send(data)
@@ -172,7 +175,7 @@ class _Sendings:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew under another name."""
+        """Restart the numbers under a new sender id: a forked process must not repeat its parent's sendings."""
         self._sender = ids.fresh()
         self._numbers = itertools.count(1)
 
@@ -188,8 +191,8 @@ os.register_at_fork(after_in_child=SENDINGS.restart)
 def _sending(message: Message[Any]) -> str | None:
     """Return the sending of a request as text, or None for a message that changes nothing.
 
-    What is asked for within the handling of a request is of the same sending, so that those who carry out its parts
-    can tell a copy too.
+    Requests that are made while another request is handled have the sending of that request. The servers that carry
+    them out can therefore detect a copy, too.
     """
     if not isinstance(message, Mutation):
         return None
@@ -198,7 +201,7 @@ def _sending(message: Message[Any]) -> str | None:
 
 
 def read_sending(text: object) -> context.Sending | None:
-    """Return the sending that stands beside a message; None if none does, as where a former release has sent it."""
+    """Return the sending in the context beside a message; None if there is none, as in one of a former release."""
     if not isinstance(text, str) or len(text) > _LONGEST_SENDING:
         return None
     sender, _, number = text.rpartition("/")
@@ -206,7 +209,7 @@ def read_sending(text: object) -> context.Sending | None:
 
 
 def outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
-    """Return the context that travels beside a message: its request's ids, sending and trace, and its seconds.
+    """Return the context that travels beside a message: the ids, sending and trace of its request, and its seconds.
 
     :param seconds: the caller's time-out; None for a cast, which has no deadline.
     """
@@ -227,14 +230,14 @@ def request_id_of(message: Message[Any]) -> str | None:
 
 
 def plain_error(error: errors.MoorageError) -> errors.MoorageError:
-    """Return an error anew, of the nearest class that every peer has: of those in :mod:`moorage.errors`."""
+    """Return a copy of an error in its nearest class from :mod:`moorage.errors`, which every peer knows."""
     kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     plain: errors.MoorageError = kind(**error.data)
     return plain
 
 
 def reason(fault: BaseException) -> str:
-    """Return the text of an exception, shortened for an error of ours."""
+    """Return the text of an exception, shortened for one of Moorage's errors."""
     return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]
 
 
@@ -245,12 +248,12 @@ _REGULAR = re.compile(rf"{_HOST}(?:,{_HOST})*(?:[/?][^@]*)?")
 def mask_url(url: str) -> str:
     """Return ``url`` with every password hidden, for logs and errors.
 
-    Where a password has reserved characters, its end is ambiguous: then everything between the first user and the last
-    host is hidden.
+    If a password contains reserved characters, its end is ambiguous. Then everything between the first user and the
+    last host is hidden.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
-        # Mistyped; it is shown with the error that says so.
+        # The URL is mistyped. It is shown in the error about it.
         scheme, rest = "", url
     if "@" not in rest:
         return url
@@ -261,9 +264,10 @@ def mask_url(url: str) -> str:
 
 
 def unreadable(url: str) -> errors.ConfigurationError:
-    """Return the error for a URL of which a host or a port cannot be read.
+    """Return the error for a URL whose host or port cannot be parsed.
 
-    It does not have the library's text: of a password with reserved characters, a part is taken for the port there.
+    It does not quote the library's text, which may contain part of a password: with reserved characters in the
+    password, the library takes a part of it for the port.
     """
     return errors.ConfigurationError(
         reason=f"transport_url {mask_url(url)}: a host or a port cannot be read; in a user or a password, characters "

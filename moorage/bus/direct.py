@@ -1,7 +1,7 @@
 """Calls over RabbitMQ with the AMQP library alone, for the commands of operators.
 
-oslo.messaging takes longer to import than all that a command does takes otherwise. What travels is the same
-(docs/rpc.md): each call waits on a connection of its own for its answer, and connections are used again.
+To import oslo.messaging takes longer than everything else that a command does. The format on the wire is the same
+(docs/rpc.md). Each call in progress has its own connection, which later calls use again.
 """
 
 import json
@@ -18,12 +18,12 @@ from moorage.bus.broker_hosts import FAULTS, BrokerHosts, DirectConnection, quer
 from moorage.bus.calling import HOUSEKEEPING, Caller, Wake, outgoing, plain_error, reason
 from moorage.messages.wire import Message, encode, prepare
 
-#: Errors of the server's library, for a message that the server does not have or that is too new.
+#: Errors of the server's library for a message that the server does not support, or not at this version.
 _UNSERVED = ("NoSuchMethod", "UnsupportedVersion")
 
 
 class UnservedMethod(Exception):
-    """A server does not have a method, or not at the version of the message."""
+    """A server does not support a method, or not at the message's version."""
 
 
 class _TooNew(UnservedMethod):
@@ -34,8 +34,8 @@ class DirectBus:
     """The connections of a command to one broker; thread-safe.
 
     :param url: ``rabbit://user:password@host:port,user:password@host:port/virtual host``.
-    :param conf: has the exchange to which calls go, and the bus library's options for TLS and the login, where the
-        URL has none of its own.
+    :param conf: the exchange for calls, and the bus library's options for TLS and the login; options in the URL
+        replace them.
     """
 
     def __init__(self, url: str, conf: cfg.ConfigOpts) -> None:
@@ -48,7 +48,7 @@ class DirectBus:
         self._closed = False
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return the number of servers of a topic, or of one name on it; None where it is unknown.
+        """Return the number of servers of a topic, or of one name on it; None if it is unknown.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -65,10 +65,10 @@ class DirectBus:
 
     @contextmanager
     def connection(self) -> Iterator[DirectConnection]:
-        """Lend a connection; after a fault it is not used again.
+        """Lend a connection; after an exception it is not used again.
 
         :raises BusRefused: the broker does not admit this user to this virtual host.
-        :raises BusUnavailable: it cannot be reached, or the connection was lost.
+        :raises BusUnavailable: the broker cannot be reached, or the connection was lost.
         """
         with self._lock:
             known = self._free.pop() if self._free else None
@@ -88,7 +88,7 @@ class DirectBus:
 
 
 class DirectClient(Caller):
-    """Sends calls to one topic, or to one server of it, over a bus of its command."""
+    """Sends calls to one topic, or to one server of it, over the bus of a command."""
 
     too_new = (_TooNew,)
 
@@ -103,7 +103,7 @@ class DirectClient(Caller):
         return self._asked(content | beside, seconds)
 
     def ping(self, timeout: float | None = None) -> str | None:
-        """Ping as :meth:`Caller.ping`."""
+        """Ping a server, as :meth:`Caller.ping` describes."""
         seconds = self.seconds(timeout)
         ping = {"method": Wake.method, "namespace": HOUSEKEEPING, "version": "1.0", "args": {}}
         with self.faults(Wake(), seconds):
@@ -111,14 +111,14 @@ class DirectClient(Caller):
         return answer
 
     def reach(self) -> None:
-        """Do nothing: connecting fails within seconds where there is no broker."""
+        """Do nothing: connecting fails within seconds if the broker cannot be reached."""
 
     def has_replied(self) -> None:
-        """Do nothing: each connection has its reply queue from its first call on."""
+        """Do nothing: the first call of each connection creates its reply queue."""
 
     @contextmanager
     def faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
-        """Translate a missing answer and a missing method into errors of ours."""
+        """Translate a missing answer and a missing method into Moorage's errors."""
         try:
             yield
         except (TimeoutError, failpoints.Dropped):
@@ -137,15 +137,15 @@ class DirectClient(Caller):
 
 
 def is_plain(url: str) -> bool:
-    """Return whether a URL is of a RabbitMQ that can be called directly: of the library's options, TLS's alone.
+    """Return whether a URL is of a RabbitMQ that can be called directly: its only options are for TLS and the login.
 
-    :raises ConfigurationError: it cannot be parsed.
+    :raises ConfigurationError: the URL cannot be parsed.
     """
     return split(url).scheme == "rabbit" and query_of(url).keys() <= tls.OPTIONS
 
 
 def _fault(failure: Mapping[str, Any]) -> Exception:
-    """Return the exception of a failure that a server has answered with."""
+    """Return the exception for a failure that a server has sent as its answer."""
     name = str(failure.get("class"))
     kind = getattr(errors, name, None) if failure.get("module") == errors.__name__ else None
     if isinstance(kind, type) and issubclass(kind, errors.MoorageError):

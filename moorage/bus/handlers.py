@@ -24,25 +24,25 @@ LOG = logging.getLogger(__name__)
 _SERVES = "_moorage_serves"
 _SERVES_MANY = "_moorage_serves_many"
 
-#: The key of the context beside a message that holds, within the server's process, the end of the seconds that it has
-#: for it, by the monotonic clock.
+#: The key of the context beside a message for its deadline by the monotonic clock; used only within the server.
 DEADLINE = "deadline"
-#: The topics from which something is ordered, and what services report there every few seconds.
+#: The topics that take orders; and the methods there by which services report every few seconds, which are no orders.
 _ORDERED_OF = ("conductor", "scheduler")
 _REPORTS = ("report_hosts",)
-#: Longer than any caller waits; a larger number is ignored, so that no sum overflows. Arbitrary.
+#: The most seconds left that a message may carry; a larger number is ignored, so that no sum overflows. Arbitrary:
+#: longer than any caller waits.
 _LONGEST_LEFT = 86_400.0
 
 S = TypeVar("S")
 M = TypeVar("M")
 
-#: Gives each of several messages of one method its answer or its error, within bounded time. For a message that is to
-#: be handled alone it returns the function that does so, and null for the others.
+#: Sets the answer or the error of each of several messages of one method, within bounded time. For each message it
+#: returns None, or, if the message must be handled alone, a function that handles it.
 ManyHandler = Callable[[Sequence[BatchItem[Any, Any]]], Sequence[Callable[[], Any] | None]]
 
 
 def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
-    """Mark a method, which takes a message and returns its answer, as the handler of ``message_type``."""
+    """Mark a method as the handler of ``message_type``: it takes a message and returns its answer."""
 
     def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
         setattr(handler, _SERVES, message_type)
@@ -74,13 +74,13 @@ def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], C
 
 
 def many_handlers(services: Sequence[object]) -> dict[type[Message[Any]], ManyHandler]:
-    """Return the handlers of these objects that are marked with :func:`serves_many`, by message type."""
+    """Return the handlers that are marked with :func:`serves_many`, by message type."""
     return {kind: handler for service in services for kind, handler in _marked(service, _SERVES_MANY)}
 
 
 def _marked(service: object, mark: str) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
     for name in dir(type(service)):
-        # Looked up on the class: looked up on the object, its properties would run.
+        # Look the name up on the class: a look-up on the object would run its properties.
         message_type = getattr(inspect.getattr_static(type(service), name), mark, None)
         if message_type is not None:
             yield message_type, getattr(service, name)
@@ -90,13 +90,13 @@ def _marked(service: object, mark: str) -> Iterator[tuple[type[Message[Any]], Ca
 
 
 class ReceivedCall(NamedTuple):
-    """A call as it came: the context beside the message, and the message's fields."""
+    """A call as received: the context beside the message, and the message's fields."""
 
     ctxt: Mapping[str, Any]
     arguments: Mapping[str, Any]
 
 
-#: An error as the library sends it: its class, the error, and null instead of a traceback.
+#: An error as the library sends it: its class, the error, and None instead of a traceback.
 Failure = tuple[type[BaseException], BaseException, None]
 
 
@@ -113,7 +113,7 @@ class _Begun:
 
     item: BatchItem[Any, Any]
     span: object | None
-    #: By the performance counter.
+    #: The time when handling began, by the performance counter.
     since: float
 
 
@@ -144,7 +144,7 @@ class Endpoint:
             answer = self._answer(ReceivedCall(ctxt, arguments))
             if answer.failure is None:
                 return answer.result
-            refusal = oslo_messaging.ExpectedException()  # the library does not log it as a crash
+            refusal = oslo_messaging.ExpectedException()  # the library does not log this class as a crash
             refusal.exc_info = answer.failure
             raise refusal
 
@@ -170,14 +170,14 @@ class Endpoint:
 
     @property
     def takes_many(self) -> bool:
-        """True if calls that came in one message are handled together, by :meth:`answer_many`."""
-        # At the failpoints of a drill each call stands for itself.
+        """True if :meth:`answer_many` handles the calls of one message together."""
+        # The failpoints of a drill act on single calls.
         return self._many is not None and not failpoints.are_armed()
 
     def answer_many(self, calls: Sequence[ReceivedCall]) -> list[Answer | Callable[[], Answer]]:
         """Handle several calls in this thread; return for each its answer, or a function that handles it alone.
 
-        Such a function may take long, and is to be called in a thread of its own.
+        Such a function may take long, so it must run in a separate thread.
         """
         begun = [self._begin(call) for call in calls]
         alone = iter(_handled(self._many, [each.item for each in begun if isinstance(each, _Begun)]))
@@ -192,7 +192,7 @@ class Endpoint:
         return answers
 
     def _begin(self, call: ReceivedCall) -> _Begun | Answer:
-        """Decode a message and begin its span; return the answer to one that is late or malformed."""
+        """Decode a message and begin its span; if the message is late or malformed, return the answer to it."""
         since = time.perf_counter()
         try:
             of_sender, message = self._received(*call)
@@ -216,8 +216,8 @@ class Endpoint:
             except Exception as error:  # noqa: BLE001 - it is the answer
                 fault = error
                 answer = Answer(failure=self._failure_of_handler(error))
-                # Its frames refer to this call, and to all that its handler has made: only the garbage collector, which
-                # looks seldom, would free them.
+                # The frames of the traceback refer to this call and to all objects of its handler. Without this line
+                # only the garbage collector would free them, and it runs seldom.
                 error.__traceback__ = None
         tracing.end(begun.span, fault)
         return self._counted(answer, begun.since)
@@ -229,9 +229,9 @@ class Endpoint:
         return answer
 
     def _received(self, ctxt: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[context.Context, Message[Any]]:
-        """Return the context in which a message is to be handled, its sender's ids and deadline, and the message.
+        """Return the context for the handling of a message, with its sender's ids and deadline, and the message.
 
-        :raises MoorageError: it is late or malformed.
+        :raises MoorageError: the message is late or malformed.
         """
         of_sender = context.Context(
             service=self._service_name,
@@ -259,7 +259,7 @@ class Endpoint:
     def _place(self, message: Message[Any]) -> Literal["below span", "below request", "first of request"]:
         if not self._may_begin_trace:
             return "below span"
-        # A step of another request has an id of its own: this is no beginning, even if its peer sends no span.
+        # A step of another request has its own request id. No trace begins with it, even if the sender sends no span.
         return "first of request" if request_id_of(message) == context.current().request_id else "below request"
 
     def _failure_of_handler(self, fault: Exception) -> Failure:
@@ -271,7 +271,7 @@ class Endpoint:
 
 
 def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> Sequence[Callable[[], Any] | None]:
-    """Give each message its outcome; return for each what remains to be done alone."""
+    """Set the outcome of each message; return for each None, or a function that handles it alone."""
     try:
         if many is not None and items:
             return many(items)
@@ -288,8 +288,7 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
 def _failure(error: errors.MoorageError) -> Failure:
     """Return an error as the library sends it.
 
-    The error is built anew, and so carries neither the traceback nor the causes that the library would otherwise send
-    to the caller.
+    The error is a copy without the traceback and the causes, which the library would otherwise send to the caller.
     """
     plain = plain_error(error)
     return type(plain), plain, None
@@ -299,24 +298,24 @@ def _failure(error: errors.MoorageError) -> Failure:
 
 
 def _may_begin_trace(message_type: type[Message[Any]]) -> bool:
-    """Return whether a trace may begin with such a message: one by which somebody orders something from a cloud."""
+    """Return whether a trace may begin with such a message: only orders from outside begin one."""
     is_order = issubclass(message_type, Mutation) and message_type.topic in _ORDERED_OF
     return is_order and message_type.method not in _REPORTS
 
 
 def _short_text(value: object) -> str | None:
-    """Return a peer's text if it is fit for a log line, else None."""
+    """Return a peer's text if it is short and printable, so that it can be logged; else None."""
     return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
 
 
 def stamp(ctxt: dict[str, Any], taken: float, end: float | None = None) -> None:
-    """Set the deadline of a message just taken in the context that came beside it.
+    """Set the deadline of a message that was just taken, in the context beside it.
 
-    :param taken: the earliest time at which this process may have had the message, by the monotonic clock.
-    :param end: the caller's deadline, where it is known exactly.
+    :param taken: the earliest time at which this process may have received the message, by the monotonic clock.
+    :param end: the caller's deadline, if it is known exactly.
     """
-    ctxt.pop(DEADLINE, None)  # a peer's clock is another
+    ctxt.pop(DEADLINE, None)  # a value from a peer would be by another clock
     left = ctxt.pop(SECONDS_LEFT, None)
-    # A former release sends no such number, and other clients of the broker may send anything.
+    # A former release sends no number, and other clients of the broker may send anything.
     if isinstance(left, int | float) and not isinstance(left, bool) and 0 <= left <= _LONGEST_LEFT:
         ctxt[DEADLINE] = taken + left if end is None else end

@@ -1,8 +1,8 @@
-"""An oslo.messaging driver with a broker within this process: the guarantees of RabbitMQ without a network.
+"""An oslo.messaging driver with a broker inside this process: the guarantees of RabbitMQ without a network.
 
-``inproc://name/`` names a broker; it lives for as long as it has a connection. Messages, replies and errors make the
-same round trip through JSON as on RabbitMQ. Nothing polls: the publishing thread hands a message to a server's
-executor, and the caller sleeps until its reply is put into its reply box.
+``inproc://name/`` names a broker, which exists as long as it has a connection. Messages, replies and errors are encoded
+as JSON and decoded, as on RabbitMQ. Nothing polls: the publishing thread hands a message to a server's executor, and
+the caller sleeps until its reply is in its reply box.
 """
 
 import copy
@@ -27,8 +27,8 @@ from oslo_messaging._drivers import common as rpc_common
 from moorage.bus import message_json
 from moorage.bus.calling import SECONDS_LEFT
 
-# Messages kept for a stopped server before the oldest is dropped. RabbitMQ has no such bound, but here they take this
-# process's memory. Arbitrary, and far more than any service leaves behind while it restarts.
+# The most messages that are kept for a stopped server; then the oldest is dropped. RabbitMQ has no such bound, but here
+# the messages use this process's memory. Arbitrary: far more than arrive while a service restarts.
 _MAX_BACKLOG = 10_000
 
 Key = tuple[str, str]  # exchange and queue
@@ -37,7 +37,7 @@ Box = queue.SimpleQueue[str]
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """A message in transit, already a copy of the sender's."""
+    """A message in transit, which is already a copy of the sender's message."""
 
     ctxt: dict[str, Any]
     message: dict[str, Any]
@@ -71,12 +71,12 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
         """Do nothing: a taken request is not delivered again."""
 
     def heartbeat(self) -> None:
-        """Do nothing: a server in the caller's own process cannot be away."""
+        """Do nothing: a server in the caller's own process is always reachable."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message on its way to a queue; tests and drills deliver it again, or later."""
+    """A message for a queue; tests and drills deliver it a second time, or later."""
 
     topic: str
     method: str
@@ -88,8 +88,8 @@ class Delivery:
     def deliver(self, timeout: float, seconds_left: float | None = None) -> dict[str, Any]:
         """Put a copy into the queue, and return its answer.
 
-        :param seconds_left: the remaining seconds of its caller. Without them only the guards of the message protect
-            against its late arrival.
+        :param seconds_left: the remaining seconds of its caller. Without them, only the guards of the message protect
+            against a late arrival.
         :raises queue.Empty: no answer in time.
         """
         box: Box = queue.SimpleQueue()
@@ -101,19 +101,19 @@ class Delivery:
         return answer
 
 
-#: Called with each call before it is delivered; if it returns true, the call is lost, as in a broker that dies.
+#: Called with each call before its delivery; if it returns True, the call is lost, as in a broker that crashes.
 Observer = Callable[[Delivery], bool]
 
 
 @dataclass(slots=True)
 class _Queue:
-    """A queue of messages: its listeners, served in turn, and the messages that none has taken yet."""
+    """A queue: its listeners, which get messages in turn, and the messages that no listener has taken yet."""
 
     takers: deque["InprocListener"] = field(default_factory=deque)
     backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
 
     def put(self, envelope: _Envelope) -> None:
-        """Give a message to the next listener, or keep it where there is none."""
+        """Give a message to the next listener, or keep it if there is none."""
         if not self.takers:
             while self.backlog and self.backlog[0].expired():
                 self.backlog.popleft()
@@ -132,10 +132,10 @@ class _Queue:
 
 
 class Broker:
-    """The queues of one broker name. One exists from its first listener or call on, and keeps messages from then on."""
+    """The queues of one broker name. The first listener or call creates a queue, which keeps messages from then on."""
 
     def __init__(self) -> None:
-        # Held while a message is handed over, so that no listener gets one after it was unsubscribed.
+        # Held while a message is handed over, so that no listener gets a message after it has unsubscribed.
         self._lock = threading.RLock()
         self._queues: dict[Key, _Queue] = {}
         self.observers: list[Observer] = []
@@ -147,13 +147,13 @@ class Broker:
                 self._queues.setdefault(key, _Queue())
 
     def takers(self, key: Key) -> int:
-        """Return the number of listeners of a queue, which may not exist."""
+        """Return the number of listeners of a queue; 0 if it does not exist."""
         with self._lock:
             found = self._queues.get(key)
             return len(found.takers) if found else 0
 
     def publish(self, key: Key, envelope: _Envelope) -> bool:
-        """Put a message into a queue; return False where the queue does not exist and the message is lost."""
+        """Put a message into a queue; return False if the queue does not exist, so that the message is lost."""
         with self._lock:
             found = self._queues.get(key)
             if found is not None:
@@ -201,14 +201,13 @@ class InprocListener(base.Listener):  # type: ignore[misc]
         """Do nothing: the listener holds no resources."""
 
 
-# Brokers are global to the process, as ports are to a machine: equal names are the same broker. A broker is gone with
-# its last connection.
+# Brokers are global to the process: equal names are the same broker. A broker ends with its last connection.
 _brokers: WeakValueDictionary[str, Broker] = WeakValueDictionary()
 _brokers_lock = threading.Lock()
 
 
 def _broker(url: oslo_messaging.TransportURL) -> Broker:
-    """Return the broker of a URL, a new one if it has no connection."""
+    """Return the broker of a URL; create it if it has no connection yet."""
     name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
     with _brokers_lock:
         return _brokers.setdefault(name, Broker())
@@ -249,7 +248,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         message: dict[str, Any],
         wait_for_reply: bool | None = None,
         timeout: float | None = None,
-        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process is always there
+        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process is always reachable
         retry: int | None = None,  # noqa: ARG002 - nothing here can fail and then succeed
         transport_options: oslo_messaging.TransportOptions | None = None,
     ) -> Any:
@@ -262,14 +261,14 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         if box is not None and self._is_lost(key, envelope):
             raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}")
         if box is not None:
-            self._broker.declare([key])  # over RabbitMQ a call is sent again until there is a queue
+            self._broker.declare([key])  # on RabbitMQ, a call is sent again until its queue exists
         arrived = self._broker.publish(key, envelope)
         if not arrived and transport_options is not None and transport_options.at_least_once:
             raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
         return None if box is None else self._wait(box, target, timeout)
 
     def _is_lost(self, key: Key, envelope: _Envelope) -> bool:
-        """Call the observers with a call; return whether one of them loses it."""
+        """Pass a call to the observers; return whether one of them drops it."""
         message = envelope.message
         if message.get("namespace") is not None:
             return False
@@ -313,4 +312,4 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         raise NotImplementedError("inproc carries calls and casts alone")
 
     def cleanup(self) -> None:
-        """Do nothing: the broker goes with its last connection."""
+        """Do nothing: the broker ends with its last connection."""

@@ -1,13 +1,14 @@
 """Message batches on RabbitMQ: the calls of one process to one topic travel together, and so do their answers.
 
-While a batch of calls is under way, the calls that are made meanwhile wait, and travel in the next one; a call that is
-made while nothing is under way is sent at once. Nagle's algorithm does the same for small segments (RFC 896). Calls
-that one thread makes at once travel together from the first. Answers that are to be sent to one process while another
-answer is being sent to it travel in the next message (:mod:`moorage.bus.answer_batches`).
+While a batch of calls is in flight, new calls wait and travel in the next batch. If no batch is in flight, a call is
+sent at once. Nagle's algorithm does the same for small segments (RFC 896). Calls that one thread makes at the same time
+travel in one batch from the start. While an answer is being sent to a process, further answers to it wait and travel in
+the next message (:mod:`moorage.bus.answer_batches`).
 
-A batch of one is the library's own single message. On the wire a batch of several calls is itself a call, of the method
-`batch`, which a server of a former release refuses before anything is begun; its calls are then sent one by one. Only
-calls that came in a batch are answered in batches, so that a client of a former release never gets one (ADR 26).
+A batch of one call is the library's own single message. On the wire a batch of several calls is itself a call, of the
+method `batch`. A server of a former release refuses this call before it carries anything out; the calls are then sent
+one by one. Only calls that came in a batch are answered in batches, so a client of a former release never gets a batch
+of answers (ADR 26).
 """
 
 import logging
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# On the wire. Former releases serve this name space at version 1.0, and no such method.
+# Part of the wire format. Former releases serve this name space at version 1.0, without the method of batches.
 _NAMESPACE = "moorage.bus"
 _METHOD = "batch"
 _VERSION = "1.1"
 
-#: The most messages of one batch. Arbitrary: one server takes them all, and its peers none of them.
+#: The most messages of one batch. Arbitrary: a larger batch would spread less work to the other servers of a topic.
 MOST = 32
-#: The number of waiting calls that is sent at once, even while a batch is under way. Arbitrary.
+#: The number of waiting calls that are sent at once, even while another batch is in flight. Arbitrary.
 _FULL = 16
-#: The least and the longest time, in seconds, for which calls wait for a batch that is under way. Arbitrary.
+#: The shortest and the longest time, in seconds, for which calls wait for a batch in flight. Arbitrary.
 _LEAST_PATIENCE, _MOST_PATIENCE = 0.005, 0.5
 #: The most bytes of a batch of several messages. Arbitrary: a small part of what RabbitMQ takes.
 MAX_BYTES = 2**20
-#: Seconds for which calls are sent one by one to a topic after a server of it has refused a batch. Arbitrary.
+#: Seconds for which calls to a topic are sent one by one after one of its servers has refused a batch. Arbitrary.
 _REFUSED_SECONDS = 60.0
-#: What a thread receives in place of an answer: it is to send the waiting calls, or its batch was refused.
+#: Values that a thread receives instead of an answer: it must send the waiting calls; or its batch was refused.
 _YOUR_TURN = object()
 REFUSED = object()
 
@@ -64,7 +65,7 @@ Connect = Callable[[int | None], rpc_common.ConnectionContext]
 
 
 def size_of(body: Body) -> int:
-    """Return the bytes of a message."""
+    """Return the size of a message in bytes."""
     return len(msgspec.json.encode(body))
 
 
@@ -84,7 +85,7 @@ class LibraryCall(NamedTuple):
     timeout: float
 
     def body(self, reply_queue: str) -> Body:
-        """Return it as it is sent, under an id of its own."""
+        """Return the message of this call, with a new id."""
         body = {**self.message, "_msg_id": uuid.uuid4().hex, "_reply_q": reply_queue, "_timeout": None}
         amqp.pack_context(body, self.ctxt)
         return body
@@ -94,12 +95,12 @@ class LibraryCall(NamedTuple):
 class OutgoingCall:
     """A call of one thread.
 
-    :param received: takes what is received for it, beside this call; the calls that a thread makes at once share it.
+    :param received: the queue for this call and its answers; the calls that a thread makes at once share it.
     """
 
     body: Body
     timeout: float
-    #: The caller's context: its deadline shows how much of the time-out is over.
+    #: The caller's context: its deadline shows how much of the time-out is left.
     of_thread: context.Context = field(default_factory=context.current)
     received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]" = field(default_factory=queue.SimpleQueue)
     batch: "_CallBatch | None" = None
@@ -116,18 +117,18 @@ class OutgoingCall:
         return str(self.body["_msg_id"])
 
     def put(self, received: Any) -> None:
-        """Take what is received for it, as the library's queues do."""
+        """Take an answer for this call; the library's queues have this method."""
         self.received.put((self, received))
 
     def seconds_in_queue(self) -> float:
-        """Return how long it may spend in the broker's queue; 0 or less if it is too late to be sent."""
+        """Return the seconds that it may spend in the broker's queue; 0 or less if it is too late to be sent."""
         deadline = self.of_thread.deadline
         return seconds_in_queue(self.timeout, None if deadline is None else deadline - time.monotonic())
 
 
 @dataclass(eq=False)
 class _CallBatch:
-    """Calls that travel in one message; the first one expires first."""
+    """Calls that travel in one message, in the order in which they expire."""
 
     calls: Sequence[OutgoingCall]
     sent: float
@@ -135,7 +136,7 @@ class _CallBatch:
     is_answered: bool = False
 
     def message(self) -> Body:
-        """Return the message; that of a single call is the library's own."""
+        """Return the message; for a single call it is the library's own."""
         bodies = [call.body for call in self.calls]
         if len(bodies) == 1:
             return enveloped({**bodies[0], amqp.UNIQUE_ID: self.msg_id})
@@ -160,10 +161,10 @@ def calls_of(message: Mapping[str, Any]) -> list[Body] | None:
 
 
 class _Outbox:
-    """The calls of this process to one queue: those that wait to be sent, and the batches that are under way.
+    """The calls of this process to one queue: the waiting calls, and the batches in flight.
 
-    A batch is under way until its first answer is there, and no longer than answers usually take: a call that takes
-    long holds nobody back.
+    A batch counts as in flight until its first answer arrives, and at most about as long as answers usually take, so
+    that a slow call does not delay others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -171,30 +172,30 @@ class _Outbox:
         self._lock = threading.Lock()
         self._waiting: list[OutgoingCall] = []
         self._under_way: list[_CallBatch] = []
-        #: The waiting call whose thread was told to send the next batch, and has not done so yet.
+        #: The waiting call whose thread must send the next batch, and has not done so yet.
         self._turn_of: OutgoingCall | None = None
         #: The seconds after which the first answer to a batch usually comes: a moving average.
         self._usual_seconds = 0.0
 
     @property
     def patience(self) -> float:
-        """The seconds that a call waits for a batch that is under way."""
+        """The seconds that a call waits for a batch in flight."""
         return min(max(2 * self._usual_seconds, _LEAST_PATIENCE), _MOST_PATIENCE)
 
     def add(self, *calls: OutgoingCall) -> _CallBatch | None:
-        """Add calls of one thread; return the batch that it is to send now, or None if they are to wait."""
+        """Add calls of one thread; return the batch that this thread must send now, or None if the calls wait."""
         with self._lock:
             self._waiting += calls
             is_first = self._turn_of is None and not self._are_any_under_way()
             return self._take() if is_first or len(self._waiting) >= _FULL else None
 
     def take(self) -> _CallBatch | None:
-        """Return the batch that the thread whose turn it is, or which has waited long enough, is to send now."""
+        """Return the batch that the calling thread must send now: its turn has come, or it has waited long enough."""
         with self._lock:
             return self._take()
 
     def remove(self, call: OutgoingCall, is_answered: bool) -> OutgoingCall | None:
-        """Remove a call that is over; return the call whose thread is to be told to send the next batch, if any."""
+        """Remove a call that is over; return the call whose thread must send the next batch, if any."""
         with self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -208,8 +209,8 @@ class _Outbox:
             return self._turn_of
 
     def _note_end(self, batch: _CallBatch, is_answered: bool) -> None:
-        # Only the first answer of a batch is measured, even if it came after the wait for it was over. A very late one
-        # counts as twice the usual time, because it says little about the others.
+        # Only the time of a batch's first answer is measured, even if the wait for it was already over. A longer time
+        # counts as twice the wait, because it is not typical.
         if is_answered and not batch.is_answered:
             seconds = min(self._clock() - batch.sent, 2 * self.patience)
             self._usual_seconds += (seconds - self._usual_seconds) / 8
@@ -225,8 +226,7 @@ class _Outbox:
     def _take(self) -> _CallBatch | None:
         """Take the waiting calls that may travel in one message; None if all of them are too late.
 
-        What travels in one message expires at once, when its first call does: no call is to lose more than half of
-        its time by that.
+        A message expires as a whole, when its first call does. No call may lose more than half of its time by that.
         """
         self._turn_of = None
         timed = sorted(
@@ -258,14 +258,14 @@ class CallSender:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        # In time calls go to as many queues as there have been agents.
+        # Weak values: otherwise the mapping would keep an entry for every agent that was ever called.
         self._outboxes: weakref.WeakValueDictionary[CallQueue, _Outbox] = weakref.WeakValueDictionary()
-        # Those under way, which the threads of their calls keep.
+        # The batches in flight; the threads of their calls hold the references.
         self._batches: weakref.WeakValueDictionary[str, _CallBatch] = weakref.WeakValueDictionary()
         self._refused: cachetools.TTLCache[CallQueue, bool] = cachetools.TTLCache(10_000, _REFUSED_SECONDS)
 
     def may_send_to(self, target: CallQueue) -> bool:
-        """Return False if a server there has refused a batch a short time ago."""
+        """Return False if a server of this queue has refused a batch a short time ago."""
         with self._lock:
             return target not in self._refused
 
@@ -276,12 +276,12 @@ class CallSender:
         waiter: "ReplyWaiter",
         reply_queue: str,
     ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
-        """Send calls, alone or together with others, and give each its result or its error.
+        """Send calls, alone or together with others, and set the result or the error of each.
 
-        ``MessagingTimeout`` is the error of one that has no answer in time.
+        The error of a call without an answer in time is ``MessagingTimeout``.
 
-        :return: yields the calls that are over, together those that are at the same time. One that has no outcome then
-            was refused by a server of a former release, and is to be sent by itself.
+        :return: yields the calls that are over; calls that end at the same time are yielded together. If such a call
+            has no outcome, a server of a former release has refused its batch, and the call must be sent by itself.
         """
         received: queue.SimpleQueue[tuple[OutgoingCall, Any]] = queue.SimpleQueue()
         calls = {
@@ -316,9 +316,9 @@ class CallSender:
     def _received(
         received: "queue.SimpleQueue[tuple[OutgoingCall, Any]]", calls: Collection[OutgoingCall], outbox: _Outbox
     ) -> list[tuple[OutgoingCall, Any]]:
-        """Wait until something has come for calls, and return it.
+        """Wait until something has been received for calls, and return it.
 
-        That is an answer, the error of a sending, or that this thread is to send the waiting calls.
+        It is an answer, the error of a failed sending, or the request to this thread to send the waiting calls.
         """
         seconds = max(min(call.ends for call in calls) - time.monotonic(), 0.0)
         waits = any(call.batch is None for call in calls) and outbox.patience < seconds
@@ -327,7 +327,7 @@ class CallSender:
         except queue.Empty:
             if not waits:
                 return [(call, oslo_messaging.MessagingTimeout()) for call in calls if call.ends <= time.monotonic()]
-            # Sent meanwhile by another thread, or else what is under way takes longer than usual.
+            # Either another thread has sent the calls meanwhile, or the batches in flight take longer than usual.
             return [(call, _YOUR_TURN) for call in calls if call.batch is None][:1]
         while True:
             try:
@@ -348,7 +348,7 @@ class CallSender:
             self._refused[target] = True
 
     def _send(self, target: CallQueue, batch: _CallBatch | None) -> None:
-        """Send a batch; if that fails, the error is the answer to each of its calls."""
+        """Send a batch; if this fails, the error is the answer to each of its calls."""
         if batch is None:
             return
         if len(batch.calls) > 1:
@@ -356,7 +356,7 @@ class CallSender:
         first = batch.calls[0]
         metrics.BATCH_SIZE.labels("calls").observe(len(batch.calls))
         try:
-            # The connection reads from the context how much of the first one's time is over.
+            # The connection reads from the context how much time the first call has left.
             with context.adopted(first.of_thread):
                 send_once_there_is_a_queue(
                     partial(self._publish, target, batch.message(), first.timeout), first.timeout
@@ -379,6 +379,6 @@ class CallSender:
             )
 
     def calls_of_batch(self, msg_id: str) -> Sequence[str]:
-        """Return the ids of the calls of a batch that is under way; empty if this is no batch's id."""
+        """Return the ids of the calls of a batch in flight; empty if this is not the id of a batch."""
         batch = self._batches.get(msg_id)
         return () if batch is None else [call.msg_id for call in batch.calls]

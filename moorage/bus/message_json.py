@@ -1,6 +1,6 @@
 """The JSON of messages: msgspec encodes and decodes it in a fraction of the time that the AMQP library needs.
 
-A number that JSON does not have becomes null, as it does in the databases.
+A number that JSON cannot represent becomes null, as in the databases.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ def dumps(message: object) -> str:
     """Encode a message."""
     try:
         return msgspec.json.encode(message).decode()
-    except UnicodeEncodeError:  # a text outside UTF-8, which the receiver refuses by its place
+    except UnicodeEncodeError:  # a text that is not valid UTF-8: the receiver refuses it and names its field
         return str(kombu_json.dumps(message))  # type: ignore[no-untyped-call]
 
 
@@ -22,12 +22,12 @@ def loads(text: str) -> Any:
     """Decode a message."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:  # such a text, or a number that JSON does not have, from a former release
+    except msgspec.DecodeError:  # such a text; or a number that JSON cannot represent, from a former release
         return kombu_json.loads(text)  # type: ignore[no-untyped-call]
 
 
 def enveloped(body: dict[str, Any]) -> dict[str, str]:
-    """Return a message in the library's envelope, whose content is JSON by itself."""
+    """Return a message in the library's envelope, whose content is a JSON text."""
     return {"oslo.version": "2.0", "oslo.message": dumps(body)}
 
 

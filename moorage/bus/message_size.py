@@ -1,4 +1,4 @@
-"""The size of messages: what fits into one, and how much is sent in several."""
+"""The size of messages: check that content fits into one message, or split it into several."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -11,22 +11,22 @@ from moorage.messages.wire import Message, encode
 
 T = TypeVar("T")
 
-#: The most bytes of a message on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the
-#: channel: the caller gets no answer.
+#: The most bytes of a message on the bus. RabbitMQ 4 accepts messages up to 16 MiB. It closes the channel on a larger
+#: one, so that the caller gets no answer.
 MAX_MESSAGE = 12 * 2**20
-#: Content of at most so many bytes fits: the library encodes it twice, which makes at most 3.5 bytes of each.
+#: Content of at most this many bytes fits. The library encodes it twice, so that each byte becomes at most 3.5 bytes.
 SURELY_FITS = MAX_MESSAGE // 4
 
 
 def check_request(message: Message[Any]) -> None:
     """Check that a request fits into one message.
 
-    :raises RequestTooLarge: it does not.
+    :raises RequestTooLarge: the request does not fit.
     """
     try:
         surely_fits = len(msgspec.json.encode(message)) <= SURELY_FITS
     except UnicodeEncodeError:
-        surely_fits = False  # a text outside UTF-8, which the server refuses by its place
+        surely_fits = False  # a text that is not valid UTF-8: the server refuses it and names its field
     if not surely_fits and (size := _sent(encode(message))) > MAX_MESSAGE:
         raise errors.RequestTooLarge(method=message.method, size=size, limit=MAX_MESSAGE)
 
@@ -34,7 +34,7 @@ def check_request(message: Message[Any]) -> None:
 def fitting(message: Message[Any], answer: Any) -> Any:
     """Return the encoded answer to a request unchanged if it fits into one message.
 
-    :raises ReplyTooLarge: it does not.
+    :raises ReplyTooLarge: the answer does not fit.
     """
     if len(msgspec.json.encode(answer)) > SURELY_FITS and (size := _sent(answer)) > MAX_MESSAGE:
         raise errors.ReplyTooLarge(method=message.method, size=size, limit=MAX_MESSAGE)
@@ -42,7 +42,7 @@ def fitting(message: Message[Any], answer: Any) -> Any:
 
 
 def in_parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Return values in parts that surely fit into one message each; one that may not is a part by itself."""
+    """Split values into parts that certainly fit into one message each; a value that may not fit is its own part."""
     return batches.in_parts(values, lambda value: len(msgspec.json.encode(value)), SURELY_FITS)
 
 

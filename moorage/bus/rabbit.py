@@ -1,4 +1,4 @@
-"""The library's RabbitMQ driver with connections of ours, and with limits on undeliverable replies and on a stop."""
+"""The library's RabbitMQ driver with Moorage's connections, and with limits on undeliverable replies and on a stop."""
 
 import logging
 import threading
@@ -28,25 +28,25 @@ from moorage.bus.rabbit_connection import Connection, send_once_there_is_a_queue
 
 LOG = logging.getLogger(__name__)
 
-#: Of a call that may travel together with others.
+#: The options of a call that may travel in a batch.
 BATCHED: Final = oslo_messaging.TransportOptions()
 
-#: With this begin the keys of a message's context, on the wire.
+#: The prefix of the keys of a message's context, on the wire.
 _CONTEXT = "_context_"
-#: The longest single wait for a message, in seconds. A process that was stopped detects it by a longer wait.
+#: The longest single wait for a message, in seconds. A process detects by a longer wait that it was suspended.
 _LONGEST_POLL = 0.5
-#: Seconds by which a wait or pause is longer than intended where the process was stopped or busy. Arbitrary.
+#: If a wait or pause is longer than intended by this many seconds, the process was suspended or busy. Arbitrary.
 _STANDSTILL = 0.1
 #: Seconds between two tries to send a reply to a missing queue. Arbitrary.
 _REPLY_INTERVAL = 0.25
 
 
 class ReplyQueues:
-    """The reply queues that are missing, each with the time since when.
+    """The missing reply queues, each with the time since which it has been missing.
 
-    The library drops all replies to a queue for a minute once it was missing for a while, the broker's own absence
-    included. Here the time begins when the broker reports the queue missing, each reply is tried at least once, and
-    the first delivered reply ends it.
+    Once a queue has been missing for a while, the library drops all replies to it for a minute; it also counts the time
+    in which the broker was unreachable. Here the time begins when the broker reports the queue as missing, and ends
+    with the first delivered reply. Each reply is tried at least once.
 
     :param patience: the seconds for which replies to a missing queue are tried; the times are kept for longer.
     """
@@ -62,11 +62,11 @@ class ReplyQueues:
         )
 
     def reply_q_valid(self, _name: str, _msg_id: str) -> bool:
-        """Return True: each reply is tried. The library calls this before each."""
+        """Return True: each reply is tried. The library calls this before each reply."""
         return True
 
     def missing(self, name: str) -> float:
-        """Return the seconds since which a queue is missing; called when it was found missing."""
+        """Record that a queue is missing, and return for how many seconds it has been missing."""
         with self._lock:
             return self._clock() - self._since.setdefault(name, self._clock())
 
@@ -80,9 +80,9 @@ class ReplyQueues:
 class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     """An incoming message from RabbitMQ."""
 
-    #: The earliest time at which this process may have had it, by the monotonic clock.
+    #: The earliest time at which this process may have received it, by the monotonic clock.
     taken: float
-    #: True if it came in a batch: its answer may travel so as well.
+    #: True if it came in a batch: then its answer may travel in a batch as well.
     is_batched = False
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
@@ -92,7 +92,7 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     def reply_with(self, answers: Sequence[tuple["RabbitMessage", Answer]]) -> None:
         """Send the answers to this call, or to several of its batch, which have one caller.
 
-        A missing reply queue is waited for, within bounds.
+        If the reply queue is missing, wait for it for a bounded time.
         """
         bodies = [call._body(answer) for call, answer in answers if call.orig_msg_id]  # noqa: SLF001 - of this class
         while bodies and not self._sent(bodies):
@@ -138,7 +138,7 @@ class RabbitBatch(NamedTuple):
 
 
 class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
-    """A listener that notes for each message the earliest time at which this process may have had it."""
+    """A listener that records for each message the earliest time at which this process may have received it."""
 
     message_cls = RabbitMessage
 
@@ -147,7 +147,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         self._obsolete_reply_queues = ReplyQueues(driver.missing_destination_retry_timeout)
 
     def stop(self) -> None:
-        """Receive no more, and leave unread messages to the peers; answers go over other connections."""
+        """Stop receiving, and leave unread messages to other servers; answers use other connections."""
         super().stop()
         self.conn.close()
 
@@ -155,8 +155,8 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
     def _current_timeout(self) -> float:
         """The seconds of the library's next single wait for a message.
 
-        The library begins with 1 ms after each message and doubles that, for the sake of late acknowledgements, which
-        calls do not have.
+        The library begins with 1 ms after each message and doubles it, because of late acknowledgements. Calls have no
+        late acknowledgements.
         """
         return _LONGEST_POLL
 
@@ -179,20 +179,20 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
             self.incoming.append(RabbitBatch(received, received[0].unique_id))
 
     def _is_taken(self, message: Any) -> bool:
-        """Acknowledge a message or batch as the library does; return whether it is to be carried out."""
+        """Acknowledge a message or batch as the library does; return whether it should be carried out."""
         try:
             message.acknowledge()
             self.msg_id_cache.add(self.msg_id_cache.check_duplicate_message(message))
         except rpc_common.DuplicateMessageError:
             LOG.warning("A duplicate message is ignored")
             return False
-        except Exception as fault:  # noqa: BLE001 - of several libraries
+        except Exception as fault:  # noqa: BLE001 - several libraries may raise it
             LOG.warning("A message is discarded, because it could not be acknowledged: %s", fault)
             return False
         return True
 
     def _incoming(self, call: Mapping[str, Any]) -> RabbitMessage:
-        """Return a call as the library makes it of a message, without its three copies of the context."""
+        """Return a call as the library would build it, but without the library's three copies of the context."""
         ctxt = {name.removeprefix(_CONTEXT): value for name, value in call.items() if name.startswith(_CONTEXT)}
         message = {name: value for name, value in call.items() if not name.startswith("_")}
         msg_id, reply_q = call.get("_msg_id"), call.get("_reply_q")
@@ -200,7 +200,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         return RabbitMessage(self, ctxt, message, msg_id, msg_id, reply_q, call.get("_timeout"), *caches)
 
     def _earliest(self) -> float:
-        """Return the earliest time at which a message just read may have reached the socket."""
+        """Return the earliest time at which the message that was just read may have reached the socket."""
         since, until, now = self.conn.waits_since, self.conn.waited_until, time.monotonic()
         if since - until > _STANDSTILL:
             return float(until)
@@ -208,14 +208,14 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
-    """The library's RabbitMQ driver with connections, messages, listeners and batches of ours."""
+    """The library's RabbitMQ driver with Moorage's connections, messages, listeners and batches."""
 
     _reply_q: str | None
-    _waiter: ReplyWaiter  # null before the first call
+    _waiter: ReplyWaiter  # None before the first call
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
-        #: Set when nothing is to wait any more for an absent broker.
+        #: Once it is set, nothing waits any longer for an unreachable broker.
         self.given_up = threading.Event()
         made: pool.ConnectionPool = self._connection_pool
         made.connection_cls = partial(Connection, given_up=self.given_up)
@@ -223,7 +223,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         self.answers = AnswerSender(self.connect)
 
     def connect(self, retry: int | None = None) -> rpc_common.ConnectionContext:
-        """Return a connection to send over; it returns to the pool at the end of its context."""
+        """Return a connection for sending; it returns to the pool at the end of its context."""
         return self._get_connection(rpc_common.PURPOSE_SEND, retry)
 
     def send(
@@ -237,7 +237,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         retry: int | None = None,
         transport_options: oslo_messaging.TransportOptions | None = None,
     ) -> Any:
-        """Send a message, and wait for its answer if there is to be one."""
+        """Send a message, and wait for its answer if it is a call."""
         if transport_options is BATCHED and timeout is not None:
             alone: BatchItem[LibraryCall, Any] = BatchItem(LibraryCall(ctxt, message, timeout))
             for _over in self.send_many(target, [alone], retry):
@@ -251,9 +251,9 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
     def send_many(
         self, target: oslo_messaging.Target, calls: Sequence[BatchItem[LibraryCall, Any]], retry: int | None
     ) -> Iterator[Sequence[BatchItem[LibraryCall, Any]]]:
-        """Send calls that may travel together, and give each its answer or its error.
+        """Send calls that may travel together, and set the answer or the error of each.
 
-        :return: yields those that have an outcome, together those that get it at the same time.
+        :return: yields the calls that have an outcome; calls that get it at the same time are yielded together.
         """
         topic = target.topic if target.server is None else f"{target.topic}.{target.server}"
         queue = CallQueue(self._get_exchange(target), topic, retry)
@@ -280,11 +280,11 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         return base.PollStyleListenerAdapter(listener, batch_size, batch_timeout)
 
     def cleanup(self) -> None:
-        """Close all connections without waiting for an absent broker; calls under way have no reply any more."""
+        """Close all connections without waiting for an unreachable broker; calls in flight get no reply."""
         self.given_up.set()
         waiter = self._waiter
         super().cleanup()
-        self._waiter = waiter  # a call takes itself off it at its end
+        self._waiter = waiter  # calls in flight still unregister themselves from it
 
     def _get_connection(self, purpose: str = rpc_common.PURPOSE_SEND, retry: int | None = None) -> Any:
         if self._connection_pool is None:

@@ -1,8 +1,8 @@
-"""A connection to RabbitMQ: the library's, with limits of ours on the time in a queue and on a stop.
+"""A connection to RabbitMQ: the library's, with Moorage's limits on the time in a queue and on a stop.
 
-The time that a message has waited in a queue cannot be measured without comparing two machines' clocks. It is limited
-instead: a message expires in the queue after a part of its caller's time-out, and the server that takes it has another
-part, counted from then (ADR 2).
+How long a message has waited in a queue cannot be measured without comparing the clocks of two machines. Instead the
+time is limited: a message expires in the queue after a part of its caller's time-out, and the server has another part
+from the time when it takes the message (ADR 2).
 """
 
 import logging
@@ -31,28 +31,29 @@ LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: Has the broker return a call that there is no queue for. The library then raises ``MessageUndeliverable``.
+#: The options that make the broker return a call whose queue does not exist. The library then raises
+#: ``MessageUndeliverable``.
 RETURNED: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: Seconds between two tries to send a call that was returned. Arbitrary.
 _RETURNED_INTERVAL = 0.1
-#: Seconds between two tries to receive messages where the broker refuses to give any. Arbitrary.
+#: Seconds between two tries to receive messages while the broker refuses to deliver any. Arbitrary.
 _REFUSED_INTERVAL = 1.0
 #: Seconds between two tries of a connection to bind a queue again. Arbitrary.
 _BIND_INTERVAL = 1.0
 #: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
-#: The errors that the library repeats nothing for.
+#: The errors after which the library does not retry.
 _FINAL = (amqp.AMQPDestinationNotFound, oslo_messaging.MessageUndeliverable, rpc_common.Timeout)
 
 
 class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library lets this class through, unlike others
-    """A message could not be sent within the queue's part of its caller's time-out."""
+    """A message could not be sent within the part of its caller's time-out that is for the queue."""
 
 
 class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     """One connection to the broker.
 
-    :param given_up: once it is set, nothing but receiving waits for an absent broker.
+    :param given_up: once it is set, only receiving still waits for an unreachable broker.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     ) -> None:
         self._given_up = given_up
         self._hosts = url.hosts
-        #: When a queue may be bound again, by the monotonic clock.
+        #: The time from which a queue may be bound again, by the monotonic clock.
         self._bind_after = 0.0
         self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
         #: The start and end of the last wait for messages, by the monotonic clock.
@@ -76,13 +77,13 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     def consume(self, timeout: float | None = None) -> None:
         """Wait for messages, and record the start and end of the wait.
 
-        :raises Timeout: none has come, or the broker refuses to give any.
+        :raises Timeout: no message has come, or the broker refuses to deliver any.
         """
         self.waits_since = time.monotonic()
         try:
             super().consume(timeout)
         except oslo_messaging.MessageDeliveryFailure as fault:
-            # The library does not wait for a broker that refuses the login or a queue, and each try is a login.
+            # The library does not pause if the broker refuses the login or a queue, and each try is a login.
             LOG.warning("Messages cannot be received: %s", fault)
             self._given_up.wait(_REFUSED_INTERVAL)
             raise rpc_common.Timeout from fault
@@ -90,16 +91,16 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             self.waited_until = time.monotonic()
 
     def stop_consuming(self) -> None:
-        """End the wait for messages now; unread messages are redelivered once the connection is closed."""
+        """End the wait for messages now; the broker redelivers unread messages once the connection is closed."""
         super().stop_consuming()
         with suppress(AttributeError, OSError):  # there is no connection
-            # Past the method of a TLS socket, after which the waiting thread would take what comes for plain text.
+            # Not by the TLS socket's own method: after it, the waiting thread would read the next bytes as plain text.
             socket.socket.shutdown(self.connection._connection._transport.sock, socket.SHUT_RD)  # noqa: SLF001
 
     def topic_send(self, *arguments: Any, **settings: Any) -> None:
-        """Send a message to a topic, and bind the topic's queue again where the broker has returned the message.
+        """Send a message to a topic; if the broker returns the message, bind the topic's queue again.
 
-        :raises MessageUndeliverable: it has.
+        :raises MessageUndeliverable: the broker has returned the message.
         """
         try:
             super().topic_send(*arguments, **settings)
@@ -108,25 +109,25 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             raise
 
     def _bind_again(self, exchange: str, queue: str) -> None:
-        """Bind the queue of a topic, which has the topic's name, if there is one.
+        """Bind the queue that has the topic's name, if it exists.
 
-        A cluster may lose bindings in a partition, and a consumer of the queue cannot see that nothing arrives.
+        A cluster may lose bindings in a network partition, and a consumer of the queue cannot detect it.
         """
         if time.monotonic() < self._bind_after:
             return
         self._bind_after = time.monotonic() + _BIND_INTERVAL
-        # A channel of its own: that there is no such queue, or that this user may not bind it, closes it.
+        # On a separate channel, because a missing queue or a missing permission closes the channel.
         with self._connection_lock, suppress(AMQPError, OSError), self.connection.channel() as channel:
             channel.queue_bind(queue, exchange, routing_key=queue)
             LOG.warning("Queue %s was not bound to exchange %s, and has been bound", queue, exchange)
 
     def ensure_connection(self) -> None:
-        """Reconnect, within the retries of this connection.
+        """Reconnect, within the number of retries of this connection.
 
-        The heartbeat thread tries once at a time: it holds the lock that senders wait for.
+        The heartbeat thread makes only one try at a time, because it holds the lock that senders wait for.
         """
         tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
-        # Closed here: the library leaves the socket of the former connection to the garbage collector.
+        # Close the former connection here: the library leaves its socket to the garbage collector.
         tls.drop(self.connection)
         self._verify_next_host()
         self._set_current_channel(None)
@@ -143,7 +144,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     def _heartbeat_check(self) -> None:
         """Exchange heartbeats.
 
-        :raises OSError: the connection is lost; the library would open another one beside it.
+        :raises OSError: the connection is lost. The library itself would open another one beside it.
         """
         if not self.connection.connected:
             raise ConnectionResetError("the connection to the broker is lost")
@@ -156,16 +157,16 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         recoverable_error_callback: Callable[[Exception], None] | None = None,
         **settings: Any,
     ) -> Any:
-        """Run ``method``, again after a loss of the connection, until ``given_up`` is set."""
+        """Run ``method``; repeat it after a loss of the connection, until ``given_up`` is set."""
         faults: list[Exception] = []
         if self.channel is not None and self._initial_pid == os.getpid():
-            # What the library prepares for a failure takes longer than to send or to receive a message.
+            # The fast path: the library's preparations for a failure take longer than sending or receiving a message.
             try:
                 return method()
             except _FINAL:
                 raise
             except Exception as fault:  # noqa: BLE001 - the library's own handling follows
-                if self._consume_loop_stopped:  # the socket was shut down for that
+                if self._consume_loop_stopped:  # stop_consuming has shut the socket down
                     return None
                 faults.append(fault)
 
@@ -174,12 +175,12 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
                 raise faults.pop()
             return method()
 
-        # Receiving passes a callback of its own, which ends it in time.
+        # When the library receives, it passes its own callback, which ends the wait in time.
         callback = recoverable_error_callback or self._stop_if_given_up
         return super().ensure(repeated, retry, callback, **settings)
 
     def set_transport_socket_timeout(self, timeout: float | None = None) -> None:
-        """Set the socket's time-out, at least so long that a publisher's confirm arrives."""
+        """Set the socket's time-out to at least the time that a publisher's confirm may take."""
         super().set_transport_socket_timeout(None if timeout is None else max(timeout, _SHORTEST_SOCKET_TIMEOUT))
 
     def close(self) -> None:
@@ -188,14 +189,17 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         super().close()
 
     def _transform_transport_url(self, *arguments: Any, **settings: Any) -> str:
-        """Return the URL of one host for kombu, to which a slash in a user or password would be the end of the host."""
+        """Return the URL of one host for kombu, with slashes in its user and password encoded.
+
+        Kombu would read such a slash as the end of the host.
+        """
         account, at, address = str(super()._transform_transport_url(*arguments, **settings)).partition("@")
         scheme, mark, quoted = account.partition("://")
         return scheme + mark + quoted.replace("/", "%2F") + at + address
 
     def _set_current_channel(self, new_channel: Any) -> None:
-        """Use another channel, and note the broker's alarms on its connection."""
-        # The library sets the present channel again at each message; another one may have been closed already.
+        """Use another channel, and listen for the broker's alarms on its connection."""
+        # The library sets the current channel again at each message. A new channel may already be closed.
         if new_channel not in (None, self.channel) and new_channel.connection is not None:
             alarms.listen(new_channel.connection, lambda kind: alarms.LOGGED.began(self._broker(), kind))
         super()._set_current_channel(new_channel)
@@ -204,16 +208,16 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         alarms.LOGGED.ended(self._broker())
 
     def _broker(self) -> str:
-        """Return the address of the broker that this connection is to."""
+        """Return the address of the connected broker."""
         return f"{self.connection.hostname}:{self.connection.port}"
 
     def _verify_next_host(self) -> None:
-        """Have TLS verify that the certificate names the host that is connected to next.
+        """Make TLS verify that the certificate names the next host to connect to.
 
-        With several hosts, kombu would go on with the name of the first one it has tried.
+        With several hosts, kombu would keep the name of the first host that it has tried.
         """
         if len(self._hosts) > 1 and isinstance(settings := self.connection.ssl, dict) and "server_hostname" in settings:
-            settings["server_hostname"] = None  # kombu then takes the host's
+            settings["server_hostname"] = None  # kombu then uses the name of the host
 
     def _connection_failed(self, fault: Exception, _interval: float) -> None:
         self._verify_next_host()
@@ -234,7 +238,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     ) -> None:
         """Publish a message with an expiry; the library repeats this after a loss of the connection.
 
-        :raises NotSentInTime: the queue's part of the caller's time-out is over.
+        :raises NotSentInTime: the part of the caller's time-out that is for the queue is over.
         """
         time_to_live = None if timeout is None else seconds_in_queue(timeout, context.seconds_left())
         if time_to_live is not None and time_to_live <= 0:
@@ -242,17 +246,17 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         try:
             super()._publish(exchange, msg, routing_key, time_to_live, transport_options)
         except MessageNacked as fault:
-            # The fault has no text; the library repeats it as the loss of a connection.
+            # The exception has no text. The library retries after this one as after a loss of the connection.
             raise MessageNacked("it refuses the message, as its queue is full or has no leader") from fault
 
 
 def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions | None], R], timeout: float) -> R:
-    """Send a call, and again as long as the broker returns it and it might still wait in a queue.
+    """Send a call; repeat it while the broker returns it and it has time left for waiting in a queue.
 
-    A queue comes with its first server, and is lost at a restart of the broker until a server of it has come back. The
-    broker would drop the call, and its caller would wait in vain.
+    The first server of a queue creates it. After a restart of the broker it is missing until one of its servers has
+    reconnected. Without repeats, the broker would drop the call, and the caller would wait for nothing.
 
-    :param send: sends it with such options.
+    :param send: sends the call with the given options.
     :param timeout: the caller's time-out, in seconds.
     """
     end = time.monotonic() + timeout * QUEUE_PART
@@ -260,10 +264,10 @@ def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions |
         try:
             return send(RETURNED)
         except oslo_messaging.MessageUndeliverable:
-            # A try takes time as well, and the last one has to be in time.
+            # A try takes time as well, and the last try must be in time.
             if time.monotonic() + 2 * _RETURNED_INTERVAL > end:
-                # Dropped this time: its caller waits for all of its time, as it does for a server that is silent. Those
-                # that repeat a call some times would otherwise give up sooner.
+                # The last try lets the broker drop the call, so that the caller waits for its whole time-out, as for a
+                # server that does not answer. Callers that repeat a call several times would otherwise give up sooner.
                 return send(None)
             time.sleep(_RETURNED_INTERVAL)
 
@@ -271,8 +275,8 @@ def send_once_there_is_a_queue(send: Callable[[oslo_messaging.TransportOptions |
 def seconds_in_queue(timeout: float, left: float | None) -> float:
     """Return the seconds that a message of a call may spend in a queue; 0 or less if it is too late to send it.
 
-    :param timeout: the call's, in seconds.
-    :param left: the seconds until its caller's deadline, if there is one.
+    :param timeout: the time-out of the call, in seconds.
+    :param left: the seconds until the caller's deadline, if there is one.
     """
     lost = 0.0 if left is None else max(0.0, timeout - left)
     return timeout * QUEUE_PART - lost

@@ -1,4 +1,4 @@
-"""An RPC server that takes no more messages than it has threads for, or a batch, and leaves the others to its peers."""
+"""An RPC server that takes only as many messages as it has threads, or one batch, and leaves the rest to its peers."""
 
 import logging
 import threading
@@ -19,13 +19,13 @@ from moorage import metrics
 from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
 from moorage.occupancy import ThreadOccupancy
 
-#: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
-#: heartbeats of the connection; after a minute without one the broker closes it.
+#: Seconds after which a message is taken even if no thread is free. The thread that takes messages also sends the
+#: heartbeats of the connection; the broker closes it after a minute without a heartbeat.
 _LONGEST_WAIT = 5.0
 
 LOG = logging.getLogger(__name__)
 
-#: The library parses both versions each time.
+#: Cached, because the library parses both versions at each call.
 is_compatible = lru_cache(maxsize=1024)(version_is_compatible)
 
 
@@ -33,15 +33,15 @@ def _logged(work: Callable[..., None], *arguments: Any) -> None:
     try:
         work(*arguments)
     except Exception:
-        # An answer that cannot be sent: the caller's call times out.
+        # The answer cannot be sent, so the caller's call times out.
         LOG.exception("A message could not be answered")
 
 
 class ThreadedServer(RPCServer):  # type: ignore[misc]
     """Answers messages in a thread pool of the standard library, whose idle threads end at once at a stop.
 
-    The library's own server takes every message and keeps it in memory until a thread is free. If all its threads wait
-    for something, it goes on taking its share of the messages, and answers them long after their callers have gone.
+    The bus library's own server takes every message and keeps it in memory until a thread is free. If all its threads
+    wait for something, it continues to take its share of the messages, and answers them after their callers' deadlines.
 
     :param threads: the number of messages handled at a time.
     :param topic: the topic as metrics name it.
@@ -66,7 +66,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self._all_threads.inc(self._threads)
 
     def end(self) -> None:
-        """Take no more messages; :meth:`wait` then waits for those that were taken."""
+        """Stop taking messages; :meth:`wait` then waits for the taken ones."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -74,7 +74,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self.stop()
 
     def seconds_stuck(self) -> float:
-        """Return for how long all threads have been busy without one becoming free; 0 while one is free."""
+        """Return for how many seconds all threads have been busy; 0 while one is free."""
         with self._changed:
             return self._occupancy.seconds_stuck()
 
@@ -82,11 +82,11 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         [message] = incoming
         calls = getattr(message, "calls", incoming)
         for call in calls:
-            # The in-process bus knows the caller's deadline; RabbitMQ only the earliest time of arrival.
+            # The in-process bus gives the caller's deadline; RabbitMQ gives only the earliest time of arrival.
             stamp(call.ctxt, getattr(call, "taken", time.monotonic()), getattr(call, "expires", None))
-        # On the in-process bus this is the caller's own thread, and must not wait: its server has no peers.
+        # On the in-process bus this is the caller's own thread. It must not wait, because its server has no peers.
         if isinstance(self.listener, PollStyleListenerAdapter):
-            # A batch that was received cannot be left to a peer any more: it waits until one thread is free.
+            # A received batch can no longer be left to a peer: it waits until one thread is free.
             with self._changed:
                 self._changed.wait_for(lambda: self._occupancy.busy < self._threads or self._ending, _LONGEST_WAIT)
         for endpoint, together in self._apart(calls):
@@ -97,7 +97,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
                 self._submit(self._process_many, endpoint, together)
 
     def _apart(self, calls: Sequence[Any]) -> Iterator[tuple[Endpoint | None, Sequence[Any]]]:
-        """Yield the calls of a batch by the endpoint that handles them together; null where each is handled alone."""
+        """Group the calls of a batch by the endpoint that handles them together; None if each is handled alone."""
         of: dict[Endpoint | None, list[Any]] = {}
         for call in calls:
             of.setdefault(self._endpoint_of_many(call.message) if len(calls) > 1 else None, []).append(call)
@@ -110,13 +110,13 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
             return None
         try:
             may_serve = is_compatible(endpoint.target.version, str(message.get("version")))
-        except (ValueError, IndexError):  # it is no version
+        except (ValueError, IndexError):  # it is not a version
             return None
-        # One that is too new is refused by the library.
+        # The library refuses a message that is too new.
         return endpoint if may_serve else None
 
     def _process_many(self, endpoint: Endpoint, calls: Sequence[Any]) -> None:
-        """Handle calls that came in one message, and answer them in one; those that take long have other threads."""
+        """Handle calls that came in one message, and answer them in one message; slow calls run in other threads."""
         found = endpoint.answer_many([ReceivedCall(call.ctxt, call.message.get("args") or {}) for call in calls])
         answered, unanswered = [], []
         for call, answer in zip(calls, found, strict=True):
@@ -125,7 +125,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
                 continue
             try:
                 self._submit(self._process_alone, call, answer)
-            except RuntimeError:  # at a stop no thread is given work any more
+            except RuntimeError:  # the pool is stopping and accepts no more work
                 unanswered.append((call, answer))
         calls[0].reply_with(answered)
         for call, handle in unanswered:

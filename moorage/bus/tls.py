@@ -1,4 +1,4 @@
-"""TLS and the login to RabbitMQ, by the bus library's options, for connections that are not its own; and refusals."""
+"""TLS and login for RabbitMQ connections outside the bus library, by its options; detection of refused logins."""
 
 import re
 import ssl
@@ -11,22 +11,22 @@ from oslo_config import cfg, types
 
 from moorage import errors
 
-#: The options that the end of a URL may have instead of the group ``oslo_messaging_rabbit``, but for the version.
+#: The options of the group ``oslo_messaging_rabbit`` that a URL may also have at its end, except for the TLS version.
 OPTIONS = frozenset(("ssl", "ssl_ca_file", "ssl_cert_file", "ssl_key_file", "rabbit_login_method"))
-#: As the library names versions.
+#: The TLS versions by the library's names.
 _VERSIONS = {
     name.removeprefix("PROTOCOL_").lower(): getattr(ssl, name) for name in dir(ssl) if name.startswith("PROTOCOL_")
 }
 
 
 def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: str) -> dict[str, Any]:
-    """Return py-amqp's arguments for TLS and the login, as the bus library gives them.
+    """Return the arguments for TLS and the login that the bus library would pass to py-amqp.
 
-    With a file of certificate authorities the broker's certificate has to be of one of them and to name ``host``;
-    without one, of an authority that the machine trusts.
+    With a file of certificate authorities, one of them must have issued the broker's certificate, and the certificate
+    must name ``host``. Without such a file, an authority that the machine trusts must have issued it.
 
-    :param query: the options at the end of the URL, which win over the group's.
-    :raises OSError: a file cannot be read or is not what it should be.
+    :param query: the options at the end of the URL, which take precedence over those of the group.
+    :raises OSError: a file cannot be read or has the wrong content.
     :raises ConfigurationError: an option has a wrong value.
     """
 
@@ -51,20 +51,20 @@ def arguments(group: cfg.ConfigOpts.GroupAttr, query: Mapping[str, str], host: s
 
 
 def is_refusal(fault: object) -> bool:
-    """Return whether a broker refuses a user, a password, a virtual host or a queue, and would the next time as well.
+    """Return whether a broker permanently refuses a user, a password, a virtual host or a queue.
 
-    Where a limit of connections or queues is reached, it gives the same code, but may accept the next try: only its
-    text tells the two apart.
+    At a limit of connections or queues it sends the same code, but may accept the next try. Only the text of the error
+    distinguishes the two.
     """
     if not isinstance(fault, amqp.exceptions.IrrecoverableChannelError | amqp.exceptions.NotAllowed):
         return False
-    return "limit" not in re.sub("'[^']*'", "", str(fault))  # apart from the names
+    return "limit" not in re.sub("'[^']*'", "", str(fault))  # ignoring quoted names
 
 
 def drop(connection: Any) -> None:
-    """Close a connection of kombu without AMQP's closing hand-shake, for which a silent broker would be waited for.
+    """Close a connection of kombu without AMQP's closing hand-shake, which could wait long for a silent broker.
 
-    TLS has one as well: its end is written, and the broker's is not read.
+    TLS has a closing hand-shake as well: this side's part is sent, and the broker's part is not awaited.
     """
     with suppress(AttributeError, OSError):  # it is closed already
         connection._connection._transport.sock.settimeout(0)  # noqa: SLF001 - the public properties would connect
@@ -79,9 +79,9 @@ def _is_true(said: Any) -> bool:
 
 
 def _read(tls: Mapping[str, Any]) -> None:
-    """Read the files, since the faults of a hand-shake do not name them.
+    """Read the files, because the errors of a hand-shake do not name them.
 
-    :raises OSError: one of them is not what it should be.
+    :raises OSError: a file cannot be read or has the wrong content.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
@@ -90,7 +90,8 @@ def _read(tls: Mapping[str, Any]) -> None:
             context.load_verify_locations(files)
         if "certfile" in tls:
             files = ", ".join(tls[name] for name in ("certfile", "keyfile") if name in tls)
-            # With a password, though a wrong one: without any, OpenSSL would ask for that of a key on the terminal.
+            # Pass a password, even a wrong one: without it, OpenSSL would ask on the terminal for the password of an
+            # encrypted key.
             context.load_cert_chain(tls["certfile"], tls.get("keyfile"), password="")
     except OSError as fault:
         raise OSError(f"its TLS cannot be set up ({files}): {fault}") from fault
