@@ -1,9 +1,9 @@
-"""Connections to a cluster: to the first host that serves, and all of a process to the same one.
+"""Connections to a database cluster: all connections of a process go to the first available host.
 
-Rows that are locked on one node of a Galera cluster are not locked on the others; a node certifies at COMMIT only what
-has been written (ADR 28). So all processes write to one node, the first one of the list that serves. Those that have
-gone on to another one return when the first serves again. A primary and its replicas may be listed as well: one that
-only reads, as a replica does, is the last choice.
+Row locks on one node of a Galera cluster do not hold on the other nodes; at COMMIT a node certifies only the written
+rows (ADR 28). So all processes write to the same node, the first available one in the list. A process that has changed
+to another node returns when the first is available again. The list may also be a primary and its replicas: a read-only
+host, such as a replica, is used only if no other host is available.
 """
 
 import logging
@@ -20,53 +20,53 @@ from moorage.db.mysql_connection import MySQLConnection
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a host that did not serve is tried again before those that do. Arbitrary.
+#: Seconds after which an unavailable host is tried again before the available ones. Arbitrary.
 _RETRY_SECONDS = 10.0
-#: Seconds for a host that did not serve to answer, while another one serves: a thread waits for it. Arbitrary.
+#: The connect time-out in seconds for an earlier host while a later one is in use: a thread waits for it. Arbitrary.
 _RETRY_TIMEOUT = 1.0
 #: Seconds for which a new connection is not replaced. Arbitrary.
 _FRESH_SECONDS = 1.0
-#: How often, after how many seconds, and with how many further connections the nodes behind one address are counted.
+#: Counting the nodes behind one address: the number of samples, the seconds between two, the extra connections of each.
 _SAMPLES, _SAMPLE_SECONDS, _CONNECTIONS = 3, 0.5, 3
 
 #: Galera's and MySQL's error codes: a node that has left its cluster; an unknown variable; TLS that the client cannot
 #: set up.
 _NOT_PREPARED, _NO_SUCH_VARIABLE, _NO_TLS = 1047, 1193, 2026
-#: Of a URL's TLS settings, those that name files.
+#: The TLS settings of a URL that name files.
 _TLS_FILES = ("ca", "capath", "cert", "key")
 _SYNCED, _DONOR = "4", "2"
-#: A transaction begins once the node has applied all that the cluster had committed by then, whether its first
-#: statement reads, updates or inserts: without that a node that has just become the writer refuses by old rows.
+#: Makes a transaction wait until the node has applied everything that the cluster had committed before, whether its
+#: first statement reads, updates or inserts. Otherwise a new writer node would refuse requests because of stale rows.
 _CAUSAL = "SET SESSION wsrep_sync_wait = 7"
 _STATUS = (
     "SHOW GLOBAL STATUS WHERE Variable_name IN "
     "('wsrep_ready', 'wsrep_local_state', 'wsrep_cluster_status', 'wsrep_gcomm_uuid')"
 )
-#: Asked for as text: newer releases of MariaDB have more values of it than on and off.
+#: Compares the value as text: in newer releases of MariaDB it has more values than ON and OFF.
 _READING_ALONE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only') AND Value <> 'OFF'"
 
 
 class ClusterConnector:
     """Opens the connections of one pool, all to the same host.
 
-    :param hosts: the hosts, in the order in which they are to be used.
+    :param hosts: the hosts, in order of preference.
     """
 
     def __init__(self, hosts: Sequence[DatabaseHost]) -> None:
         self._hosts = hosts
-        #: The host of the newest connection; pooled connections to others are replaced when they are next used.
+        #: The host of the newest connection. A pooled connection to another host is replaced at its next use.
         self._current = 0
-        #: By host that did not serve, the time until which others are tried before it.
+        #: For each host that was unavailable, the time until which other hosts are tried before it.
         self._avoided: dict[int, float] = {}
-        #: When an earlier host than the current one is to be tried again.
+        #: The time at which a host before the current one is tried again.
         self._retry_at = 0.0
         self._is_one_writer = False
 
     def connect(self, _dialect: Any, _record: Any, words: Any, named: Any) -> MySQLConnection:
-        """Connect to the first host that serves; a handler of SQLAlchemy's event ``do_connect``.
+        """Connect to the first available host; a handler of SQLAlchemy's event ``do_connect``.
 
-        :raises MySQLError: none of them does; that of the last one tried.
-        :raises ConfigurationError: behind an address there are several nodes of a Galera cluster that are written.
+        :raises MySQLError: no host is available; the error of the last one tried.
+        :raises ConfigurationError: connections to one address reach several nodes of a Galera cluster.
         """
         connection = self._connected(words, named)
         number = connection.host_number
@@ -79,26 +79,26 @@ class ClusterConnector:
         return connection
 
     def check_out(self, connection: MySQLConnection, _record: Any, _proxy: Any) -> None:
-        """Replace a pooled connection to another host than the newest, or where an earlier host may serve again.
+        """Replace a pooled connection if it is not to the current host, or if an earlier host may be available again.
 
         A handler of SQLAlchemy's event ``checkout``.
 
-        :raises DisconnectionError: the pool is to make a new one.
+        :raises DisconnectionError: the pool must make a new connection.
         """
         now = time.monotonic()
         if now - connection.made_at < _FRESH_SECONDS:
-            return  # the pool makes a new one twice at most
+            return  # the pool makes a new connection twice at most
         if connection.host_number != self._current:
             raise exc.DisconnectionError
         if self._current > 0 and now > self._retry_at:
-            # This thread alone tries it; the others go on with the host that serves.
+            # Only this thread tries the earlier host; the others continue with the current one.
             self._retry_at = now + _RETRY_SECONDS
             raise exc.DisconnectionError
 
     def _connected(self, words: Any, named: Any) -> MySQLConnection:
-        """Return a connection to the first host that serves; a donor, or a host that only reads, is the last choice.
+        """Return a connection to the first available host; donors and read-only hosts are the last choice.
 
-        :raises MySQLError: none of them does.
+        :raises MySQLError: no host is available.
         """
         last_fault: MySQLError | None = None
         kept: MySQLConnection | None = None
@@ -121,7 +121,7 @@ class ClusterConnector:
         raise cast(MySQLError, last_fault)
 
     def _in_order(self) -> list[int]:
-        """Return the numbers of the hosts, those last that did not serve a short time ago."""
+        """Return the numbers of the hosts, in order of preference; recently unavailable hosts come last."""
         now = time.monotonic()
         return sorted(range(len(self._hosts)), key=lambda number: (self._avoided.get(number, 0.0) > now, number))
 
@@ -129,14 +129,14 @@ class ClusterConnector:
         if len(self._hosts) == 1:
             return
         now = time.monotonic()
-        if self._avoided.get(number, 0.0) < now:  # each thread whose connection is lost comes here
+        if self._avoided.get(number, 0.0) < now:  # log once, although each thread with a lost connection comes here
             LOG.warning("The database is not used at %s: %s", self._hosts[number], reason)
         self._avoided[number] = now + _RETRY_SECONDS
 
     def _open(self, number: int, words: Any, named: dict[str, Any]) -> MySQLConnection:
-        """Connect to one host, and verify that it serves.
+        """Connect to one host, and verify that it is available.
 
-        :raises MySQLError: it does not.
+        :raises MySQLError: it is not available.
         """
         host = self._hosts[number]
         if number < self._current:
@@ -145,7 +145,7 @@ class ClusterConnector:
         named.update({name: value for name, value in given.items() if value is not None})
         try:
             connection = MySQLConnection(*words, **named)
-        except OSError as fault:  # of the files: the driver translates what the network and the server do
+        except OSError as fault:  # from the files: the driver translates errors of the network and the server
             files = ", ".join(f"{name} {value}" for name, value in named.get("ssl", {}).items() if name in _TLS_FILES)
             raise OperationalError(_NO_TLS, f"its TLS cannot be set up ({files}): {fault}") from fault
         connection.host_number, connection.made_at = number, time.monotonic()
@@ -159,11 +159,11 @@ class ClusterConnector:
         return connection
 
     def _require_one_writer(self, connection: MySQLConnection, words: Any, named: Any) -> None:
-        """Verify that a host is one node, and not a proxy that gives each connection to another one.
+        """Verify that a host is a single node, and not a proxy that distributes connections over several nodes.
 
-        A proxy that is just changing from one node to another is given time to do so.
+        The check is repeated, because a proxy may just be changing from one node to another.
 
-        :raises ConfigurationError: connections of the same time reach several nodes, again and again.
+        :raises ConfigurationError: at each check, simultaneous connections reach several nodes.
         """
         for _ in range(_SAMPLES):
             others = [self._open(connection.host_number, words, dict(named)) for _ in range(_CONNECTIONS)]
@@ -183,9 +183,9 @@ class ClusterConnector:
 
 
 def _join(connection: MySQLConnection) -> None:
-    """Prepare a connection to a node of a Galera cluster; one to any other server is left as it is.
+    """Prepare a connection to a node of a Galera cluster; do nothing for any other server.
 
-    :raises MySQLError: the node does not serve.
+    :raises MySQLError: the node is not a synced member of its cluster.
     """
     if not _is_galera(connection):
         return
@@ -199,7 +199,7 @@ def _join(connection: MySQLConnection) -> None:
         cursor.execute(_CAUSAL)
     connection.node = status.get("wsrep_gcomm_uuid")
     if state == _DONOR:
-        # It answers, but may keep writes waiting for as long as it gives its data to another node.
+        # A donor answers, but may delay writes as long as it sends its data to another node.
         connection.last_resort = "it gives its data to another node"
 
 
@@ -215,7 +215,7 @@ def _is_galera(connection: MySQLConnection) -> bool:
         try:
             cursor.execute("SELECT @@GLOBAL.wsrep_on")
         except OperationalError as fault:
-            if fault.args[0] != _NO_SUCH_VARIABLE:  # a server that was built without
+            if fault.args[0] != _NO_SUCH_VARIABLE:  # the server was built without Galera
                 raise
             return False
         return bool(cursor.fetchone()[0])
@@ -223,5 +223,5 @@ def _is_galera(connection: MySQLConnection) -> bool:
 
 def _close(connection: MySQLConnection | None) -> None:
     if connection is not None:
-        # Without a farewell, which a silent server would not read.
+        # Close without the protocol's QUIT message, which a silent server would not read.
         cast(Any, connection)._force_close()  # noqa: SLF001

@@ -13,15 +13,15 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-#: The clocks of two databases differ by fewer seconds, and no message arrives later: a stored time that is ahead by
-#: more was taken before the clock was set back.
+#: The clocks of two databases differ by less than this, in seconds, and no message arrives later. If a stored time is
+#: further ahead of the clock, the clock has been set back since.
 CLOCK_SET_BACK = 60.0
-#: The most names in one condition: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
+#: The most names in one condition: SQLite accepts at most 32,766 parameters, and parsing must be fast everywhere.
 _NAMES = 1000
 
 #: Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
 _MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
-#: Uuids and request ids are ASCII: a quarter of the index space that utf8mb4 reserves.
+#: Uuids and request ids are ASCII, which needs a quarter of the index space that utf8mb4 reserves.
 _MYSQL_UUID = mysql.VARCHAR(36, charset="ascii", collation="ascii_bin")
 _MYSQL_REQUEST_ID = mysql.VARCHAR(64, charset="ascii", collation="ascii_bin")
 
@@ -42,7 +42,7 @@ def request_id_type() -> TypeEngine[str]:
 
 
 def id_type() -> TypeEngine[int]:
-    """Return the type of a surrogate key; SQLite numbers only a plain INTEGER by itself."""
+    """Return the type of a surrogate key; SQLite generates values only for a plain INTEGER."""
     return BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -59,8 +59,8 @@ def document_type() -> TypeEngine[bytes]:
 class now(FunctionElement[float]):  # noqa: N801  # named as SQL names it
     """The database's clock, in seconds since 1970; the same for all rows of a statement."""
 
-    # As a double, but SQLAlchemy makes and examines no new type for each sum and difference with it, which took as long
-    # as the rest of a statement.
+    # The value is a double. Numeric keeps SQLAlchemy from deriving a new type for each sum and difference, which took
+    # as long as the rest of a statement.
     type = Numeric(asdecimal=False)
     inherit_cache = True
 
@@ -72,8 +72,8 @@ def _now_sqlite(_element: now, _compiler: Any, **_options: Any) -> str:
 
 @compiles(now)
 def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
-    # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
-    # a double it is one.
+    # UNIX_TIMESTAMP(NOW(6)) would use the wall clock of the session's time zone, and jump at daylight saving changes.
+    # The division by a double makes the result a double.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
 
 
@@ -91,10 +91,10 @@ def is_ahead(stored: ColumnElement[float]) -> ColumnElement[bool]:
 def rows_named(
     column: ColumnElement[str], wanted: Collection[str], known: Collection[str]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions which together select the rows that have a wanted name, among rows of which the names are known.
+    """Yield conditions that together select the rows with a wanted name, if the names of all rows are known.
 
-    By the names that are not wanted, if these are few: to find ten thousand rows by their names takes a database longer
-    than to write them.
+    If few names are unwanted, the condition excludes them instead: a database needs longer to find ten thousand rows by
+    their names than to write them.
     """
     unwanted = sorted(set(known).difference(wanted))
     if len(unwanted) <= _NAMES:
@@ -108,7 +108,7 @@ def rows_named(
 class as_uuid(FunctionElement[str]):  # noqa: N801  # named as an SQL function is
     """Convert a name that is a uuid to the type of uuids.
 
-    MySQL compares a column of uuids with one of names as names, and then does not look the uuid up by its index.
+    MySQL compares a column of uuids with a column of names as names, and then does not use the index of the uuids.
     """
 
     type = String()

@@ -1,8 +1,8 @@
 """A database with short transactions, each repeated a bounded number of times after collisions.
 
-A unit of work is a function of a connection. It must be idempotent, also after its own success: it either begins with
-its request's row (:mod:`moorage.service.stored_requests`) or changes rows by a predicate that holds once. So a
-transaction whose connection was lost during COMMIT can simply be run again.
+A unit of work is a function of a connection. It must be idempotent, even after it has succeeded: it either begins with
+its request's row (:mod:`moorage.service.stored_requests`) or changes rows under a predicate that is true only once. So
+a transaction can be run again if its connection was lost during COMMIT.
 """
 
 import inspect
@@ -29,21 +29,21 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Lock wait time-outs of one write, each of `lock_wait` seconds, before it fails. By then the lock's holder is no
-#: passing collision, and the waiting thread serves nothing else. Arbitrary.
+#: The lock wait time-outs of one write, each of `lock_wait` seconds, before it fails. A lock that is held for that long
+#: is not a short collision, and the waiting thread can do no other work. Arbitrary.
 _LOCK_WAITS = 5
 
 _WITH_SEVERAL_HOSTS = "mysql+pymysql"
 
-#: Seconds that a thread waits for a lock, as long as for a connection of a pool. A thread that waits for a silent
-#: database holds its lock for longer. Arbitrary.
+#: Seconds that a thread waits for a lock, as many as for a connection of a pool. A thread that waits for a silent
+#: database may hold its lock for longer. Arbitrary.
 LOCK_PATIENCE = 10.0
 
 
 class BoundedLock:
-    """A lock that is held during a database query, with a bounded wait: at most to the caller's deadline.
+    """A lock that is held during a database query; the wait for it is bounded, at most to the caller's deadline.
 
-    :param fault: called with the seconds waited in vain; returns the error to raise.
+    :param fault: called with the seconds of an unsuccessful wait; returns the error to raise.
     """
 
     def __init__(self, fault: Callable[[float], errors.MoorageError], patience: float = LOCK_PATIENCE) -> None:
@@ -55,7 +55,7 @@ class BoundedLock:
     def held(self) -> Iterator[None]:
         """Hold the lock.
 
-        :raises MoorageError: the error of ``fault``: the lock did not come free in time.
+        :raises MoorageError: the error that ``fault`` returns, because the lock was not released in time.
         """
         left = context.seconds_left()
         seconds = self._patience if left is None else max(0.0, min(self._patience, left))
@@ -67,8 +67,8 @@ class BoundedLock:
             self._lock.release()
 
 
-#: By SQLite file, the lock that admits one writer of this process at a time: SQLite's own waiting polls. Shared by all
-#: databases of this process with the same file; in the harness all services are in one process.
+#: For each SQLite file, the lock that admits one writer of this process at a time, because SQLite itself waits by
+#: polling. All databases of this process with the same file share it; in the harness, all services are in one process.
 _WRITER_LOCKS: "WeakValueDictionary[str, BoundedLock]" = WeakValueDictionary()
 _WRITER_LOCKS_GUARD = threading.Lock()
 
@@ -79,8 +79,8 @@ class Database:
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
     :raises ConfigurationError: the URL is not valid.
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
-    :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
-        fewer after lock wait time-outs.
+    :param tries: how often a transaction is run before its collisions become :class:`~moorage.errors.Overloaded`; after
+        lock wait time-outs it is run less often.
     :param limits: the fields of :class:`~moorage.db.engine.ConnectionLimits`.
     """
 
@@ -93,7 +93,7 @@ class Database:
         self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
         self._limits = ConnectionLimits(**limits)
         self.engine = engine.create(self.url, self._limits)
-        #: The schema as metrics name it: cells are many.
+        #: The schema without a cell's name, for the labels of metrics.
         self._kind = schema.partition(" ")[0]
         self._in_use = metrics.DATABASE_CONNECTIONS.labels(self._kind)
         self._is_counted = True
@@ -138,13 +138,13 @@ class Database:
     def read_one_moment(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read-only transaction whose statements all read the same snapshot.
 
-        For results that combine several tables. On MySQL it costs one round trip more than ``read``.
+        Use it for results that combine several tables. On MySQL it costs one round trip more than ``read``.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
 
         def of_one_moment(connection: Connection) -> T:
-            # For this transaction alone; its snapshot is that of its first reading statement. SQLite does so anyway.
+            # This applies to one transaction, whose first SELECT takes the snapshot. SQLite always works this way.
             if not self.is_sqlite:
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             return work(connection)
@@ -154,10 +154,10 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction; after a collision with another one, run it again from the start.
 
-        :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT the outcome is unknown, and the
-            caller repeats the request with its id.
-        :raises Overloaded: collisions went on, a row lock or a connection did not come free, or a statement took too
-            long.
+        :raises StoreUnavailable: the database cannot be reached. If the connection was lost during COMMIT, the outcome
+            is unknown, and the caller repeats the request with its id.
+        :raises Overloaded: collisions continued, a row lock or a connection was not released in time, or a statement
+            took too long.
         """
         return self._repeated(lambda: self._transaction(work, writing=True))
 
@@ -169,7 +169,7 @@ class Database:
                 result = work(connection)
                 if writing:
                     failpoints.reached("commit")
-                    # The last moment: a caller that has timed out may have taken another decision by now.
+                    # Check at the last moment: a caller that has timed out may have made another decision by now.
                     context.check_deadline("before COMMIT")
             if writing:
                 failpoints.reached("committed")
@@ -184,7 +184,7 @@ class Database:
             yield
 
     def _repeated(self, transaction: Callable[[], T]) -> T:
-        """Run a transaction with two nested retries: of collisions, and of at most two lost connections."""
+        """Run a transaction; retry it after collisions, and after at most two lost connections."""
         with self.faults_translated():
             try:
                 return transaction()
@@ -192,7 +192,10 @@ class Database:
                 return self._retried(fault, transaction)
 
     def _retried(self, first: exc.DBAPIError, transaction: Callable[[], T]) -> T:
-        """Run a transaction again after its first try has failed, which counts as one; made only then, for its cost."""
+        """Retry a transaction whose first try has failed; that try counts.
+
+        The objects for the retries are made only now, because they are expensive.
+        """
         failed = [first]
         why = "collision" if faults.is_collision(first) else "connection lost"
 
@@ -211,7 +214,7 @@ class Database:
             return state.attempt_number >= self.tries or lock_waits >= _LOCK_WAITS or context.is_late()
 
         def is_last_loss(state: tenacity.RetryCallState) -> bool:
-            # A second failure that has taken as long as a connection's time-out is the last one as well.
+            # Stop after the second failure already if the tries have taken as long as a connection's time-out.
             is_slow = state.attempt_number >= 2 and time.monotonic() - state.start_time >= self._limits.connect
             return is_slow or state.attempt_number >= 3 or context.is_late()
 
@@ -221,7 +224,7 @@ class Database:
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
-        # A pooled connection may be from before the server's restart: the first retry opens a fresh one.
+        # A pooled connection may be older than the server's restart: the first retry opens a new one.
         losses = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_away),
             stop=is_last_loss,
@@ -232,7 +235,7 @@ class Database:
 
     @contextmanager
     def faults_translated(self) -> Iterator[None]:
-        """Translate exceptions of the database into errors of ours; for code that uses the engine itself."""
+        """Translate exceptions of the database into Moorage's errors; for code that uses the engine directly."""
         try:
             yield
         except exc.TimeoutError as fault:
@@ -249,7 +252,7 @@ class Database:
         metrics.DATABASE_FAILURES.labels(self._kind, meaning.code).inc()
 
     def _meaning(self, fault: exc.DBAPIError) -> errors.MoorageError | None:
-        """Return the error of ours for an exception of the database, or None."""
+        """Return Moorage's error for an exception of the database, or None."""
         if faults.is_away(fault):
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
@@ -300,14 +303,14 @@ def _parsed(url: str, schema: str) -> URL:
     return parsed
 
 
-#: SQLAlchemy gives these to PyMySQL in such a way that it forgets the authority of ``ssl_ca``, and verifies no name.
+#: SQLAlchemy passes these to PyMySQL in a way that makes it ignore the authority of ``ssl_ca`` and verify no host name.
 _MISLEADING = frozenset(("ssl_verify_cert", "ssl_verify_identity"))
 
 
 def _require_known_parameters(url: URL, schema: str) -> None:
-    """Verify that PyMySQL takes the parameters of a URL.
+    """Verify that PyMySQL accepts the parameters of a URL.
 
-    :raises ConfigurationError: it does not take one of them, or not its value.
+    :raises ConfigurationError: it does not accept a parameter or its value.
     """
     dialect: Any = url.get_dialect()()
     try:

@@ -1,4 +1,4 @@
-"""SQLAlchemy engines for MySQL, MariaDB and SQLite: set-up of connections, and when they are dropped."""
+"""SQLAlchemy engines for MySQL, MariaDB and SQLite: how connections are set up, and when they are dropped."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,26 +10,26 @@ from sqlalchemy.util import LRUCache, asbool
 
 from moorage.db import faults, hosts
 
-#: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
-#: made a table and joined: then rows are locked in any order, and others with them (ADR 4).
+#: A part of a SET statement, in a comment that only MariaDB executes. MariaDB would otherwise convert a list of 1,000
+#: or more values to a joined table, and then lock rows in any order, and also other rows (ADR 4).
 _AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
 
-#: The key in the ``info`` of a connection with which its next transaction begins: true if it is to write.
+#: The key in the ``info`` of a connection; its value is True if the next transaction will write.
 WRITING = "moorage_writing"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits of a database's connections, in seconds but for ``pool_size``.
+    """The limits of a database's connections, all in seconds except ``pool_size``.
 
-    :param pool_size: connections kept at most.
-    :param pool_timeout: how long a thread waits for a free one.
+    :param pool_size: the most connections.
+    :param pool_timeout: how long a thread waits for a free connection.
     :param lock_wait: how long a statement waits for a row lock, or for a table whose definition is being changed.
-    :param idle_transaction: after which MariaDB rolls back a transaction in which nothing happens; 0 for never.
+    :param idle_transaction: how long a transaction may be idle before MariaDB rolls it back; 0 for no limit.
     :param connect: how long a server may be silent while a connection is made, hand-shake and authentication included.
-    :param statement_limit: how long a statement may take; MySQL limits only those that read. None for no limit, and
-        none for the answer either.
-    :param answer_margin: how much longer than a statement its answer may take; then the connection counts as lost.
+    :param statement_limit: how long a statement may take; MySQL limits only SELECT statements. None means no limit, for
+        the answer as well.
+    :param answer_margin: how much longer than the statement its answer may take before the connection counts as lost.
     """
 
     pool_size: int = 16
@@ -47,10 +47,11 @@ class ConnectionLimits:
 
 
 class _CompiledStatements(LRUCache[Any, Compiled]):
-    """Holds the compiled statements of all engines of a process: of each statement one for each kind of server.
+    """Holds the compiled statements of all engines of a process, each once for each kind of server.
 
-    SQLAlchemy would keep them for each engine, by its dialect object. Where the roles of a cloud share a process, and
-    where databases are opened one after the other, a fifth of all time went into compiling the same statements anew.
+    SQLAlchemy would keep them separately for each engine, by its dialect object. Processes with several roles, and
+    processes that open many databases one after another, then spent a fifth of their time compiling the same statements
+    again.
     """
 
     __slots__ = ()
@@ -64,23 +65,23 @@ class _CompiledStatements(LRUCache[Any, Compiled]):
 
 
 def _of_its_kind(dialect: Any, *statement: Any) -> tuple[Any, ...]:
-    """Return a key in which dialects of one class are equal that have met the same kind of server.
+    """Return a key that is equal for dialects of the same class and the same kind of server.
 
-    That is its version, whether it is MariaDB, and by its SQL mode how it quotes names.
+    The kind is the server's version, whether it is MariaDB, and the quoting of names, which depends on its SQL mode.
     """
     server = (dialect.server_version_info, getattr(dialect, "is_mariadb", False))
     return type(dialect), *server, dialect.identifier_preparer.initial_quote, *statement
 
 
-#: The statements that a connection of SQLite keeps prepared: one of the store has 200 in use, and Python keeps 128.
+#: The number of prepared statements that an SQLite connection keeps. The store uses 200; Python's default is 128.
 _PREPARED = 512
 
-#: Four times as many as SQLAlchemy keeps for one engine.
+#: The cache of compiled statements, four times as large as SQLAlchemy's cache for one engine.
 _COMPILED = _CompiledStatements(2000)
 
 
 def create(url: URL, limits: ConnectionLimits) -> Engine:
-    """Return an engine; it connects at its first use."""
+    """Return an engine, which connects at its first use."""
     engine = _sqlite(url, limits) if url.get_backend_name() == "sqlite" else _mysql(url, limits)
     engine.update_execution_options(compiled_cache=_COMPILED)
     return engine
@@ -93,7 +94,7 @@ def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
         pool_size=limits.pool_size,
         max_overflow=0,
         pool_timeout=limits.pool_timeout,
-        # The connection that was used last has prepared most of the statements that are run next.
+        # The last used connection has already prepared most of the next statements.
         pool_use_lifo=True,
         connect_args={
             "timeout": max(limits.lock_wait, 10.0),
@@ -102,7 +103,7 @@ def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
         },
     )
     event.listen(engine, "connect", _prepare_sqlite)
-    # Not a listener: an engine with any has each of its connections look for listeners at every turn.
+    # Not an event listener: if an engine has one, each connection looks for listeners at every operation.
     dialect: Any = engine.dialect
     dialect.do_begin = _begin_sqlite
     return engine
@@ -116,7 +117,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: PoolProxiedConnection) -> None:
-    # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
+    # Take the write lock now: a transaction that reads first could not get it later beside another writer.
     writing = connection.info.pop(WRITING, False)
     cast(Any, connection.dbapi_connection).execute("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -129,8 +130,8 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
         max_overflow=0,
         pool_timeout=limits.pool_timeout,
         pool_recycle=3600,
-        # Every transaction has been ended by the time its connection returns: a ROLLBACK more would be one round
-        # trip of nine on the path of a claim.
+        # Every transaction has ended before its connection returns to the pool. The pool's ROLLBACK would be one more
+        # round trip; a claim would have nine with it.
         pool_reset_on_return=None,
         connect_args={
             "connect_timeout": limits.connect,
@@ -154,38 +155,40 @@ def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
 
 
 def tls_switch(url: URL) -> dict[str, bool]:
-    """Return whether a URL switches TLS off, as the driver takes it: of a text it would take any for true.
+    """Return whether a URL switches TLS off, as a boolean for the driver, which would read any text as true.
 
-    :raises ValueError: the URL says neither yes nor no.
+    :raises ValueError: the value in the URL is not a boolean.
     """
     return {name: asbool(said) for name, said in url.query.items() if name == "ssl_disabled"}
 
 
 def _drop_useless_connections(context: ExceptionContext) -> None:
-    """Drop the connection, and all older ones of the pool, after a fault that a new one may not have.
+    """Drop a connection, and all older ones of the pool, after an error that a new connection may not have.
 
-    SQLAlchemy does so by itself when a connection is lost. A server that has become read-only, or that has left its
-    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over.
+    SQLAlchemy itself does so when a connection is lost. But a server that has become read-only, or has left its
+    cluster, continues to answer. If servers share an address, only a new connection reaches the server that has taken
+    over.
     """
     fault = context.sqlalchemy_exception
     if fault is not None and faults.is_of_connection(fault):
         context.is_disconnect = True
         if context.connection is None and context.engine is not None and faults.is_unreachable(fault):
-            # No connection was made, so SQLAlchemy drops none. Those of the pool may be as dead, and cost more to try.
-            context.engine.pool._invalidate(cast(Any, None))  # noqa: SLF001  # marks all that were made before now
+            # No connection was made, so SQLAlchemy drops none. The pooled connections may be dead too, and to try them
+            # takes longer.
+            context.engine.pool._invalidate(cast(Any, None))  # noqa: SLF001  # marks all older connections
 
 
 def _whole(seconds: float) -> int:
-    """Return a time in whole seconds, at least one, as MySQL takes it."""
+    """Return a time in whole seconds, at least one, as MySQL requires it."""
     return max(1, round(seconds))
 
 
 def _idle_limits(seconds: float) -> str:
-    """Return the rest of a SET statement that limits idle transactions, in a comment that MariaDB alone reads.
+    """Return the rest of a SET statement that limits idle transactions, in a comment that only MariaDB executes.
 
-    A process that is stopped within a transaction keeps its row locks for as long as its connection stands; neither the
-    broker's heartbeats nor our leases release them. The second variable is for a transaction that has locked rows and
-    not changed any yet, which MariaDB does not count as a writing one.
+    A process that is suspended within a transaction keeps its row locks as long as its connection exists. Neither the
+    broker's heartbeats nor Moorage's leases release them. The second variable is for a transaction that has locked rows
+    but has not changed any yet; MariaDB does not count it as a writing transaction.
     """
     if not seconds:
         return ""
@@ -194,10 +197,10 @@ def _idle_limits(seconds: float) -> str:
 
 
 def _statement_limits(seconds: float | None) -> str:
-    """Return the rest of a SET statement that limits statements: one comment for MariaDB, and one for MySQL alone."""
+    """Return the rest of a SET statement that limits statements: one comment for MariaDB, and one only for MySQL."""
     if seconds is None:
         return ""
-    # MariaDB does not read comments of MySQL 5.7 and newer.
+    # MariaDB does not execute comments for MySQL 5.7 and newer.
     return (
         f" /*M!100108 , SESSION max_statement_time = {seconds:g} */"
         f" /*!80000 , SESSION max_execution_time = {round(seconds * 1000)} */"

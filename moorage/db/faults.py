@@ -1,4 +1,4 @@
-"""Classification of a database's exceptions by the driver's error code, never by its text."""
+"""Classify a database's exceptions by the driver's error code, never by its text."""
 
 import sqlite3
 
@@ -16,36 +16,36 @@ def _sqlite(*codes: int) -> _Codes:
 
 
 _LOCK_WAIT = _mysql(1205)
-#: Deadlock, lock wait, a row changed since the snapshot (MariaDB with innodb_snapshot_isolation), or a table built anew
-#: since then, as by OPTIMIZE TABLE: begin again.
+#: Run the transaction again after: a deadlock; a lock wait; a row that has changed since the snapshot (MariaDB with
+#: innodb_snapshot_isolation); a table that was rebuilt since then, for instance by OPTIMIZE TABLE.
 _COLLISION = _LOCK_WAIT | _mysql(1213, 1020, 1412) | _sqlite(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-#: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone, or not
-#: from this machine; no rights on a table or column; a locked account (MySQL, MariaDB), or an expired password; a
-#: database that was dropped under the connection.
+#: A wrong user or password; no privileges on the database; no such database; a user who may log in only by a socket, or
+#: not from this machine; no privileges on a table or column; a locked account (MySQL, MariaDB); an expired password; a
+#: database that was dropped while the connection was open.
 _REFUSED = _mysql(1044, 1045, 1046, 1049, 1698, 1130, 1142, 1143, 3118, 4151, 1820, 1862)
-#: No such table, as while the database is being restored.
+#: No such table, for instance while the database is being restored.
 _NO_TABLE = _mysql(1146)
-#: A binary log of statements, which does not take what is written at READ COMMITTED.
+#: A statement-based binary log, which does not allow writes at READ COMMITTED.
 _LOGS_STATEMENTS = _mysql(1665)
 #: A statement has taken too long: MariaDB's code, and MySQL's.
 _TOO_LONG = _mysql(1969, 3024)
-#: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.
+#: The server cannot be reached, or the connection to it is lost. Codes from 2000 are those of the client.
 _UNREACHABLE = _mysql(0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031)
-#: Another server, or the same one later, may do what this one has not done.
+#: A repetition may succeed on another server, or later on the same one.
 _AWAY = frozenset().union(
     _UNREACHABLE,
-    # It takes no more connections: too many, of this user too many, or this host is blocked.
+    # It accepts no more connections: too many, too many of this user, or this host is blocked.
     _mysql(1040, 1129, 1203, 1226),
-    # It is shutting down, starting or off line, or the connection or the statement was killed.
+    # It is shutting down, starting or offline; or the connection or the statement was killed.
     _mysql(1053, 1077, 1079, 1184, 1317, 1927, 3032, 3169),
-    # It only reads: read_only, a read-only transaction by default, innodb_read_only.
+    # It is read-only: read_only, read-only transactions by default, innodb_read_only.
     _mysql(1290, 1792, 1836),
-    # It is not a part of its cluster, or that has refused a COMMIT: Galera (1047, 1180), Group Replication.
+    # It is not a member of its cluster, or the cluster has refused a COMMIT: Galera (1047, 1180), Group Replication.
     _mysql(1047, 1180, 3100, 3101),
-    # Its disk is full: of a table, of any file, of the binary log at a COMMIT; or its storage engine has met a fault of
+    # Its disk is full, for a table, any file, or the binary log at a COMMIT; or its storage engine got an error from
     # the operating system.
     _mysql(1021, 1114, 1026, 3, 20, 1030),
-    # It has no memory, no descriptor or no thread left.
+    # It has no memory, file descriptors or threads left.
     _mysql(1037, 1041, 1135, 5, 23),
     # ProxySQL has found no server behind it.
     _mysql(9001),
@@ -57,7 +57,7 @@ def _code(fault: BaseException) -> tuple[str, int] | None:
     if not isinstance(fault, exc.DBAPIError) or fault.orig is None:
         return None
     if isinstance(fault.orig, sqlite3.Error):
-        # The extended code of a primary one has it in its low byte.
+        # The low byte of an extended code is its primary code.
         return "sqlite", getattr(fault.orig, "sqlite_errorcode", 0) & 0xFF
     first = fault.orig.args[0] if fault.orig.args else None
     return ("mysql", first) if isinstance(first, int) else None
@@ -79,22 +79,22 @@ def is_too_long(fault: BaseException) -> bool:
 
 
 def is_away(fault: BaseException) -> bool:
-    """Return whether the database could not be reached, the connection was lost, or the server does not write now.
+    """Return whether the database could not be reached, the connection was lost, or the server cannot write now.
 
-    After such a fault of a COMMIT its outcome is unknown.
+    If a COMMIT fails in this way, its outcome is unknown.
     """
-    # The connection of a refusal counts as lost as well: it is dropped, since a new one may not be refused.
+    # Exclude refusals: SQLAlchemy marks their connections as lost too, because they are dropped (is_of_connection).
     if not isinstance(fault, exc.DBAPIError) or is_refused(fault):
         return False
-    # The driver has no code for an answer that it cannot parse, as when a server dies in the middle of one.
+    # The driver has no code for an answer that it cannot parse, for instance if a server dies while sending it.
     if fault.connection_invalidated or (isinstance(fault, exc.InternalError) and _code(fault) is None):
         return True
-    # COMMIT and ROLLBACK come without a statement. A COMMIT that takes too long may still be carried out.
+    # COMMIT and ROLLBACK have no statement here. A COMMIT that takes too long may still be carried out.
     return _code(fault) in _AWAY or (is_too_long(fault) and fault.statement is None)
 
 
 def is_unreachable(fault: BaseException) -> bool:
-    """Return whether the server is silent, so that all pooled connections to it may be dead."""
+    """Return whether the server does not respond, so that all pooled connections to it may be dead."""
     return _code(fault) in _UNREACHABLE
 
 
@@ -104,15 +104,15 @@ def is_refused(fault: BaseException) -> bool:
 
 
 def is_of_connection(fault: BaseException) -> bool:
-    """Return whether a new connection may do what this one cannot: to another server, or after a change at this one.
+    """Return whether a new connection may succeed, to another server or after a change of this server.
 
-    A connection keeps the rights on its database and the format of the binary log that there were when it was made.
+    A connection keeps the privileges on its database and the format of the binary log from the time when it was made.
     """
     return is_away(fault) or _code(fault) in _REFUSED | _LOGS_STATEMENTS
 
 
 def refusal(fault: exc.DBAPIError) -> str:
-    """Return why the server refuses, and where the driver's text does not say it, what to change there."""
+    """Return why the server refuses, and what to change there if the driver's text does not contain it."""
     advice = "set its binlog_format to MIXED or ROW: " if _code(fault) in _LOGS_STATEMENTS else ""
     return advice + plain_reason(fault)
 

@@ -1,7 +1,7 @@
 """The hosts in a database's URL: one, or several nodes of a cluster in the order in which they are used.
 
-SQLAlchemy parses a list of hosts with ports only as repeated parameters (``…@/name?host=db1:3306&host=db2:3306``). The
-form that RabbitMQ's URLs have as well, ``…@db1:3306,db2:3306/name``, is brought into that one here.
+SQLAlchemy parses a list of hosts with ports only as repeated parameters (``…@/name?host=db1:3306&host=db2:3306``). This
+module converts the form of RabbitMQ's URLs, ``…@db1:3306,db2:3306/name``, to that form.
 """
 
 import re
@@ -27,7 +27,7 @@ class DatabaseHost(NamedTuple):
 def parse(text: str) -> URL:
     """Parse the URL of a database with one host or several.
 
-    :raises ArgumentError: it cannot be parsed.
+    :raises ArgumentError: the URL cannot be parsed.
     :raises ValueError: a host or a port in a list cannot be parsed.
     """
     several = _SEVERAL.fullmatch(text)
@@ -38,7 +38,7 @@ def parse(text: str) -> URL:
 
 
 def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
-    """Return the hosts of a URL, in the order in which they are to be used.
+    """Return the hosts of a URL, in order of preference.
 
     :raises ValueError: a host or a port cannot be parsed.
     """
@@ -49,7 +49,7 @@ def hosts_of(url: URL) -> tuple[DatabaseHost, ...]:
 
 
 def without_hosts(url: URL) -> URL:
-    """Return a URL without its list of hosts, as the driver takes it."""
+    """Return a URL without its list of hosts, for the driver."""
     return url.difference_update_query([_PARAMETER])
 
 

@@ -1,4 +1,4 @@
-"""PyMySQL connections with a bounded hand-shake and TCP keep-alive, and without unused certificates."""
+"""PyMySQL connections with a bounded hand-shake and TCP keep-alive, which load no unused certificates."""
 
 import functools
 import socket
@@ -16,7 +16,7 @@ else:
 #: Idle seconds after which the kernel sends a keep-alive probe, and seconds between two probes.
 _KEEPALIVE_SECONDS = 5
 #: Milliseconds after which the kernel closes a connection whose peer acknowledges neither data nor probes. Shorter than
-#: an answer may take: a lost machine is detected before that.
+#: the time-out of an answer, so that a lost machine is detected earlier.
 _UNACKNOWLEDGED_MILLISECONDS = 15_000
 
 
@@ -30,18 +30,18 @@ def _any_server() -> ssl.SSLContext:
 
 
 class MySQLConnection(_Connection):
-    """A connection of PyMySQL with the connect time-out on the whole hand-shake, and TCP keep-alive.
+    """A connection of PyMySQL with TCP keep-alive; its connect time-out covers the whole hand-shake.
 
-    It loads no certificates that it would not check. PyMySQL loads all of the machine's certificates for every
-    connection: 40 ms of a processor each, and a service whose database was away opens all its connections at once.
+    It loads certificates only if it checks them. PyMySQL loads all certificates of the machine for every connection,
+    which takes 40 ms of CPU time each, and a service opens all its connections at once after an outage of its database.
     """
 
-    #: The number of its host in the URL's list, and when the connection was made, by the monotonic clock.
+    #: The number of its host in the URL's list; and the time when the connection was made, by the monotonic clock.
     host_number = 0
     made_at = 0.0
-    #: The node of a Galera cluster, by the id that it has until it ends.
+    #: The id of the node of a Galera cluster; it changes when the node restarts.
     node: str | None = None
-    #: Why its host is used only where no other one serves; null for a host that may be written.
+    #: The reason why its host is used only if no other one is available; None for a host that may be written.
     last_resort: str | None = None
 
     _read_timeout: float | None
@@ -55,7 +55,7 @@ class MySQLConnection(_Connection):
         super().__init__(*args, client_flag=client_flag | CLIENT.MULTI_STATEMENTS, **kwargs)
 
     def connect(self, sock: Any = None) -> None:
-        """Connect and authenticate, with the connect time-out also for a server that accepts and then is silent."""
+        """Connect and authenticate; the connect time-out also covers a server that accepts and then is silent."""
         answer, send = self._read_timeout, self._write_timeout
         self._read_timeout = self._write_timeout = self.connect_timeout
         super().connect(sock)
@@ -69,11 +69,11 @@ class MySQLConnection(_Connection):
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def escape(self, obj: Any, mapping: Any = None) -> str:
-        """Return a value as SQL; numbers and nulls, which most values are, without PyMySQL's four calls for each."""
+        """Return a value as SQL; for numbers and None, the most frequent values, without PyMySQL's four calls."""
         if obj.__class__ is int:
             return str(obj)
         return "NULL" if obj is None else super().escape(obj, mapping)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        # TLS settings of the database's URL are left to PyMySQL.
+        # If the database's URL has TLS settings, PyMySQL applies them.
         return super()._create_ssl_ctx(sslp) if sslp else _any_server()  # type: ignore[misc]

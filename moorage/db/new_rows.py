@@ -1,7 +1,7 @@
-"""Insert many rows by one statement with one set of parameters, with the database's clock where they have times.
+"""Insert many rows by one statement with one set of parameters; the database's clock sets their times.
 
-SQLAlchemy prepares the parameters of each row by itself, which takes three times as long as the driver needs for a row;
-and PyMySQL sends many rows as one statement only if all their values are parameters, none of them the clock.
+SQLAlchemy prepares the parameters row by row, which takes three times as long as the driver needs for a row. PyMySQL
+sends many rows as one statement only if all values are parameters, so that none of them can be the clock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from moorage.batches import in_parts
 from moorage.db.columns import clock
 from moorage.db.script import Script
 
-#: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
+#: SQLite accepts at most 32,766 parameters, and parsing must be fast everywhere.
 _MOST_PARAMETERS = 30_000
-#: The most bytes of one statement's documents. Arbitrary: a small part of what MySQL and MariaDB take.
+#: The most bytes of one statement's documents. Arbitrary: a small part of what MySQL and MariaDB accept.
 _MOST_BYTES = 2**20
 
 
 class NewRows:
-    """Inserts rows into a table whose columns of times are set by the database's clock.
+    """Inserts rows into a table; the database's clock sets the columns of times.
 
-    :param after: for each of these columns, the seconds after the time of the statement.
+    :param after: for each of these columns, the seconds to add to the time of the statement.
     """
 
     def __init__(self, table: Table, **after: float) -> None:
@@ -37,9 +37,9 @@ class NewRows:
         }
 
     def insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]], **same: Any) -> None:
-        """Insert rows that name the same columns; whatever they have in columns of times is ignored.
+        """Insert rows that name the same columns; their values in columns of times are ignored.
 
-        No type of SQLAlchemy converts a value: they are numbers, texts, bytes and nulls as the driver takes them.
+        No type of SQLAlchemy converts the values: they must be numbers, texts, bytes or None, as the driver requires.
 
         :param same: the columns that are the same in all rows.
         """
@@ -53,7 +53,7 @@ class NewRows:
         fault: Callable[[exc.DBAPIError], None] | None = None,
         **same: Any,
     ) -> None:
-        """Add the statement that :meth:`insert` would carry out to a script."""
+        """Add to a script the statement that :meth:`insert` would carry out."""
         for text, parameters in self._statements(script.dialect, rows, same):
             script.add(text, parameters, fault=fault)
 
@@ -89,5 +89,5 @@ def _statement(
     time = clock(dialect)
     times = [f"{time} + {seconds!r}" if seconds else time for _, seconds in after]
     values = f"({', '.join([mark] * len(columns) + times)})"
-    head = f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES "  # noqa: S608 - of names in the schema alone
+    head = f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES "  # noqa: S608 - only names of the schema
     return head + ",".join([values] * rows)

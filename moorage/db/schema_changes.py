@@ -1,7 +1,7 @@
-"""Idempotent steps of a migration: each inspects the schema first, and changes only what differs.
+"""Idempotent steps of a migration: each inspects the schema first, and changes it only if necessary.
 
-MySQL and MariaDB commit each DDL statement by itself. An interrupted upgrade leaves a part of a revision under the
-number of the revision before it, and is simply run again.
+MySQL and MariaDB commit each DDL statement separately. An interrupted upgrade leaves a part of a revision, while the
+recorded revision is still the one before it. The upgrade can simply be run again.
 """
 
 from collections.abc import Sequence
@@ -54,17 +54,17 @@ def add_column(table: str, column: "sa.Column[Any]") -> None:
 def declare_oldest_code(schema: str, revision: str) -> None:
     """Record the oldest code that works on this schema, by the newest revision that the code contains.
 
-    An expanding revision leaves the record as it is. A contracting one raises it: older code refuses to start from then
-    on.
+    An expanding revision does not change the record. A contracting one raises it: from then on, older code refuses to
+    start.
     """
     table = compatibility_table(schema)
     connection = op.get_bind()
     table.create(connection, checkfirst=True)
-    # One row. Replaced, because an interrupted upgrade may have written it before.
+    # The table has one row. Replace it, because an interrupted upgrade may have written it before.
     connection.execute(table.delete())
     connection.execute(table.insert().values(oldest_code=revision))
 
 
 def _inspector() -> sa.Inspector:
-    # A new one each time: an inspector caches its results.
+    # Make a new inspector each time, because an inspector caches its results.
     return sa.inspect(op.get_bind())

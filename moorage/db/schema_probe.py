@@ -1,4 +1,4 @@
-"""A probe of a schema's database for the readiness of a process: over a connection of its own."""
+"""A probe of a schema's database for the readiness of a process, with its own connection."""
 
 from oslo_config import cfg
 
@@ -9,7 +9,8 @@ from moorage.db.schemas import Schema
 class SchemaProbe:
     """Checks that the database answers and that this version works on the tables.
 
-    Its connection is no one of the pool that serves: a full pool neither delays the probe, nor is made fuller by it.
+    Its connection is not from the service's pool, so that a full pool does not delay the probe, nor the probe fill the
+    pool.
 
     :param url: the URL of the database; by default that of the main schema.
     :param name: the schema's name in errors; by default its own.
@@ -21,11 +22,11 @@ class SchemaProbe:
         self._accepted: str | None = None
 
     def check(self) -> None:
-        """Read the revision of the tables, and check it where it is another one than the last time.
+        """Read the revision of the tables, and check it if it has changed since the last time.
 
         :raises StoreUnavailable: the database cannot be reached.
         :raises SchemaMismatch: the tables are older than this version, or missing.
-        :raises SchemaTooNew: they are newer, and this version does not work on them.
+        :raises SchemaTooNew: the tables are newer, and this version does not work on them.
         """
         found = self._schema.revision(self.database)
         if found is None or found != self._accepted:

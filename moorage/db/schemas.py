@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two tries to change a table that is in use. During a try all other users of the table wait too, for
-#: `lock_wait` seconds at most; between tries they work. Arbitrary.
+#: Seconds between two tries to change a table that is in use. During a try, all other users of the table wait as well,
+#: for at most `lock_wait` seconds; between tries they can work. Arbitrary.
 _PAUSE = 3.0
 
-#: Seconds that one try waits for another upgrade: in these, the server notices that the connection of one is gone.
+#: Seconds that one try waits for another upgrade: long enough for the server to detect a lost connection of the other.
 _LOCK_WAIT = 2
-#: The locks of a server are those of all its databases, and have names of 64 characters.
+#: All databases of a server share its named locks, and a name has at most 64 characters.
 _LOCK = text("SELECT GET_LOCK(CONCAT('moorage upgrade ', MD5(CONCAT_WS('/', DATABASE(), :schema))), :seconds)")
 
-# Alembic is imported where it is used: every module with a table imports this one, and a command that only calls a
-# service would wait longer for the import than for the answer.
+# Alembic is imported only where it is used: every module with a table imports this module, and a command that only
+# calls a service would wait longer for the import than for the answer.
 
 
 def compatibility_table(schema: str) -> Table:
-    """Return the table of one row that names the oldest code which works on a schema.
+    """Return the table with one row that names the oldest code that works on a schema.
 
-    ``oldest_code`` is the newest revision that this code contains. A release that does not contain the schema's present
-    revision finds here whether it works on the schema all the same.
+    ``oldest_code`` is the newest revision that this code contains. A release that does not contain the schema's current
+    revision reads here whether it works on the schema nevertheless.
     """
     return Table(f"schema_compatibility_{schema}", MetaData(), Column("oldest_code", name_type(), primary_key=True))
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A set of tables that is migrated as one.
+    """A set of tables that are migrated together.
 
-    ``versions`` is the package that holds its migrations. Each method that takes a database raises
-    ``StoreUnavailable`` if it cannot be reached.
+    ``versions`` is the package of its migrations. Each method with a database parameter raises ``StoreUnavailable`` if
+    the database cannot be reached.
     """
 
     name: str
@@ -64,19 +64,19 @@ class Schema:
 
     @property
     def bookkeeping_tables(self) -> frozenset[str]:
-        """The tables that describe this schema itself: its revision, and which code works on it."""
+        """The tables that describe this schema itself: its revision, and the oldest code that works on it."""
         return frozenset({self.version_table, compatibility_table(self.name).name})
 
     def upgrade(self, database: Database, patience: float = 600.0) -> tuple[str | None, str | None]:
         """Migrate the tables to the newest revision; return the revisions before and after.
 
-        Tables of a newer revision are left as they are. Of several upgrades at once one goes on, and the others wait
-        for its end. A statement that changes a table waits for the table's users, and all others wait behind that
-        statement. So its wait is short, and it is tried again after a pause.
+        Tables of a newer revision are not changed. If several upgrades run at once, one proceeds and the others wait
+        until it has ended. A statement that changes a table waits for the table's users, and all later statements wait
+        behind it. So its wait is short, and it is tried again after a pause.
 
         :param patience: seconds to wait for a table that is in use, or for another upgrade.
-        :raises SchemaInUse: a table was in use for so long; a repeated upgrade goes on where this one has ended.
-        :raises UpgradeUnderWay: another upgrade took so long.
+        :raises SchemaInUse: a table was in use for longer; a repeated upgrade continues where this one has ended.
+        :raises UpgradeUnderWay: another upgrade took longer.
         :raises SchemaTooNew: this version does not work on the tables' newer revision.
         """
         before, after = self.planned(database)
@@ -131,7 +131,7 @@ class Schema:
         return before, before
 
     def drop(self, database: Database) -> None:
-        """Drop the tables and those that record their revision."""
+        """Drop the tables, and the tables that record their revision."""
 
         def work(connection: Connection) -> None:
             self.metadata.drop_all(connection)
@@ -141,7 +141,7 @@ class Schema:
         database.write(work)
 
     def revision(self, database: Database) -> str | None:
-        """Return the revision of the tables; None where there are none."""
+        """Return the revision of the tables; None if there are no tables."""
         from alembic.migration import MigrationContext
 
         return database.read(
@@ -162,7 +162,7 @@ class Schema:
         A newer revision is accepted if its compatibility table names this version or an older one.
 
         :raises SchemaMismatch: the tables are older than this version, or missing.
-        :raises SchemaTooNew: they are newer, and this version does not work on them.
+        :raises SchemaTooNew: the tables are newer, and this version does not work on them.
         """
         found, needed = self.revision(database), self.head() or "none"
         if found == needed:
@@ -177,7 +177,7 @@ class Schema:
         return found
 
     def _oldest_code(self, connection: Connection) -> str | None:
-        """Return the recorded newest revision of the oldest usable code; None where none is recorded."""
+        """Return the recorded newest revision of the oldest usable code; None if none is recorded."""
         table = compatibility_table(self.name)
         if not inspect(connection).has_table(table.name):
             return None
@@ -201,12 +201,12 @@ class Schema:
 
 @contextmanager
 def _alone(connection: Connection, schema: str) -> Iterator[None]:
-    """Keep other upgrades of the schema waiting: each finds out what is to be done from the tables as they are.
+    """Keep other upgrades of the schema waiting, because an upgrade derives its steps from the current tables.
 
-    :raises UpgradeUnderWay: another one does not end soon.
+    :raises UpgradeUnderWay: another upgrade does not end soon.
     """
     if connection.dialect.name == "sqlite":
-        # One transaction for all, since SQLite's DDL belongs to it.
+        # One transaction for everything, because SQLite's DDL is transactional.
         connection.info[WRITING] = True
         with connection.begin():
             yield
@@ -218,7 +218,7 @@ def _alone(connection: Connection, schema: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # The server gives the lock free with the connection, however that ends.
+        # The server releases the lock when the connection ends, for whatever reason.
         connection.invalidate()
 
 
@@ -227,7 +227,7 @@ def _is_waited_for(fault: BaseException) -> bool:
 
 
 def _statement(fault: BaseException | None) -> str:
-    # A transaction that could not even begin has none.
+    # If the transaction could not begin, the error has no statement.
     return " ".join(str(getattr(fault, "statement", None) or fault).split())
 
 

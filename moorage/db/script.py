@@ -1,6 +1,6 @@
 """Scripts: statements of a transaction that are sent together, so that they cost one round trip to the server.
 
-Only PyMySQL's connections send them so; elsewhere, and on SQLite, they are carried out one by one.
+Only PyMySQL's connections do this. With other drivers, and on SQLite, the statements are sent one by one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Dialect, exc
 
 from moorage.db import faults
 
-#: The most bytes of the documents that are sent together. Arbitrary: a small part of what MySQL and MariaDB take.
+#: The most bytes of documents that are sent together. Arbitrary: a small part of what MySQL and MariaDB accept.
 _MOST_BYTES = 2**20
 
 
 class StatementOutcome(NamedTuple):
-    """Hold what a statement has done: the number of rows that it has matched, and those that it has returned."""
+    """Hold the outcome of a statement: the number of matched rows, and the returned rows."""
 
     rowcount: int
     rows: Sequence[Any]
@@ -30,10 +30,10 @@ class _Statement(NamedTuple):
 
 
 class Script:
-    """Statements of one transaction, carried out in their order by :meth:`run`.
+    """Statements of one transaction, which :meth:`run` carries out in order.
 
-    Where one of them fails, those after it may have been carried out by the time at which its error is raised: the
-    transaction must be rolled back then.
+    If a statement is not successful, later ones may have been carried out before the error is raised. The transaction
+    must then be rolled back.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -43,18 +43,18 @@ class Script:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect that the texts are in."""
+        """The SQL dialect of the statements."""
         return self._connection.dialect
 
     @property
     def connection(self) -> Connection:
-        """The connection, for other statements: those of the script are carried out first."""
+        """The connection, for other statements; the pending statements of the script are carried out first."""
         self.run()
         return self._connection
 
     @property
     def ahead(self) -> Connection:
-        """The connection, for what may as well be read before those of the script are carried out."""
+        """The connection, for reads that may run before the pending statements of the script."""
         return self._connection
 
     def add(
@@ -64,10 +64,10 @@ class Script:
         then: Callable[[StatementOutcome], None] | None = None,
         fault: Callable[[exc.DBAPIError], None] | None = None,
     ) -> None:
-        """Add a statement, with the driver's marks for its parameters.
+        """Add a statement, with the driver's placeholders for its parameters.
 
-        :param then: called with its outcome; what it raises ends the script.
-        :param fault: called with the database's error, which is raised if this raises none.
+        :param then: called with its outcome; an exception from it ends the script.
+        :param fault: called with the database's error; if it raises no other exception, that error is raised.
         """
         size = sum(len(value) for value in parameters if isinstance(value, bytes))
         if self._pending and self._size + size > _MOST_BYTES:
@@ -76,9 +76,9 @@ class Script:
         self._pending.append(_Statement(text, tuple(parameters), then, fault))
 
     def run(self) -> None:
-        """Carry out the statements that have been added since the last time.
+        """Carry out the pending statements.
 
-        :raises DBAPIError: one of them has failed; or else what its ``then`` or ``fault`` raises.
+        :raises DBAPIError: a statement has failed. Exceptions from its ``then`` or ``fault`` are raised as well.
         """
         statements, self._pending, self._size = self._pending, [], 0
         if len(statements) > 1 and getattr(self._connection.connection, "takes_scripts", False):
@@ -98,7 +98,7 @@ class Script:
         failed: exc.DBAPIError | None = None
         cursor = self._connection.connection.cursor()
         try:
-            # All answers are read before the first is judged: what is left unread would be taken for the next ones.
+            # Read all answers before checking the first: later statements would take unread answers for their own.
             cursor.execute(
                 "; ".join(each.text for each in statements),
                 tuple(value for each in statements for value in each.parameters),
@@ -106,10 +106,11 @@ class Script:
             outcomes.append(StatementOutcome(cursor.rowcount, cursor.fetchall()))
             while cursor.nextset():
                 outcomes.append(StatementOutcome(cursor.rowcount, cursor.fetchall()))
-        except BaseException as fault:  # noqa: BLE001 - of the driver; SQLAlchemy translates it
+        except BaseException as fault:  # noqa: BLE001 - an error of the driver; SQLAlchemy translates it
             failed = self._translated(fault, statements[len(outcomes)], cursor)
             if faults.is_collision(failed) or faults.is_away(failed):
-                # There is no transaction any more in which it could be explained why an earlier one has not sufficed.
+                # The transaction is gone, so that the ``then`` of an earlier statement could not read the reason of its
+                # failure in it.
                 _fail(statements[len(outcomes)], failed)
         else:
             cursor.close()
@@ -121,14 +122,14 @@ class Script:
             _fail(statements[len(outcomes)], failed)
 
     def _translated(self, fault: BaseException, statement: _Statement, cursor: Any) -> exc.DBAPIError:
-        """Return SQLAlchemy's error for one of the driver; a connection that is lost is dropped as by SQLAlchemy."""
+        """Return SQLAlchemy's error for an error of the driver; a lost connection is dropped, as by SQLAlchemy."""
         try:
             self._connection._handle_dbapi_exception(fault, statement.text, statement.parameters, cursor, None)  # noqa: SLF001
         except exc.DBAPIError as translated:
             return translated
 
     def _tell_listeners(self, statement: _Statement, cursor: Any) -> None:
-        if self._connection._has_events or self._connection.engine._has_events:  # noqa: SLF001 - for want of another
+        if self._connection._has_events or self._connection.engine._has_events:  # noqa: SLF001 - no public way
             listeners = self._connection.dispatch.after_cursor_execute
             listeners(self._connection, cursor, statement.text, statement.parameters, None, False)
 
@@ -141,7 +142,7 @@ def _fail(statement: _Statement, fault: exc.DBAPIError) -> NoReturn:
 
 @contextmanager
 def scripted(connection: Connection | Script) -> Iterator[Script]:
-    """Yield a script: the given one, whose maker runs it; or one on a connection, which is run in the end."""
+    """Yield a script: a given one, which its creator runs; or a new one for a connection, which runs at exit."""
     if isinstance(connection, Script):
         yield connection
         return

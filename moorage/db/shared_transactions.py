@@ -1,4 +1,4 @@
-"""Shared transactions: what several threads read or write while one transaction is under way stands in the next one."""
+"""Shared transactions: while one is in progress, the reads or writes of other threads wait for the next one."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,23 +15,24 @@ R = TypeVar("R")
 
 #: The most values of one transaction. Arbitrary: all of them wait for its slowest statement, and hold its locks.
 _TOGETHER = 32
-#: Seconds that a transaction may take while others wait for its end. As long as a row lock is waited for: values that
-#: need a row which somebody keeps then wait for it alone, and hold nobody up.
+#: Seconds that a transaction may take while others wait for it: as long as the wait for a row lock. After that each
+#: value is carried out alone, so that a value that waits for a locked row does not delay the others.
 _PATIENCE = 2.0
 
 
 class Alone(Exception):
-    """A value is to be carried out by its own thread, at the same time as others."""
+    """A value must be carried out by its own thread, in a separate transaction."""
 
 
 class SharedTransactions(Generic[T, R]):
-    """Carry out one kind of reading or writing, each value alone or together with those of other threads.
+    """Carry out one kind of read or write, each value alone or together with values of other threads.
 
     :param run: :meth:`~moorage.db.database.Database.read` or :meth:`~moorage.db.database.Database.write`.
-    :param work: the transaction. It returns for each value its result, or the error that is this value's own: for that
-        one nothing is written; :class:`Alone` is for one that cannot go with the others. An error that it raises undoes
-        everything; then each value is carried out alone. It locks rows in one order, whatever the order of the values.
-    :param kind: what they are, as metrics name it.
+    :param work: the transaction. For each value it returns the result, or an error of this value alone, for which it
+        writes nothing; :class:`Alone` means that the value cannot share the transaction. If it raises an error,
+        everything is rolled back, and each value is carried out alone. It must lock rows in one order, whatever the
+        order of the values.
+    :param kind: the kind of values, as metrics name it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SharedTransactions(Generic[T, R]):
         self._batches: Batches[T, R] = Batches(self._carry_out, _TOGETHER, kind)
 
     def do(self, value: T) -> R:
-        """Carry out one value, alone or together with those of other threads, and return its result.
+        """Carry out one value, alone or together with values of other threads, and return its result.
 
         :raises Exception: the error of this value, or of a transaction with this value alone.
         """
@@ -55,9 +56,9 @@ class SharedTransactions(Generic[T, R]):
             return self.alone(value)
 
     def do_many(self, items: Sequence[BatchItem[T, R]]) -> list[Callable[[], R] | None]:
-        """Carry out several values together with those of other threads, and give each item its result or its error.
+        """Carry out several values together with values of other threads, and set the result or error of each item.
 
-        :return: for a value that is to be carried out alone, the function that does so; null for the others.
+        :return: for each value None, or, if it must be carried out alone, a function that does so.
         """
         shared: list[BatchItem[T, R]] = [BatchItem(item.value, item.context) for item in items]
         self._batches.do_all(shared)
@@ -73,7 +74,7 @@ class SharedTransactions(Generic[T, R]):
         return alone
 
     def _carry_out(self, batch: Sequence[BatchItem[T, R]]) -> None:
-        # At the failpoints of a drill each request stands for itself.
+        # The failpoints of a drill act on single requests.
         outcomes = [Alone()] * len(batch) if failpoints.are_observed() else self._outcomes(batch)
         for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -82,23 +83,23 @@ class SharedTransactions(Generic[T, R]):
                 item.succeed(outcome)
 
     def _outcomes(self, batch: Sequence[BatchItem[T, R]]) -> Sequence[R | Exception]:
-        """Carry out values in one transaction; return for each its result, its error, or that it is to be alone."""
+        """Carry out values in one transaction; return for each its result, its error, or :class:`Alone`."""
         deadlines = [item.context.deadline for item in batch if item.context.deadline is not None]
-        if not failpoints.are_armed():  # a transaction that is held up in a drill is not held up by a row
+        if not failpoints.are_armed():  # in a drill, a failpoint may delay a transaction, not a row lock
             deadlines.append(time.monotonic() + _PATIENCE)
         try:
-            # A late request is to write nothing: the transaction has the earliest deadline of all.
+            # A late request must not write anything, so the transaction has the earliest of all deadlines.
             with context.bound(deadline=min(deadlines, default=None)):
                 return self._transaction([item.value for item in batch])
         except errors.StoreUnavailable:
-            raise  # to each of them: alone they would wait for the database one after another
-        except Exception as fault:  # noqa: BLE001 - alone each gets the error that is its own
+            raise  # every item gets this error: alone, the items would wait for the database one after another
+        except Exception as fault:  # noqa: BLE001 - carried out alone, each item gets its own error
             if len(batch) > 1 or isinstance(fault, errors.Overloaded | errors.DeadlineExceeded):
                 return [Alone()] * len(batch)
             return [fault]
 
     def alone(self, value: T) -> R:
-        """Carry out one value in a transaction of its own, and return its result.
+        """Carry out one value in a separate transaction, and return its result.
 
         :raises Exception: the error of this value.
         """
