@@ -1,1 +1,1 @@
-"""Processes that serve: start and stop, heartbeats, stored requests and retention."""
+"""Service processes: start and stop, heartbeats, stored requests and retention."""

@@ -1,4 +1,4 @@
-"""Calls of a database or a broker that may be silent, each waited for only a short time."""
+"""Calls to a database or a broker that may be silent; the wait for each is short."""
 
 import contextvars
 import threading
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """One call, in a thread of its own."""
+    """One call, in a separate thread."""
 
     def __init__(self, name: str, work: Callable[[], T]) -> None:
         self._work = work
@@ -25,7 +25,7 @@ class _Call(Generic[T]):
     def _run(self) -> None:
         try:
             self._result.append(self._work())
-        except Exception as fault:  # noqa: BLE001 - it is raised in the threads that ask
+        except Exception as fault:  # noqa: BLE001 - it is raised in the threads that want the result
             self._fault = fault
         finally:
             self.ended_at = time.monotonic()
@@ -39,12 +39,12 @@ class _Call(Generic[T]):
 
 
 class BoundedCall(Generic[T]):
-    """A call whose result is kept for a moment, and waited for no longer than a moment.
+    """A call whose result is cached for a short time; the wait for the result is short as well.
 
-    At most one is under way: one that hangs holds one thread, however often it is asked for.
+    At most one call is in progress: if it hangs, it occupies one thread, however often its result is requested.
 
-    :param patience: seconds from the beginning of a call that its result is waited for.
-    :param kept: seconds after its end for which a result, or an exception, is given again.
+    :param patience: seconds from the beginning of a call for which its result is waited for.
+    :param kept: seconds after the end of a call for which its result, or its exception, is returned again.
     """
 
     def __init__(self, name: str, work: Callable[[], T], patience: float = 2.0, kept: float = 1.0) -> None:
@@ -56,14 +56,14 @@ class BoundedCall(Generic[T]):
         self._call: _Call[T] | None = None
 
     def begin(self) -> None:
-        """Begin a call, unless one is under way or has just ended."""
+        """Begin a call, unless one is in progress or has just ended."""
         self._present()
 
     def result(self) -> T:
-        """Return the result of a call that was begun now or a moment ago.
+        """Return the result of a call that was begun now or a short time ago.
 
-        :raises TimeoutError: it has not ended in time.
-        :raises Exception: what the call raises.
+        :raises TimeoutError: the call has not ended in time.
+        :raises Exception: the call has raised this exception.
         """
         call = self._present()
         if not call.ended.wait(max(0.0, call.began + self._patience - time.monotonic())):

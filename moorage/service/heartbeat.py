@@ -16,7 +16,7 @@ from moorage.service.process import Periodic
 LOG = logging.getLogger(__name__)
 
 #: Seconds to wait for the placement role. Arbitrary, and short: the next report repeats this one, and a service that
-#: stops waits for the one under way.
+#: stops waits for the report in progress.
 _PATIENCE = 2.0
 
 
@@ -25,7 +25,7 @@ class Heartbeat:
 
     :param bus: the main bus.
     :param kind: see :class:`~moorage.model.inspection.ServiceReport`.
-    :param name: its name, unique among its kind.
+    :param name: the name of the service, unique among its kind.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, bus: Bus, kind: str, name: str, cell_uuid: str | None = None) -> None:
@@ -39,7 +39,7 @@ class Heartbeat:
             cell_uuid=cell_uuid,
         )
         self._is_heard = False
-        #: Since when no report has been answered; null after one that was.
+        #: The time since which no report has been answered; None while reports are answered.
         self._silent_since: float | None = None
         self._interval: float = conf.service.report_interval
         self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
@@ -52,7 +52,7 @@ class Heartbeat:
     def check(self) -> None:
         """Check that the placement role answers; a probe of the process's readiness, which sends nothing.
 
-        :raises NoReply: it has not answered the last reports.
+        :raises NoReply: the placement role has not answered the last reports.
         """
         since = self._silent_since
         silent = 0.0 if since is None else time.monotonic() - since
@@ -60,9 +60,9 @@ class Heartbeat:
             raise errors.NoReply(topic=ReportService.topic, method=ReportService.method, seconds=round(silent))
 
     def stop(self) -> None:
-        """Send a last report that the service stops in order; a service that dies is only silent."""
+        """Send a last report, by which an orderly stop can be distinguished from a crash."""
         self._reports.stop()
-        # Where the last report got no answer, the stop does not wait for another one.
+        # If the last report got no answer, the stop does not wait for another one.
         if self._is_heard:
             self._report(stopped=True)
 
@@ -73,8 +73,8 @@ class Heartbeat:
                 self._is_heard = True
                 self._silent_since = None
             except errors.MoorageError as fault:
-                # Services that need the placement role log its absence themselves. One of a former release refuses a
-                # last report.
+                # Services that need the placement role log it themselves if it does not answer. A placement role of a
+                # former release refuses a last report.
                 LOG.debug("The heartbeat of this service was not accepted: %s", fault)
                 self._is_heard = False
                 if self._silent_since is None:

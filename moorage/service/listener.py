@@ -1,4 +1,4 @@
-"""HTTP listeners within a service's process: for Prometheus, for whatever supervises the process, and for operators."""
+"""HTTP listeners within a service's process: for Prometheus, for the supervisor of the process, and for operators."""
 
 import logging
 import threading
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Threads for requests that have arrived, and connections: a prober, a scraper, an operator. A slow client holds a
-#: connection and no thread. Arbitrary.
+#: The number of threads for requests that have arrived, and of connections: a prober, a scraper, an operator. A slow
+#: client occupies a connection but no thread. Arbitrary.
 _THREADS = 2
 _CONNECTIONS = 50
 #: Seconds for which a connection may be silent.
 _SILENT_SECONDS = 10
-#: Seconds that a stop may take to be noticed.
+#: The most seconds until a stop is detected.
 _TURN_SECONDS = 0.5
 
 
 class HttpListener:
-    """Serve a WSGI application from a thread of its own: an event loop reads requests, a few threads answer them.
+    """Serve a WSGI application from a separate thread: an event loop reads requests, a few threads answer them.
 
-    :param group: the group of the options with the address, for errors.
-    :param options: their names.
+    :param group: the group of the options for the address, for errors.
+    :param options: the names of these options.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class HttpListener:
     def start(self) -> None:
         """Begin to listen.
 
-        :raises ConfigurationError: the address cannot be listened on.
+        :raises ConfigurationError: the process cannot listen on the address.
         """
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         try:
@@ -84,7 +84,7 @@ class HttpListener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the listener; an answer under way is sent if its client takes it at once."""
+        """Close the listener; an answer in progress is sent if its client reads it at once."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -97,9 +97,9 @@ class HttpListener:
 
 
 class Listener(HttpListener):
-    """Serve what is seen of a process from outside, from before its service starts until it has stopped.
+    """Serve metrics and health checks of a process, from before its service starts until it has stopped.
 
-    :param readiness: whether the process can do its work.
+    :param readiness: the checks whether the process can do its work.
     """
 
     def __init__(self, host: str, port: int, readiness: Readiness) -> None:
@@ -109,9 +109,9 @@ class Listener(HttpListener):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, number: int = 0) -> "Listener | None":
-        """Return the listener that ``[service] metrics_port`` asks for, or None.
+        """Return the listener for ``[service] metrics_port``, or None if the option is not set.
 
-        :param number: that of a worker process, from 0: each has the next port.
+        :param number: the number of the worker process, from 0; it is added to the port.
         :raises ConfigurationError: there is no such port.
         """
         port: int | None = conf.service.metrics_port
@@ -124,7 +124,7 @@ class Listener(HttpListener):
     def start(self) -> None:
         """Begin to listen, and log the address.
 
-        :raises ConfigurationError: the address cannot be listened on.
+        :raises ConfigurationError: the process cannot listen on the address.
         """
         super().start()
         LOG.info("Metrics, /healthz and /readyz are served at %s:%s", self.host, self.port)

@@ -1,4 +1,4 @@
-"""Threads that a process cannot do without: one that has died without being told to makes it unhealthy."""
+"""Essential threads of a process: if one has ended without a stop, the process is unhealthy."""
 
 import threading
 
@@ -7,18 +7,18 @@ _ESSENTIAL: set[threading.Thread] = set()
 
 
 def watch(thread: threading.Thread) -> None:
-    """Expect a thread, which has been started, to live until :func:`forget` is called."""
+    """Expect a started thread to run until :func:`forget` is called."""
     with _LOCK:
         _ESSENTIAL.add(thread)
 
 
 def forget(thread: threading.Thread) -> None:
-    """Expect nothing more of a thread."""
+    """Stop watching a thread."""
     with _LOCK:
         _ESSENTIAL.discard(thread)
 
 
 def dead() -> list[str]:
-    """Return the names of the threads that have died, in order."""
+    """Return the sorted names of the watched threads that have died."""
     with _LOCK:
         return sorted(thread.name for thread in _ESSENTIAL if not thread.is_alive())

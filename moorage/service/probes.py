@@ -1,4 +1,4 @@
-"""The view from outside, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
+"""Metrics and health checks of a process, as a WSGI application: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -24,17 +24,17 @@ PATHS: Final = frozenset({METRICS, HEALTH, READINESS})
 
 
 class _AliveResource:
-    """Tell whether the threads live that the process cannot do without: if not, it is to be restarted."""
+    """Report whether the essential threads of the process are running; if not, it should be restarted."""
 
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
         _answer(response, dict.fromkeys(liveness.dead(), "this thread has died"))
 
 
 class _ReadyResource:
-    """Tell whether the process can do its work now, else why not.
+    """Report whether the process can do its work now, and if not, why.
 
-    :param with_reasons: false where anybody may ask: then only the failing checks are named, for the reasons contain
-        addresses.
+    :param with_reasons: False if anybody may send requests: then the answer only names the failing checks, because the
+        reasons contain addresses.
     """
 
     def __init__(self, readiness: Readiness, *, with_reasons: bool) -> None:
@@ -53,7 +53,7 @@ def _answer(response: falcon.Response, reasons: dict[str, str]) -> None:
 
 
 class _AllMetrics(Collector):
-    """The metrics of the process, or of all that share their values with it, and what is sampled when it is asked."""
+    """The metrics of the process, or of all processes that share values with it, and gauges sampled at each scrape."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
@@ -79,8 +79,8 @@ def _families(samples: Iterable[GaugeSample]) -> Iterator[Metric]:
 def application(readiness: Readiness, *, with_metrics: bool = True, with_reasons: bool = True) -> "WSGIApplication":
     """Return the application.
 
-    :param with_metrics: whether there is a ``/metrics``.
-    :param with_reasons: whether ``/readyz`` tells the reasons, or names the failing checks alone.
+    :param with_metrics: whether to serve ``/metrics``.
+    :param with_reasons: whether ``/readyz`` gives the reasons, or only names the failing checks.
     """
     probes = falcon.App()
     probes.add_route(HEALTH, _AliveResource())

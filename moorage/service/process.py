@@ -31,8 +31,8 @@ STOP_SECONDS = 10.0
 #: Seconds between two log lines of one wait.
 _LOG_SECONDS = 5.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-#: The objects that are made before the garbage collector looks through them. At Python's 700 it looked once for every
-#: claim or two, which was a twelfth of a busy scheduler's time, and found next to nothing: nearly all is gone by then.
+#: The number of new objects after which the garbage collector runs. With Python's 700 it ran once per claim or two and
+#: took a twelfth of a busy scheduler's time. It found almost nothing, because nearly all objects were already freed.
 _MADE_BETWEEN_COLLECTIONS = 20_000
 
 
@@ -40,7 +40,7 @@ class Service(Protocol):
     """A service that can be started and stopped: one role of a process, or several of them in the harness."""
 
     def start(self) -> None:
-        """Begin to serve; returns once messages are taken."""
+        """Begin to serve; return once messages are taken."""
 
     def stop(self) -> None:
         """Take no new work, finish the work in progress, and close connections."""
@@ -51,31 +51,32 @@ class Reloadable(Protocol):
     """A service that can reload its configuration while it runs."""
 
     def reload(self) -> None:
-        """Reload the configuration; a faulty one is logged and changes nothing."""
+        """Reload the configuration; an invalid one is logged and changes nothing."""
 
 
 class Stopping(Exception):
     """The process got a signal to stop during a wait."""
 
 
-#: Set by the first SIGTERM or SIGINT. A process has one set of signals, and so one of these.
+#: Set by the first SIGTERM or SIGINT. It is global because signals are global to the process.
 _STOPPING = threading.Event()
 
 
 class _Signals:
-    """Handles the signals of this process in a thread of its own: the main thread may be busy, also in a library.
+    """Handles the signals of this process in a separate thread, because the main thread may be busy in a library.
 
     The first SIGTERM or SIGINT starts the stop, and ends the process by force if it has not ended within
     ``stop_seconds``. The second one ends it at once.
 
-    :param passed_on: where the parent process writes the numbers of signals; null where this process has its own.
+    :param passed_on: the descriptor to which the parent process writes the numbers of signals; None if this process
+        gets signals itself.
     """
 
     def __init__(self, stop_seconds: float, passed_on: int | None) -> None:
         self._stop_seconds = stop_seconds
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._read = _own_signals() if passed_on is None else passed_on
-        # A daemon, and never ended: it also ends a process that hangs at the interpreter's exit.
+        # A daemon thread that never ends: it also ends a process that hangs at the interpreter's exit.
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
     def next(self) -> int:
@@ -111,7 +112,7 @@ def _own_signals() -> int:
     os.set_blocking(write, False)
     for number in (*_STOPS, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
-    # Written to by the interpreter itself, while the main thread may be busy.
+    # The interpreter itself writes to it, even while the main thread is busy.
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
 
@@ -128,13 +129,13 @@ def run(
 ) -> None:
     """Start ``service`` and stop it at SIGTERM or SIGINT; at SIGHUP reload it if it is :class:`Reloadable`.
 
-    While a part of the cloud is away, the start is repeated. A service that fails to start is stopped before that, so
+    While a part of the cloud is unavailable, the start is repeated. Before each repetition the service is stopped, so
     its ``stop`` must undo an incomplete ``start``.
 
     :param stop_seconds: seconds from the first signal until the process is ended by force; the second ends it at once.
-    :param signals: where a worker reads its signals; see :class:`moorage.service.workers.WorkerProcess`.
-    :param listener: serves what is seen of the process from outside.
-    :raises ConfigurationError: the listener's address cannot be listened on, or the service refuses its options.
+    :param signals: the descriptor of a worker's signals; see :class:`moorage.service.workers.WorkerProcess`.
+    :param listener: serves metrics and health checks of the process.
+    :raises ConfigurationError: the listener cannot listen on its address, or the service refuses its options.
     """
     arriving = _Signals(stop_seconds, signals)
     if listener is None:
@@ -175,17 +176,17 @@ def _serve(service: Service, arriving: _Signals, readiness: Readiness) -> None:
 
 
 def collect_garbage_seldom() -> None:
-    """Make the garbage collector leave alone what is there already, and look less often at what is made from now on."""
+    """Make the garbage collector ignore all existing objects, and run less often for new ones."""
     gc.freeze()
     gc.set_threshold(_MADE_BETWEEN_COLLECTIONS)
 
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Keep the garbage collector from what is made meanwhile, and from all that is there already, for good.
+    """Make the garbage collector permanently ignore all objects that exist at exit.
 
-    What a service reads at its start stays: to look through a hundred thousand hosts again and again, while they are
-    read and afterwards, would take longer than to read them.
+    A service keeps what it reads at its start. To examine a hundred thousand hosts repeatedly, while they are read and
+    afterwards, would take longer than to read them.
     """
     gc.disable()
     try:
@@ -205,7 +206,7 @@ def _start(service: Service) -> None:
 
 
 class Periodic:
-    """A thread that repeats a task; a failed round is logged, and the next one follows as usual.
+    """A thread that repeats a task; a failed round is logged, and the next round follows as usual.
 
     :param interval: seconds from the end of one round to the beginning of the next.
     """
@@ -223,7 +224,7 @@ class Periodic:
         liveness.watch(self._thread)
 
     def stop(self) -> None:
-        """Wait for the round in progress, and begin no other."""
+        """Wait for the round in progress, and begin no further round."""
         self._ended.set()
         liveness.forget(self._thread)
         if self._thread.is_alive():
@@ -235,17 +236,17 @@ class Periodic:
                 self._work()
             except errors.MoorageError as fault:
                 LOG.warning("%s: %s", self._name, fault)
-            except Exception:  # the thread must outlive any fault of one round
+            except Exception:  # the thread must survive any failure of one round
                 LOG.exception("%s: an unexpected fault; the next round comes in %s s", self._name, self._interval)
             self._ended.wait(self._interval)
 
 
 def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """Return the result of ``work``, repeated while a part of the cloud is away, for ``seconds`` at most.
+    """Return the result of ``work``; while a part of the cloud is unavailable, repeat it for at most ``seconds``.
 
     :raises Stopping: the process got a signal to stop meanwhile.
     :raises StoreRefused: the database refuses the user; waiting would not change that.
-    :raises BusRefused: the broker does.
+    :raises BusRefused: the broker refuses the user.
     """
     logged = -math.inf
 

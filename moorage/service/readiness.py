@@ -1,4 +1,4 @@
-"""Readiness of a process to do its work now: checks, each bounded in time and remembered for a moment."""
+"""Readiness of a process to do its work now: checks with bounded time, whose results are cached for a short time."""
 
 import enum
 import logging
@@ -13,21 +13,21 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A check raises an error with the reason where the service cannot do its work.
+#: A check raises an error with the reason if the service cannot do its work.
 Check = Callable[[], object]
-#: Reads samples, all of them before it returns; where it fails, its samples are left out.
+#: A sampler reads all its samples before it returns; if it fails, its samples are left out.
 Sampler = Callable[[], Iterable[GaugeSample]]
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A service that tells what its readiness depends on, and what is to be read of it. Asked once it has started."""
+    """A service with checks of its readiness and samplers of its metrics. They are used once it has started."""
 
     def checks(self) -> Mapping[str, Check]:
-        """Return the checks by name. They take no connection of the pools that serve, and may hang."""
+        """Return the checks by name. They take no connection from the service's pools, and may hang."""
 
     def samplers(self) -> Mapping[str, Sampler]:
-        """Return what reads samples, by name. They may hang."""
+        """Return the samplers by name. They may hang."""
 
 
 class Phase(enum.Enum):
@@ -39,14 +39,14 @@ class Phase(enum.Enum):
 
 
 class NotReady(Exception):
-    """A check has not passed, for the reason that is the text of this exception."""
+    """A check has not passed; the text of the exception is the reason."""
 
 
 class Readiness:
     """The checks and samplers of one process, by phase.
 
-    :param patience: seconds for all checks of one question together.
-    :param kept: seconds for which an answer is given again.
+    :param patience: seconds for all checks of one request together.
+    :param kept: seconds for which a result is returned again.
     """
 
     def __init__(self, patience: float = 2.0, kept: float = 1.0) -> None:
@@ -57,25 +57,25 @@ class Readiness:
         self._samplers: Mapping[str, BoundedCall[Iterable[GaugeSample]]] = {}
 
     def begin(self, service: object) -> None:
-        """Ask a service that has started from now on, if it can be asked."""
+        """Use the checks and samplers of a started service from now on, if it has any."""
         if isinstance(service, Observed):
             self._checks = self._bounded(service.checks())
             self._samplers = self._bounded(service.samplers())
         self.phase = Phase.RUNNING
 
     def end(self) -> None:
-        """Note that the process stops: it is not ready from now on, and its service is asked nothing more."""
+        """Record that the process stops: from now on it is not ready, and no check or sampler is called."""
         self.phase = Phase.STOPPING
         self._checks, self._samplers = {}, {}
 
     def reasons(self) -> dict[str, str]:
-        """Return, by check, why the process cannot do its work now; empty if it can."""
+        """Return the reasons why the process cannot do its work now, by check; empty if it can."""
         if self.phase is not Phase.RUNNING:
             return {"started": self.phase.value}
         return {name: reason for name, call in _begun(self._checks).items() if (reason := _reason(call))}
 
     def samples(self) -> list[GaugeSample]:
-        """Return what is to be read of the process now, its readiness too."""
+        """Return the current samples of the process, including its readiness."""
         is_running = self.phase is Phase.RUNNING
         found = [metrics.READY.sample(float(is_running), "started")]
         if not is_running:
@@ -86,7 +86,7 @@ class Readiness:
         for name, call in calls.items():
             try:
                 found.extend(call.result())
-            except Exception as fault:  # noqa: BLE001 - the other samples are returned all the same
+            except Exception as fault:  # noqa: BLE001 - the other samples are still returned
                 LOG.warning("The metrics of %s could not be read: %s", name, fault)
         return found
 
@@ -95,7 +95,7 @@ class Readiness:
 
 
 def _begun(calls: Mapping[str, BoundedCall[T]]) -> Mapping[str, BoundedCall[T]]:
-    """Begin all calls, so that they are waited for together."""
+    """Begin all calls, so that they run at the same time."""
     for call in calls.values():
         call.begin()
     return calls

@@ -1,4 +1,4 @@
-"""Refused sendings: a refusal is stored for the sending that it answers, so that its copies are refused as well."""
+"""Refused sendings: a refusal is stored for the refused sending, so that copies of it are refused as well."""
 
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ from moorage.bus.calling import plain_error
 from moorage.db.columns import now
 from moorage.messages.wire import Mutation
 
-#: Errors that refuse nothing: the caller repeats the request, or does not know what became of it.
+#: Errors that are no refusal: the caller repeats the request, or does not know its outcome.
 UNDECIDED = (
     errors.Unavailable,
     errors.TryAgain,
@@ -22,22 +22,22 @@ UNDECIDED = (
 
 
 class _Refusal(msgspec.Struct):
-    """A refusal as it is stored."""
+    """A stored refusal."""
 
-    #: Of the sending that was refused. That one and the earlier ones of its sender are void.
+    #: The number of the refused sending. This sending and the earlier ones of its sender are void.
     number: int
     code: str
     data: dict[str, Any]
 
     def error(self) -> errors.MoorageError:
-        """Return the error that the caller was given."""
+        """Return the error that the caller received."""
         kind = _kinds().get(self.code)
-        # A later release may have stored it.
+        # If the code is unknown, a later release has stored it.
         return errors.InvalidState(reason=f"it was refused before ({self.code})") if kind is None else kind(**self.data)
 
 
 class RefusedBefore(Exception):
-    """A copy of the sending under way has been refused, or a later sending of the same request has."""
+    """A copy of the current sending, or a later sending of the same request, has been refused."""
 
     def __init__(self, refusal: errors.MoorageError) -> None:
         super().__init__()
@@ -45,15 +45,15 @@ class RefusedBefore(Exception):
 
 
 class RefusedSendings:
-    """The refused sendings of the requests of one table of stored requests, and in it.
+    """The refused sendings of the requests in one table of stored requests; the same table stores them.
 
-    Whether a request is possible depends on the state of what it is about. A message may be delivered twice, so a copy
-    can arrive when its first delivery has been refused, its caller has been told so, and the state allows it by then.
-    Only a copy is refused for that reason: a repeated request is a new sending.
+    Whether a request is possible depends on the current state. A message may be delivered twice, so a copy can arrive
+    after the first delivery was refused and the caller got this answer, when the state allows the request. Only copies
+    are refused for that reason: a repeated request is a new sending.
 
-    A stored refusal has its own key, by request and sender, so that the request itself remains without a row and may
-    be repeated, and a former release beside this one ignores it. It is acknowledged from the beginning, because nobody
-    will: so it is pruned once no copy of its message can come any more.
+    A stored refusal has its own key, derived from request and sender. So the request itself has no row and may be
+    repeated, and a former release beside this one ignores the refusal. It is stored as acknowledged, because nobody
+    acknowledges it later. So it is pruned once no copy of its message can arrive any more.
     """
 
     def __init__(self, table: Table) -> None:
@@ -63,20 +63,20 @@ class RefusedSendings:
         self._update = table.update().where(of_key).values(result=bindparam("refusal"), acknowledged_at=now())
 
     def check(self, connection: Connection, message: Mutation[Any]) -> None:
-        """Refuse the sending that the thread works on, if it was refused before.
+        """Refuse the current sending of the thread if it was refused before.
 
-        :raises RefusedBefore: it was.
+        :raises RefusedBefore: the sending was refused before.
         """
         sending = context.current().sending
         stored = None if sending is None else self._read(connection, _key(message, sending))
-        # If a later sending was refused, the caller knows of no other answer to this one either.
+        # If a later sending was refused, the caller has not received another answer to this one either.
         if sending is not None and stored is not None and stored.number >= sending.number:
             raise RefusedBefore(stored.error())
 
     def store(
         self, connection: Connection, message: Mutation[Any], sending: context.Sending, refusal: errors.MoorageError
     ) -> None:
-        """Store a refusal, unless it is known already."""
+        """Store a refusal, unless it or one of a later sending is already stored."""
         key, plain = _key(message, sending), plain_error(refusal)
         stored = self._read(connection, key)
         if stored is not None and stored.number >= sending.number:
@@ -99,5 +99,5 @@ def _key(message: Mutation[Any], sending: context.Sending) -> str:
 
 @cache
 def _kinds() -> dict[str, type[errors.MoorageError]]:
-    """Return the errors of this release by their codes."""
+    """Return the error classes of this release by code."""
     return {kind.code: kind for kind in errors.every_error() if kind.__module__ == errors.__name__}

@@ -1,6 +1,6 @@
 """Stored requests: an answer is stored in the transaction of its write, so that a repeated request gets it again.
 
-Here too: how long they are retained.
+The module also defines how long they are retained.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ R = TypeVar("R")
 #: The most stored answers that one transaction deletes.
 _FORGOTTEN_AT_ONCE = 1000
 
-#: The number of rows of requests without an id that are deleted together, with the write of another one.
+#: The number of rows of requests without an id that are deleted together, in the transaction of another such request.
 _FORGOTTEN_WITH_ANOTHER = 100
 
-#: How often a duplicate takes the place of a first request that was rolled back, before it fails with
+#: How often a duplicate of a request is tried if the first one was rolled back, before it fails with
 #: ``RequestInProgress``.
 _SUCCESSIONS = 5
 
@@ -42,12 +42,12 @@ def request_table(name: str, metadata: MetaData) -> Table:
         Column("request_id", request_id_type(), primary_key=True),
         Column("method", name_type(), nullable=False),
         Column("digest", digest_type(), nullable=False),
-        # Null only inside the transaction that is working on it.
+        # Null only within the transaction that carries out the request.
         Column("result", document_type()),
         Column("created_at", Double, nullable=False),
         Column("acknowledged_at", Double),
         Index(f"ix_{name}_created_at", "created_at"),
-        # Where most are acknowledged, pruning looks for those.
+        # Pruning mostly searches for acknowledged rows.
         Index(f"ix_{name}_acknowledged_at", "acknowledged_at"),
     )
 
@@ -55,19 +55,19 @@ def request_table(name: str, metadata: MetaData) -> Table:
 class Retention(NamedTuple):
     """Retention times in seconds, in ascending order: never shorter than a repeated message needs."""
 
-    #: Of an answer, since it was acknowledged.
+    #: For an acknowledged answer, since its acknowledgement.
     acknowledged: float
-    #: Of an answer that is not acknowledged, since it was stored.
+    #: For an answer without acknowledgement, since it was stored.
     unacknowledged: float
-    #: Of a tombstone of a consumer that was deleted for good.
+    #: For the tombstone of a consumer that was deleted for good.
     tombstones: float
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> "Retention":
-        """Return the retention times of a configuration, each raised to what a repeated message needs."""
+        """Return the retention times of a configuration, raised if repeated messages need longer ones."""
         settings = conf.placement
-        # A message is repeated so many times, may stay in the queue for the time of one more call, and is sent once
-        # again by the conductor that takes the operation over when the lease has expired.
+        # A message is repeated max_unanswered_retries times. It may stay in the queue for the time of one more call,
+        # and the conductor that takes the operation over after the lease has expired sends it once more.
         repeats = conf.rpc.call_timeout * (conf.conductor.max_unanswered_retries + 2)
         acknowledged = max(settings.request_retention, repeats + conf.conductor.lease_seconds)
         unacknowledged = max(settings.unacknowledged_retention, acknowledged)
@@ -75,14 +75,14 @@ class Retention(NamedTuple):
 
 
 class StoredAnswer(NamedTuple, Generic[R]):
-    """The answer to a request, and whether it was read from the stored request instead of carried out now."""
+    """The answer to a request; ``replayed`` is True if it was read from the stored request."""
 
     result: R
     replayed: bool
 
 
 class DuplicateRequest(Exception):
-    """The row of a request exists already."""
+    """The row of a request already exists."""
 
 
 class StoredRequests:
@@ -92,7 +92,7 @@ class StoredRequests:
         self._database = database
         self._table = table
         self._answered: deque[str] = deque()
-        # Built once: it takes SQLAlchemy longer to build a statement than to run it, and every write has these.
+        # Build the statements once: every write uses them, and SQLAlchemy needs longer to build one than to run it.
         self._insertion = table.insert().values(created_at=now())
         self._rows = NewRows(table, created_at=0.0)
         self._refusals = RefusedSendings(table)
@@ -105,10 +105,10 @@ class StoredRequests:
     def once(self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None) -> StoredAnswer[R]:
         """Run ``work`` and store its result, or return the stored result of the same request.
 
-        The request's row is inserted first in the transaction, so that a duplicate waits until the first one has ended.
-        An error leaves no row: the request may be repeated.
+        The transaction first inserts the request's row, so that a duplicate waits until the first request has ended. An
+        error leaves no row: the request may be repeated.
 
-        :param answer: the result, where it is known beforehand: then the row is written once.
+        :param answer: the result, if it is known beforehand; then the row is written only once.
         :raises RequestIdReused: the id was used for a request with other content.
         :raises RequestInProgress: the same request is still running elsewhere.
         """
@@ -125,13 +125,13 @@ class StoredRequests:
     def once_or_refused(
         self, message: Mutation[R], work: Callable[[Connection], R], answer: R | None = None
     ) -> StoredAnswer[R]:
-        """Carry out a request as :meth:`once` does; if ``work`` refuses it, copies of this sending are refused alike.
+        """Carry out a request as :meth:`once` does; if ``work`` refuses it, refuse copies of this sending as well.
 
-        :raises MoorageError: ``work`` has raised it, now or when another copy of this sending arrived.
+        :raises MoorageError: ``work`` has raised it, now or for another copy of this sending.
         """
 
         def unless_refused(connection: Connection) -> R:
-            # After the row of the request, where a transaction that refuses a copy is waited for.
+            # Check after the insertion of the request's row, which waits for a transaction that refuses a copy.
             self._refusals.check(connection, message)
             return work(connection)
 
@@ -145,19 +145,19 @@ class StoredRequests:
     def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> StoredAnswer[R]:
         """Store the refusal of a request and raise it, or return the answer if a copy has been carried out meanwhile.
 
-        :raises MoorageError: the refusal; without having stored it, if the request may still be carried out.
+        :raises MoorageError: the refusal. It is not stored if the request may still be carried out.
         """
         sending = context.current().sending
         if isinstance(refusal, UNDECIDED):
             raise refusal
-        if sending is None:  # a former release has sent it, or it did not come over the bus
+        if sending is None:  # a former release has sent the request, or it did not come over the bus
             answered = self._database.read(lambda connection: self.find(connection, message))
             if answered is None:
                 raise refusal
             return answered
 
         def transaction(connection: Connection) -> None:
-            # The row of the request, which is deleted again, keeps copies waiting until the refusal is committed.
+            # The row of the request makes copies wait until the refusal is committed; then it is deleted again.
             self.begin(connection, message)
             self._refusals.store(connection, message, sending, refusal)
             connection.execute(self._deletion, {"request": message.request_id})
@@ -171,8 +171,8 @@ class StoredRequests:
     def begin(self, connection: Connection, message: Mutation[R], answer: R | None = None) -> None:
         """Insert the row of a request, as the first statement of a transaction; a duplicate waits for its end.
 
-        :raises DuplicateRequest: the request has been answered already.
-        :raises RequestInProgress: it is still running elsewhere.
+        :raises DuplicateRequest: the request already has an answer.
+        :raises RequestInProgress: the request is still running elsewhere.
         """
         with _waiting_for(message):
             self._insert(connection, self._row(message, answer))
@@ -180,8 +180,8 @@ class StoredRequests:
     def carried_out_once(self, message: Mutation[R], carry_out: Callable[[], R]) -> StoredAnswer[R]:
         """Carry out a request and return its result, or return the stored result of the same request.
 
-        :param carry_out: a transaction that begins with the request's row. It raises ``DuplicateRequest`` if the row
-            exists already.
+        :param carry_out: a transaction that begins by inserting the request's row. It raises ``DuplicateRequest`` if
+            the row already exists.
         :raises RequestIdReused: the id was used for a request with other content.
         :raises RequestInProgress: the same request is still running elsewhere.
         """
@@ -189,19 +189,21 @@ class StoredRequests:
             try:
                 return StoredAnswer(carry_out(), replayed=False)
             except DuplicateRequest:
-                # The same request was committed before, or by another sending just now; if its row is gone again, that
-                # one was rolled back, and this one takes its place.
+                # The same request was committed earlier, or another sending of it just now. If the row no longer
+                # exists, the other one was rolled back, and this one is tried again.
                 if stored := self._database.read(lambda connection: self.find(connection, message)):
                     return stored
         raise errors.RequestInProgress(request_id=message.request_id)
 
     def once_together(self, answers: Sequence[tuple[Mutation[R], R]], work: Callable[[Script], object]) -> None:
-        """Run the common work of several requests whose answers are known beforehand, and store these: all or nothing.
+        """Run the common work of several requests whose answers are known beforehand, and store the answers.
 
-        :param work: adds its statements to a script that begins with the requests' rows.
+        All of it is one transaction.
 
-        :raises DuplicateRequest: one of the requests has been answered already.
-        :raises RequestInProgress: one of them is still running elsewhere.
+        :param work: adds its statements to a script that begins with the insertion of the requests' rows.
+
+        :raises DuplicateRequest: one of the requests already has an answer.
+        :raises RequestInProgress: one of the requests is still running elsewhere.
         """
 
         def transaction(connection: Connection) -> None:
@@ -213,17 +215,17 @@ class StoredRequests:
         self._database.write(transaction)
 
     def insert(self, connection: Connection, answers: Sequence[tuple[Mutation[R], R]]) -> None:
-        """Insert the rows of requests with their answers, as the first statement of the transaction that writes them.
+        """Insert the rows of requests with their answers, as the first statement of a transaction.
 
-        :raises DuplicateRequest: one of the requests has been answered already.
-        :raises RequestInProgress: one of them is still running elsewhere.
+        :raises DuplicateRequest: one of the requests already has an answer.
+        :raises RequestInProgress: one of the requests is still running elsewhere.
         """
         script = Script(connection)
         self._begin(script, answers)
         script.run()
 
     def _begin(self, script: Script, answers: Sequence[tuple[Mutation[R], R]]) -> None:
-        # In one order everywhere: each insert waits for a duplicate.
+        # Always insert in the same order, to avoid deadlocks: each insertion waits for the end of a duplicate.
         in_order = sorted(answers, key=lambda each: each[0].request_id)
 
         def fail(fault: exc.DBAPIError) -> None:
@@ -235,10 +237,10 @@ class StoredRequests:
         self._rows.add_to(script, [self._row(message, answer) for message, answer in in_order], fail)
 
     def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
-        """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.
+        """Run ``work`` in one transaction, exactly once, even if the answer to its COMMIT is lost.
 
-        For a request without an id of its sender. It has an id here while it is carried out, by which a retry finds
-        that the last try was committed.
+        It is for requests without an id from the sender. While such a request is carried out, it has an id here, by
+        which a retry detects that the previous try was committed.
 
         :param method: the name under which the row is stored.
         """
@@ -246,7 +248,7 @@ class StoredRequests:
         answered = self._take_answered()
 
         def transaction(connection: Connection) -> R:
-            # If this process ends before it deletes the row, the row is pruned as an acknowledged one.
+            # If this process ends before it deletes the row, the row is pruned like any acknowledged row.
             row = {"request_id": request_id, "method": method, "digest": b"", "result": b"null"}
             self._insert(connection, row, acknowledged_at=now())
             if answered:
@@ -258,7 +260,7 @@ class StoredRequests:
         try:
             result = self._database.write(transaction)
         except DuplicateRequest:
-            # The last try that came to its COMMIT is the one that is stored.
+            # The committed try is the last one that reached its COMMIT.
             result = done[0]
         except Exception:
             self._answered.extend(answered)
@@ -267,11 +269,11 @@ class StoredRequests:
         return result
 
     def _take_answered(self) -> list[str]:
-        """Return the ids of finished requests of :meth:`once_unnamed` whose rows can be deleted, once they are many."""
+        """Return the ids of finished requests of :meth:`once_unnamed` to delete; none until there are enough."""
         if len(self._answered) < _FORGOTTEN_WITH_ANOTHER:
             return []
         taken: list[str] = []
-        with contextlib.suppress(IndexError):  # other threads take some as well
+        with contextlib.suppress(IndexError):  # other threads take ids as well
             while len(taken) < _FORGOTTEN_WITH_ANOTHER:
                 taken.append(self._answered.popleft())
         return sorted(taken)
@@ -289,7 +291,7 @@ class StoredRequests:
         return StoredAnswer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
 
     def answered(self, request_ids: Collection[str]) -> set[str]:
-        """Return those of these requests that have a stored answer.
+        """Return the ids, among the given ones, of requests with a stored answer.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -297,7 +299,7 @@ class StoredRequests:
         return self._database.read(lambda connection: set(connection.scalars(query)))
 
     def acknowledge(self, request_ids: Collection[str]) -> None:
-        """Note that the senders of these requests have recorded the answers. Idempotent.
+        """Record that the senders of these requests have recorded the answers. Idempotent.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -311,24 +313,25 @@ class StoredRequests:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, *, acknowledged: float, unacknowledged: float) -> int:
-        """Delete answers by the seconds since they were acknowledged, or else stored; return their number.
+        """Delete old answers, and return their number.
 
-        Each transaction deletes a bounded number. Several processes may prune at once.
+        The age in seconds counts from the acknowledgement of an answer, or if there is none, from its storing. Each
+        transaction deletes a bounded number. Several processes may prune at once.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         table = self._table.c
         old = [
             table.acknowledged_at < now() - acknowledged,
-            # One that is acknowledged later than this is retained from then on.
+            # If an answer is acknowledged later, its retention begins then.
             and_(table.created_at < now() - unacknowledged, table.acknowledged_at.is_(None)),
         ]
         return sum(self._forget(condition) for condition in old)
 
     def _forget(self, condition: ColumnElement[bool]) -> int:
         def transaction(connection: Connection) -> int:
-            # By their ids, which were read without a lock: deleting by time would lock the index that the requests
-            # made at this moment are entered in.
+            # Delete by ids, which are read without a lock. To delete by time would lock the part of the index into
+            # which new requests are inserted.
             query = select(self._table.c.request_id).where(condition).limit(_FORGOTTEN_AT_ONCE)
             found = sorted(connection.scalars(query))
             connection.execute(self._table.delete().where(self._table.c.request_id.in_(found), condition))
@@ -356,9 +359,9 @@ class StoredRequests:
 
 @contextlib.contextmanager
 def _waiting_for(message: Mutation[Any]) -> Iterator[None]:
-    """Raise an error of ours where a duplicate of a request does not end in time.
+    """Translate the error of a wait for a duplicate request that does not end in time.
 
-    :raises RequestInProgress: it is still running.
+    :raises RequestInProgress: the duplicate is still running.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Notifications to the supervisor of a process by systemd's protocol: ready, reloading, stopping, alive (sd_notify(3)).
 
-Without a supervisor that asks for them, in the environment, nothing is sent.
+Nothing is sent unless a supervisor requests notifications by the environment variables of this protocol.
 """
 
 import logging
@@ -15,31 +15,31 @@ LOG = logging.getLogger(__name__)
 
 
 def sign_interval() -> float | None:
-    """Return the seconds between two signs of life, twice as many as are asked for; null where none is asked for.
+    """Return the seconds between two keep-alive messages: half of the supervisor's limit; None if it has no limit.
 
-    `WATCHDOG_PID` is left alone: of several worker processes each gives signs of life, and their parent none.
+    `WATCHDOG_PID` is ignored: each of several worker processes sends keep-alive messages, and their parent sends none.
     """
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     return int(microseconds) / 2e6 if microseconds.isdecimal() and int(microseconds) else None
 
 
 def ready() -> None:
-    """Tell that the service is ready, also after a reload."""
+    """Notify the supervisor that the service is ready, also after a reload."""
     sd_notify("READY=1", LOG)
 
 
 def reloading() -> None:
-    """Tell that the service reloads its configuration; :func:`ready` ends that."""
+    """Notify the supervisor that the service reloads its configuration; :func:`ready` reports the end."""
     sd_notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}", LOG)
 
 
 def stopping() -> None:
-    """Tell that the service stops."""
+    """Notify the supervisor that the service stops."""
     sd_notify("STOPPING=1", LOG)
 
 
 def alive() -> None:
-    """Tell that the process is alive, unless one of its essential threads has died."""
+    """Notify the supervisor that the process is alive, unless one of its essential threads has died."""
     if dead := liveness.dead():
         LOG.error("These threads have died; the supervisor must end the process: %s", ", ".join(dead))
     else:

@@ -1,6 +1,6 @@
 """Several worker processes of one service: forked, watched, restarted and stopped by their parent process.
 
-A Python process uses one core. Workers are whole services with names of their own, which share nothing but the parent.
+A Python process uses one core. Each worker is a whole service with its own name; workers share only their parent.
 """
 
 import logging
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 LOG = logging.getLogger(__name__)
 
-#: A worker that ends within so few seconds of its start is not restarted: the same fault would end it again, and the
-#: service's supervisor is to see it. It also limits how often a worker is restarted. Arbitrary.
+#: A worker that ends within this many seconds of its start is not restarted: the same failure would end it again, and
+#: the service's supervisor must see it. This also limits how often a worker is restarted. Arbitrary.
 _START_SECONDS = 10.0
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -24,19 +24,19 @@ _HANDLED = (*_PASSED_ON, signal.SIGCHLD)
 
 
 class WorkerProcess(NamedTuple):
-    """The name of a worker, and where it reads the numbers of the signals that its parent passes on.
+    """The name of a worker, and the descriptor from which it reads the numbers of signals from its parent.
 
-    Without a parent ``signals`` is null: the process has signals of its own.
+    Without a parent, ``signals`` is None: the process gets its signals itself.
     """
 
     name: str
     signals: int | None = None
-    #: Its number among the workers, from 0.
+    #: The number of the worker, from 0.
     number: int = 0
 
 
 class _Running(NamedTuple):
-    """A worker process as its parent knows it; ``signals`` is where the parent writes."""
+    """The parent's record of a running worker; the parent writes the numbers of signals to ``signals``."""
 
     name: str
     signals: int
@@ -44,15 +44,16 @@ class _Running(NamedTuple):
 
 
 def fork(name: str, count: int) -> WorkerProcess:
-    """Fork ``count`` workers of a service, and return in each which one it is; the parent does not return.
+    """Fork ``count`` workers of a service; each worker returns its own description, and the parent does not return.
 
-    A single worker is not forked. The parent passes signals to stop and to reload on to the workers, and restarts one
-    that ends unasked. The workers ignore these signals, which a terminal or a supervisor may send to all processes of
-    the service at once: a second one means to end without finishing. When the parent ends, however, they stop.
+    A single worker is not forked. The parent passes on signals to stop and to reload, and restarts a worker that ends
+    unexpectedly. A terminal or a supervisor may send these signals to all processes of the service at once. A worker
+    would take the second signal for an order to end at once, so it ignores signals that it receives directly. When the
+    parent ends, the workers stop.
 
-    To be called by the main thread, while there is no other one: threads do not survive a fork.
+    Call this in the main thread, while there is no other thread: threads do not survive a fork.
 
-    :param name: the name of a single worker; several have a number after it.
+    :param name: the name of a single worker; several workers have a number after it.
     :raises SystemExit: in the parent, when all workers have ended, with the status of the first one that has failed.
     """
     if count == 1:
@@ -64,13 +65,13 @@ class _Parent:
     """Starts, watches and stops the workers."""
 
     def __init__(self) -> None:
-        #: By process id.
+        #: The running workers, by process id.
         self._workers: dict[int, _Running] = {}
         self._is_stopping = False
         self._status = 0
 
     def run(self, names: Sequence[str]) -> WorkerProcess:
-        # Blocked signals wait until they are asked for: none is lost, and none interrupts anything.
+        # Blocked signals stay pending until sigwait takes them: none is lost, and none interrupts anything.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         to_start = names
         while True:
@@ -82,13 +83,13 @@ class _Parent:
             number = signal.sigwait(_HANDLED)
             if number in _PASSED_ON:
                 self._pass_on(number)
-            # Signals of several ends may have become one.
+            # Check all workers: one SIGCHLD may stand for several ended processes.
             to_start = self._ended()
 
     def _fork(self, name: str) -> WorkerProcess | None:
-        """Start a worker; return it in the worker itself, and null in the parent."""
+        """Start a worker; return its description in the worker itself, and None in the parent."""
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # else what is buffered would be written by both
+            stream.flush()  # otherwise both processes would write the buffered text
         read, write = os.pipe()
         os.set_blocking(write, False)
         process = os.fork()
@@ -97,7 +98,7 @@ class _Parent:
             self._workers[process] = _Running(name, write, time.monotonic())
             LOG.info("Worker %s is process %s", name, process)
             return None
-        # A worker sees the end of its parent by the end of its pipe: nobody else may have it open.
+        # A worker detects the end of its parent by the end of its pipe, so no other process may keep a pipe open.
         for descriptor in (write, *(running.signals for running in self._workers.values())):
             os.close(descriptor)
         for number in _PASSED_ON:
@@ -108,14 +109,14 @@ class _Parent:
     def _pass_on(self, number: int) -> None:
         self._is_stopping = self._is_stopping or number in _STOPS
         for running in self._workers.values():
-            # It may have ended just now, or be too far behind to read.
+            # The worker may have just ended, or its pipe may be full because it reads too slowly.
             with suppress(BrokenPipeError, BlockingIOError):
                 os.write(running.signals, bytes([number]))
 
     def _ended(self) -> list[str]:
-        """Return the names of the workers that have ended and are to be started again.
+        """Return the names of the workers that have ended and must be started again.
 
-        If one of them has failed at its start, all are stopped instead.
+        If one of them has failed at its start, stop all workers instead.
         """
         again = []
         for process in list(self._workers):
@@ -124,7 +125,7 @@ class _Parent:
                 continue
             ended = self._workers.pop(process)
             os.close(ended.signals)
-            # Of one that was killed by a signal: its number.
+            # If a signal has killed the worker, this is the number of the signal.
             status = abs(os.waitstatus_to_exitcode(waited))
             if self._is_stopping:
                 self._status = self._status or status
