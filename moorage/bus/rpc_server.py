@@ -74,7 +74,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self.stop()
 
     def seconds_stuck(self) -> float:
-        """Return for how many seconds all threads have been busy; 0 while one is free."""
+        """Return the seconds since a thread last became free, if all threads are busy; else 0."""
         with self._changed:
             return self._occupancy.seconds_stuck()
 
