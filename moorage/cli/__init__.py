@@ -1,1 +1,1 @@
-"""The command line: the program, what its commands share, and the commands that concern the whole cloud."""
+"""The command line: the program, the parts that its commands share, and the commands for the whole cloud."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Seconds to wait for a service that is being started, and between two checks. Arbitrary.
+#: Seconds to wait for a service that is starting, and seconds between two checks. Arbitrary.
 _GRACE = 3.0
 _LOOK = 0.25
 _STARTED_BY = {
@@ -35,20 +35,20 @@ _STARTED_BY = {
 
 
 class Probing(Protocol):
-    """A bus that knows how many serve a topic."""
+    """A bus that can count the servers of a topic."""
 
     @property
     def url(self) -> str:
         """The broker's URL with passwords hidden."""
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return the number of servers; None where it is unknown."""
+        """Return the number of servers; None if it is unknown."""
 
 
 class CheckedClient:
     """A client that fails at once if its topic is not served.
 
-    :param require: checks that, and raises ``NotServed``.
+    :param require: raises ``NotServed`` if the topic is not served.
     """
 
     def __init__(self, caller: Caller, require: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class CheckedClient:
         self._require = require
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
-        """Call as :meth:`Caller.call`.
+        """Send a message and return its answer, as :meth:`Caller.call` does.
 
         :raises NotServed: the topic has no server.
         """
@@ -64,7 +64,7 @@ class CheckedClient:
         return self._caller.call(message, timeout)
 
     def ping(self, timeout: float | None = None) -> None:
-        """Ping as :meth:`Caller.ping`.
+        """Ping a server, as :meth:`Caller.ping` does.
 
         :raises NotServed: the topic has no server.
         """
@@ -75,9 +75,9 @@ class CheckedClient:
 class Clients:
     """Clients for all parts of a cloud; thread-safe. A bus is opened at its first use.
 
-    RabbitMQ is called directly, and through the bus library only where the configuration needs that.
+    RabbitMQ is called directly, or through the bus library if the configuration requires it.
 
-    :param conf: the whole configuration, or what :func:`moorage.config.calls.read` has read.
+    :param conf: the whole configuration, or the result of :func:`moorage.config.calls.read`.
     :param seconds: the time-out of each client.
     :param whole: returns the whole configuration; by default it is ``conf``.
     """
@@ -90,7 +90,7 @@ class Clients:
         self._buses: dict[str | None, Bus] = {}
         self._direct: dict[str | None, DirectBus] = {}
         self._served: set[tuple[str, str, str | None]] = set()
-        # The services of a cloud are started together: this grace time is waited once, and not for each of them.
+        # The services of a cloud are started together, so the grace time applies once, and not to each of them.
         self._until = time.monotonic() + min(seconds, _GRACE)
 
     def close(self) -> None:
@@ -124,16 +124,16 @@ class Clients:
         return self._client(cell.transport_url, topic, None, service)
 
     def require(self, bus: Probing, topic: str, server: str | None, service: str) -> None:
-        """Check that a topic is served; once it was, it is not checked again.
+        """Check that a topic is served; after a successful check it is not checked again.
 
-        :raises NotServed: it has no server within some seconds from the command's start.
+        :raises NotServed: the topic has had no server for some seconds after the command's start.
         :raises BusUnavailable: the broker cannot be reached.
         """
         key = (bus.url, topic, server)
         if key in self._served:
             return
         while bus.servers_of(topic, server) == 0:
-            # Not kept: a command that watches a list asks again when the service may have come.
+            # Do not cache this result: a command that watches a list asks again, when the service may have started.
             if time.monotonic() > self._until:
                 raise errors.NotServed(topic=topic if server is None else f"{topic}.{server}", service=service)
             time.sleep(_LOOK)
@@ -151,7 +151,7 @@ class Clients:
         return CheckedClient(caller, partial(self.require, bus, topic, server, service))
 
     def _called_directly(self, transport_url: str | None) -> DirectBus | None:
-        """Return the connections to a broker that is called without the bus library; None where that is needed."""
+        """Return the connections to a broker without the bus library; None if the bus library is needed."""
         url = required(self._conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
         if not is_plain(url) or not calls.is_direct(self._conf):
             return None

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
 
-#: The columns and the rows that a command lists, and the columns and the values of one thing that it shows.
+#: The columns and the rows of a list, or the columns and the values of a single object.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 Record = tuple[tuple[str, ...], tuple[Any, ...]]
 #: Adds one argument or several to a parser.
 Argument = Callable[[Any], object]
 
 
-#: Formats that have no null.
+#: The output formats without a null value.
 _WITHOUT_NULL = frozenset({"csv", "value"})
 #: The default of `--watch`. Arbitrary.
 _WATCH_SECONDS = 2.0
-#: What makes a terminal empty and begins at its top (ECMA-48: CUP, ED).
+#: Clears a terminal and moves the cursor to its top (ECMA-48: CUP, ED).
 _CLEAR = "\033[H\033[2J"
 
 
@@ -46,7 +46,7 @@ def argument(*names: str, **options: Any) -> Argument:
 
 
 def one_of(*alternatives: Argument) -> Argument:
-    """Declare arguments of which at most one may be given."""
+    """Declare mutually exclusive arguments."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         group = parser.add_mutually_exclusive_group()
@@ -65,7 +65,7 @@ def positive(text: str) -> float:
 
 
 def _blank(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return values with an empty text for null."""
+    """Return values with an empty text instead of None."""
     return tuple("" if value is None else value for value in map(_flat, values))
 
 
@@ -87,29 +87,29 @@ def _count(text: str) -> int:
 class Configured(Command):
     """A command with a configuration file; mixed in before a cliff command class."""
 
-    #: The arguments that a class adds to those of its bases.
+    #: The arguments that a class adds to the arguments of its bases.
     arguments: Sequence[Argument] = ()
-    #: Its present activity, shown on a terminal if it takes long.
+    #: The current activity of the command, shown on a terminal if it takes long.
     at: ClassVar[str | None] = None
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command, and show what it is at if that takes long."""
+        """Run the command, and show its current activity if it takes long."""
         with progress.Elapsed(self.at) as self.elapsed:
             return int(super().run(parsed_args) or 0)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser, without abbreviated options: a new option must not change the meaning of an old script."""
+        """Return the parser, without abbreviated options: a new option must not change what an old script does."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
         helps.in_one_line(parser)
-        # Those of the bases first: an option that all commands of a kind have stands before their own.
+        # Add the arguments of the bases first: common options come before a command's own.
         for kind in reversed(type(self).__mro__):
             for add in vars(kind).get("arguments", ()):
                 add(parser)
         return parser
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
-        """Print what `take_action` has returned; null is empty in csv and value, and a table without rows says so."""
+        """Print the result of `take_action`; None is empty in csv and value, and an empty table is reported as such."""
         self.elapsed.stop()
         if isinstance(self, Lister):
             data = list(data)
@@ -123,10 +123,10 @@ class Configured(Command):
     def get_epilog(self) -> str:
         """Return the end of the help: for a command of another package, the package's name.
 
-        cliff searches every file of every installed package for that, before each command: half of a command's start-up
-        time.
+        To find it, cliff searches every file of every installed package before each command, which takes half of a
+        command's start-up time.
         """
-        # A command may be constructed without its program.
+        # A command may be constructed without the program.
         commands = cast("Shell", self.app).command_manager.commands if self.app is not None else {}
         distribution = getattr(commands.get(self.cmd_name or ""), "dist", None)
         parts = [self._epilog or "", *(hook.obj.get_epilog() or "" for hook in self._hooks if hook.obj is not None)]
@@ -142,7 +142,7 @@ class Configured(Command):
         """
         conf = options.new(files=self._files())
         if self.app.options.log_file is not None:
-            # A service logs by its configuration. The program's own log ends where the service's begins.
+            # The configuration of a service defines its log. The log file of the program's options replaces it.
             conf.set_override("log_file", str(Path(self.app.options.log_file).absolute()))
         return conf
 
@@ -173,7 +173,7 @@ class Configured(Command):
 
 
 class ListCommand(Configured, Lister):
-    """A command that lists something, in whole or in part, once or again and again."""
+    """A command that prints a list, in whole or in part, once or repeatedly."""
 
     at = "asking"
 
@@ -201,9 +201,9 @@ class ListCommand(Configured, Lister):
     )
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
-        """Print the part that is asked for.
+        """Print the requested part of the list.
 
-        :raises InvalidRequest: what `--marker` names is not in the list once, or `--sort` names no column.
+        :raises InvalidRequest: `--marker` does not name exactly one entry of the list, or `--sort` names no column.
         """
         rows = list(data)
         for column in reversed(parsed_args.sorted_by):
@@ -220,7 +220,7 @@ class ListCommand(Configured, Lister):
         return super().produce_output(parsed_args, column_names, rows[: parsed_args.limit])
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command once, or until Ctrl-C; while a part of the cloud is away, that is shown instead."""
+        """Run the command once, or until Ctrl-C; while a part of the cloud is unavailable, show that instead."""
         if parsed_args.watch is None:
             return int(super().run(parsed_args))
         out = self.app.stdout
@@ -237,7 +237,7 @@ class ListCommand(Configured, Lister):
 
 
 def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[Any]:
-    """Return rows in the order of a column, or of `COLUMN:desc`; those without a value come last.
+    """Return rows in the order of a column, or of `COLUMN:desc`; rows without a value come last.
 
     :raises InvalidRequest: there is no such column.
     """
@@ -250,18 +250,18 @@ def _sorted(rows: list[Any], column_names: Sequence[str], given: str) -> list[An
     is_reverse = direction == "desc"
     try:
         known.sort(key=lambda pair: pair[0], reverse=is_reverse)
-    except TypeError:  # objects, and values of several kinds, have an order as text alone
+    except TypeError:  # objects, and values of several types, can only be sorted as text
         known.sort(key=lambda pair: str(pair[0]), reverse=is_reverse)
     return [row for _, row in known] + [row for value, row in zip(values, rows, strict=True) if value in (None, "")]
 
 
 def _in_order(value: Any) -> Any:
-    """Return what a value is sorted by."""
+    """Return the sort key of a value."""
     return value.share if isinstance(value, ShownUse) else _machine(value)
 
 
 class ShownValue(FormattableColumn[Any]):
-    """A value that a table shows as text, null as empty and a list as one line, and other formats as it is."""
+    """A value that a table shows as text; None is empty there, and a list is one line. Other formats keep the value."""
 
     def human_readable(self) -> str:
         """Return the text for a table."""
@@ -271,13 +271,13 @@ class ShownValue(FormattableColumn[Any]):
 
 
 class ShownAge(ShownValue):
-    """A number of seconds that a table shows with a unit, and other formats as it is, in seconds."""
+    """A number of seconds, which a table shows with a unit; other formats keep the seconds."""
 
     def __init__(self, seconds: float | None) -> None:
         super().__init__(None if seconds is None else round(seconds, 1))
 
     def human_readable(self) -> str:
-        """Return the text for a table: in the largest unit of which there are at least two."""
+        """Return the text for a table, in the largest unit in which the value is at least two."""
         if self._value is None:
             return ""
         for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -287,14 +287,14 @@ class ShownAge(ShownValue):
 
 
 class ShownUse(ShownValue):
-    """How much of something is used: text in a table, and in other formats an object with ``used`` and ``total``."""
+    """A used amount of a total: text in a table, and in other formats an object with ``used`` and ``total``."""
 
     def __init__(self, used: int, total: int) -> None:
         super().__init__({"used": used, "total": total})
 
     @property
     def share(self) -> float:
-        """The used part of the whole, from 0 to 1."""
+        """The used fraction of the total, from 0 to 1."""
         return float(self._value["used"] / self._value["total"]) if self._value["total"] else 0.0
 
     def human_readable(self) -> str:
@@ -303,7 +303,7 @@ class ShownUse(ShownValue):
 
 
 class ShownLines(FormattableColumn[Any]):
-    """A value that a table shows as given lines, and other formats as it is."""
+    """A value that a table shows as given lines; other formats keep the value."""
 
     def __init__(self, value: Any, lines: Sequence[str]) -> None:
         super().__init__(value)

@@ -1,6 +1,6 @@
-"""The command `moorage complete`: scripts for bash, zsh and fish that know all commands and their options.
+"""The command `moorage complete`: completion scripts for bash, zsh and fish, for all commands and options.
 
-A script has the words in it and starts no process: a key is answered at once.
+A script contains all words and starts no process, so that completion is immediate.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from cliff.command import Command
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
-#: What may follow each beginning of a command line, by its words with the program's first.
+#: The words that may follow each beginning of a command line; a key has the words of the beginning, the program first.
 Words = Mapping[str, Sequence[str]]
 
 _BASH = """# Completion of {program} for bash; made by `{program} complete --shell bash`.
@@ -80,7 +80,7 @@ complete -c {program} -a '(__{program}_next)'
 
 
 def words_of(app: "Shell") -> dict[str, list[str]]:
-    """Return what may follow each beginning of a command line: further words of commands' names, and options."""
+    """Return the words that may follow each beginning of a command line: the rest of a command's name, and options."""
     found: dict[str, list[str]] = {app.NAME: _options(app.parser)}
     for name, _ in app.command_manager:
         parts = name.split()
@@ -123,7 +123,7 @@ class Complete(Command):
         return parser
 
     def get_epilog(self) -> str:
-        """Return the end of the help: none, without a look at every package that is installed."""
+        """Return the end of the help, which is empty; cliff would search every installed package for it."""
         return ""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Options for resource groups: `--resource VGPU=1 --required CUSTOM_GPU --group 1 --resource ...`.
 
-Names and forms are those of osc-placement. Options after `--group SUFFIX` belong to that group, until the next one;
-options before the first belong to the unsuffixed group.
+The names and formats are those of osc-placement. Options after `--group SUFFIX` belong to that group, until the next
+`--group`. Options before the first `--group` belong to the unsuffixed group.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import msgspec
 
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName, Uuid
 
-#: The prefix of a `--required` with alternative traits, as in Placement's API.
+#: The prefix for alternative traits in the value of `--required`, as in Placement's API.
 _ANY_OF = "in:"
 
 
@@ -24,7 +24,7 @@ def add_group_options(
     """Add the options of one group; :func:`group` reads them.
 
     :param trees_by_name: the provider of --in-tree may be given by name; the caller looks it up.
-    :param in_any_tree: false leaves --in-tree out, where the tree is known.
+    :param in_any_tree: False omits --in-tree, because the tree is known.
     """
     _add(parser, "--resource", _amount, "CLASS=AMOUNT", "Amount of a resource class to request")
     _add(parser, "--required", _required, "TRAIT", "Required trait; in:TRAIT,TRAIT requires any one of them")
@@ -38,7 +38,7 @@ def add_group_options(
 
 
 def add_request_options(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
-    """Add the options of one group, those for further groups, and those between them; :func:`request` reads them."""
+    """Add the options of one group, for further groups and for conditions between them; :func:`request` reads them."""
     add_group_options(parser, trees_by_name=trees_by_name)
     parser.add_argument(
         "--group",
@@ -79,7 +79,7 @@ def group(given: argparse.Namespace) -> ResourceGroup:
 
 
 def groups(given: argparse.Namespace) -> Mapping[str, ResourceGroup]:
-    """Return the groups with options by suffix, also those of `--group SUFFIX` alone."""
+    """Return the groups of all options by suffix, including groups with `--group SUFFIX` only."""
     return {suffix: _group(words) for suffix, words in _typed(given).items()}
 
 
@@ -89,7 +89,7 @@ def request(given: argparse.Namespace) -> ResourceRequest:
 
 
 def between(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the conditions between groups, under the field names of requests."""
+    """Return the conditions between groups, by the field names of requests."""
     return {
         "group_policy": given.group_policy,
         "same_subtree": tuple(given.same_subtree),
@@ -121,12 +121,12 @@ def _group(words: defaultdict[str, list[Any]]) -> ResourceGroup:
 class _GroupAction(argparse.Action):
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         namespace.group = values
-        _typed(namespace)[values]  # the group is there, with or without options
+        _typed(namespace)[values]  # creates the group, even if no options follow
 
 
 class _OptionAction(argparse.Action):
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        # An option belongs to the group that was begun last.
+        # An option belongs to the last `--group` before it.
         words = _typed(namespace)[getattr(namespace, "group", None) or UNSUFFIXED][self.dest]
         if words and (self.dest == "in_tree" or (self.dest == "resource" and values[0] in dict(words))):
             raise argparse.ArgumentError(self, f"{option} is given twice for one group")
@@ -163,7 +163,7 @@ def _amount(text: str) -> tuple[str, int]:
 
 
 def _required(text: str) -> tuple[bool, Sequence[str]]:
-    """Return the traits, and whether they are alternatives."""
+    """Return whether traits are alternatives, and the traits."""
     names = text.removeprefix(_ANY_OF)
     any_of = names != text
     return any_of, tuple(_trait(name) for name in (names.split(",") if any_of else [names]))

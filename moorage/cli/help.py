@@ -1,4 +1,4 @@
-"""The help of the `moorage` command: its sub-commands in groups, and what was meant by a misspelt one."""
+"""The help of the `moorage` command: its sub-commands in groups, and suggestions for misspelt ones."""
 
 import argparse
 import difflib
@@ -13,7 +13,7 @@ from cliff.help import HelpCommand
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
-#: The groups of commands, by the first word or words of their names; the longest that fits counts.
+#: The groups of commands, by the first words of their names; the longest match counts.
 _GROUPS: Mapping[str, Sequence[str]] = {
     "Services": ("scheduler", "conductor", "compute", "placement", "placement-api", "dashboard", "db", "cell"),
     "Servers": ("instance", "migration", "server-group"),
@@ -23,7 +23,7 @@ _GROUPS: Mapping[str, Sequence[str]] = {
     "Tools": ("demo", "drill", "bench", "help", "complete"),
 }
 _OTHERS = "Others"
-#: The similarity from which on a word counts as misspelt. Chosen by experiment.
+#: The least similarity at which a word counts as misspelt. Chosen by experiment.
 _ALIKE = 0.6
 
 
@@ -39,13 +39,13 @@ class GroupedHelp(HelpCommand):
         return parser
 
     def get_epilog(self) -> str:
-        """Return the end of the help: none, without a look at every package that is installed."""
+        """Return the end of the help, which is empty; cliff would search every installed package for it."""
         return ""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Print it."""
+        """Print the help."""
         if parsed_args.man is not None:
-            from moorage.cli import manual  # here, because it is needed once
+            from moorage.cli import manual  # here, because it is rarely needed
 
             written = manual.write(cast("Shell", self.app), parsed_args.man)
             self.app.stdout.write(f"{len(written)} pages in {parsed_args.man}\n")
@@ -81,7 +81,7 @@ def grouped(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
-    """Return one line about a command that does not exist: which ones begin so, or which one was meant."""
+    """Return one line about an unknown command: the commands that begin with these words, or a suggestion."""
     words: list[str] = []
     for word in given:
         if word.startswith("-"):
@@ -90,7 +90,7 @@ def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
     asked, known = " ".join(words), list(names)
     if following := sorted(name.removeprefix(f"{asked} ") for name in known if name.startswith(f"{asked} ")):
         return f"{asked!r} needs a further word: {', '.join(following)}"
-    # An argument may follow the name: the more words are compared the better.
+    # Compare as many words as possible first, because arguments may follow the name.
     for length in range(len(words), 0, -1):
         for meant in difflib.get_close_matches(" ".join(words[:length]), known, n=1, cutoff=_ALIKE):
             return f"there is no command {asked!r}; did you mean `moorage {meant}`?"
@@ -98,7 +98,7 @@ def unknown_command(names: Iterable[str], given: Sequence[str]) -> str:
 
 
 def in_one_line(parser: argparse.ArgumentParser) -> None:
-    """Have a parser refuse arguments in one line, with the option that was meant."""
+    """Make a parser refuse arguments with one line that suggests an option."""
     parser.error = functools.partial(_refuse, parser)  # type: ignore[method-assign]
 
 

@@ -1,7 +1,7 @@
-"""Modules that are loaded when they are first used; imported before whatever imports these.
+"""Modules that are loaded at their first use; import this module before any module that imports them.
 
-oslo.config imports two libraries for two types of options, network addresses and URIs, which commands that call
-services do not have. They take a sixth of such a command's time.
+oslo.config imports two libraries for two types of options, network addresses and URIs. Commands that call services have
+no such options, and the imports would take a sixth of their time.
 """
 
 import importlib.util

@@ -46,7 +46,7 @@ class MessageClient(Protocol):
 def instances(client: MessageClient, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
     """Return all instances of a list.
 
-    The parts are of different moments: an instance that exists throughout is in the list once.
+    The parts are read at different times. An instance that exists during the whole call is in the list exactly once.
 
     :param at_once: the most instances of one answer.
     :raises MoorageError: a part cannot be fetched.
@@ -118,7 +118,7 @@ def provider_allocations(
     return dict(_whole(fetch, message, at_once, lambda item: item[0]))
 
 
-# --- What client and server agree on ----------------------------------------------------------------------------------
+# --- Agreements of client and server ----------------------------------------------------------------------------------
 
 
 def operation_key(state: OperationSummary) -> str:
@@ -127,14 +127,14 @@ def operation_key(state: OperationSummary) -> str:
 
 
 def unknown_guest_key(unknown: UnknownGuest) -> tuple[str, str, str]:
-    """Return the key by which unknown guests are listed in parts: two cells may have one attempt."""
+    """Return the key by which unknown guests are listed in parts: two cells may have the same attempt."""
     return unknown.guest.host, unknown.guest.attempt_id, unknown.cell_uuid
 
 
 def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, after: Any) -> list[E]:
-    """Return a part of a list that was merged from several lists, by ``key``.
+    """Return a part of a list that is merged from several lists, in the order of ``key``.
 
-    Each of them is complete, or has at least ``limit`` entries after ``after``.
+    Each list is complete, or has at least ``limit`` entries after ``after``.
     """
     return sorted((each for each in found if after is None or key(each) > after), key=key)[:limit]
 
@@ -149,21 +149,21 @@ def _whole(
     """Fetch all parts of a list, and return the whole with each entry once.
 
     :param key: the key by which the parts are ordered.
-    :param name: the identity of an entry, where that is not the key.
+    :param name: the identity of an entry, if it is not the key.
     """
     found: dict[Any, E] = {}
     while True:
         try:
             part = fetch(structs.replace(message, limit=at_once))
         except errors.ReplyTooLarge:
-            # The entries may be large: fewer of them may fit.
+            # The entries may be large: fewer entries may fit into a message.
             if at_once == 1:
                 raise
             at_once = max(1, at_once // 4)
             continue
         before = len(found)
         found.update(((name or key)(each), each) for each in part)
-        # A server of a former release answers with the whole list each time, which may be of just this length.
+        # A server of a former release always answers with the whole list, which may happen to have this length.
         if len(part) != at_once or len(found) == before:
             return list(found.values())
         message = structs.replace(message, after=max(key(each) for each in part))

@@ -1,4 +1,4 @@
-"""Manual pages of all commands, made from their parsers: what `--help` prints, for `man`."""
+"""Manual pages of all commands, made from their parsers: the text of `--help`, for `man`."""
 
 import argparse
 import re
@@ -12,12 +12,12 @@ from moorage import errors
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
 
-#: The width of usage and options; `man` shows them as they are.
+#: The width of usage and options; `man` does not wrap them.
 _COLUMNS = 78
 
 
 def write(app: "Shell", directory: Path) -> list[Path]:
-    """Write a page of section 1 for the program and for each of its commands; return their files.
+    """Write a page of section 1 for the program and for each of its commands; return the files.
 
     :raises ConfigurationError: the directory cannot be written to.
     """
@@ -82,6 +82,6 @@ def _summary(command: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text in which nothing is a request of roff or a typographic hyphen."""
+    """Escape a text, so that nothing in it is a request of roff or a typographic hyphen."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.splitlines())

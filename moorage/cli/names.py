@@ -7,15 +7,15 @@ from moorage.cli import lists
 from moorage.cli.lists import MessageClient
 from moorage.messages import ListInstances
 
-#: The uuids that a refusal lists at most. Arbitrary: more fit on no screen.
+#: The most uuids that a refusal lists. Arbitrary: more would not fit on a screen.
 _MOST = 10
 
 
 def instance_uuid(conductor: MessageClient, given: str) -> str:
-    """Return the uuid of an instance that is not deleted by its name; a uuid is returned as it is, without a call.
+    """Return the uuid of the existing instance with this name; a uuid is returned unchanged, without a call.
 
     :raises InstanceNotFound: no instance has this name.
-    :raises InvalidRequest: several have it.
+    :raises InvalidRequest: several instances have this name.
     """
     try:
         return str(uuid.UUID(given))

@@ -1,6 +1,6 @@
-"""The progress of a command on standard error: bars, and its present activity; only on a terminal.
+"""The progress of a command on standard error: bars, and its current activity; only on a terminal.
 
-The library that draws it is imported when something is drawn: most commands end before.
+The library that draws it is imported when something is drawn: most commands end earlier.
 """
 
 import sys
@@ -15,7 +15,7 @@ _PATIENCE = 2.0
 
 
 def bars() -> "Progress":
-    """Return bars with counts and the elapsed time; where standard error is no terminal they show nothing."""
+    """Return bars with counts and the elapsed time; they show nothing if standard error is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -25,9 +25,9 @@ def bars() -> "Progress":
 
 
 class Elapsed:
-    """Shows a command's activity and its duration, if that is longer than two seconds.
+    """Shows a command's activity and its duration once it takes longer than two seconds.
 
-    :param what: the activity, or None for a command that shows nothing.
+    :param what: the activity; None shows nothing.
     """
 
     def __init__(self, what: str | None) -> None:
@@ -55,7 +55,7 @@ class Elapsed:
                 self._shown.update(self._task, description=what)
 
     def stop(self) -> None:
-        """Remove it from the terminal, before the command prints its result."""
+        """Remove the activity from the terminal, before the command prints its result."""
         with self._lock:
             timer, self._timer = self._timer, None
             if timer is not None:
@@ -69,7 +69,7 @@ class Elapsed:
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
-            if self._timer is None:  # it has ended meanwhile
+            if self._timer is None:  # the command has ended meanwhile
                 return
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
             self._shown = Progress(*columns, console=Console(stderr=True), transient=True)

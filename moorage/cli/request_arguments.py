@@ -11,7 +11,7 @@ from moorage.model import Flavor, Image, RequestSpec
 def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
     """Add the options of a request; :func:`request_spec` reads them.
 
-    :param size_required: false where the request may be given in another way.
+    :param size_required: False if the request may be given in another way.
     """
     add = parser.add_argument
     add("--vcpus", type=int, required=size_required, metavar="N", help="VCPU per instance")
@@ -42,7 +42,7 @@ def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:
-    """Return the request of the options, without the server group, of which only the uuid is known."""
+    """Return the request of the options, without the server group, because only its uuid is known."""
     return RequestSpec(
         project_id=given.project,
         user_id=given.user,
@@ -66,7 +66,7 @@ def _system_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run its processes under a number that belongs to nobody in it.
+        # A container may run its processes under a user id without a user name.
         return str(os.getuid())
 
 

@@ -1,6 +1,6 @@
-"""The list of a cloud's services: those that report themselves, and agents by their hosts' heartbeats.
+"""The list of a cloud's services: services that report themselves, and agents by the heartbeats of their hosts.
 
-The heartbeats of an agent's hosts reach the schedulers through its cell, whatever bus the agent is on.
+The heartbeats of an agent's hosts reach the schedulers through its cell, whatever bus the agent uses.
 """
 
 import logging
@@ -36,7 +36,7 @@ class ServiceLine:
 
 
 def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
-    """Return a line for each service that has reported; ``cells`` are names by uuid."""
+    """Return a line for each service that has reported; ``cells`` has the names of cells by uuid."""
     return [
         ServiceLine(
             kind=known.service.kind,
@@ -53,7 +53,7 @@ def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_
 
 
 def up(services: Iterable[ServiceState], kind: str, silent_after: float) -> list[str]:
-    """Return the names of the services of a kind whose reports are recent and that have not been stopped."""
+    """Return the names of the services of a kind that have reported recently and have not been stopped."""
     return sorted(
         known.service.name
         for known in services
@@ -90,7 +90,7 @@ class ServiceList(ListCommand):
     """
 
     def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Ask the placement role, and a scheduler for the agents."""
+        """Query the placement role, and a scheduler for the agents."""
         silent_after = self.calling.service.silent_after
         placement = self.client("placement")
         cells = {cell.uuid: cell.name for cell in placement.call(ListCells(without_databases=True))}

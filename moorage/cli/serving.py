@@ -25,11 +25,11 @@ class Serving(Configured):
     ) -> None:
         """Run a service until a signal ends it.
 
-        :param signals: where a worker process reads its signals.
-        :param number: that of a worker process, from 0.
-        :raises ConfigurationError: an option has a value that it cannot have.
+        :param signals: the descriptor from which a worker process reads its signals.
+        :param number: the number of a worker process, from 0.
+        :raises ConfigurationError: an option has an invalid value.
         """
-        from moorage.service.listener import Listener  # here, because it brings an HTTP server
+        from moorage.service.listener import Listener  # here, because it imports an HTTP server
 
         try:
             if parsed_args.metrics_port is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from moorage.cli import lazy  # noqa: F401 - first, because what follows imports what it defers
+from moorage.cli import lazy  # noqa: F401 - first: the imports below load the modules that it defers
 
 # isort: split
 from cliff.app import App
@@ -30,12 +30,12 @@ def _entry_points(namespace: str) -> Sequence[metadata.EntryPoint]:
 
 
 class WholeNames(CommandManager):
-    """Finds sub-commands by their full names alone: an abbreviation must never start a daemon."""
+    """Finds sub-commands only by their full names: an abbreviation must never start a daemon."""
 
     def load_commands(self, namespace: str) -> None:
         """Register the commands of a namespace; a command is imported when it is run.
 
-        cliff imports all of them to find one, which takes two seconds of every command.
+        cliff would import all commands to find one, which takes two seconds at every command.
         """
         self.group_list.append(namespace)
         for entry_point in _entry_points(namespace):
@@ -57,7 +57,7 @@ class Shell(App):
     """The program: parses the options before the sub-command, and closes what the sub-command has opened."""
 
     NAME = "moorage"
-    # Warnings and errors; more with each -v. A daemon's log follows the configuration instead.
+    # Log warnings and errors, and more with each -v. For a daemon's log the configuration applies instead.
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Shell(App):
             description="Moorage: find hosts for servers and claim their resources.",
             version=metadata.version("moorage"),
             command_manager=WholeNames("moorage.cli"),
-            deferred_help=True,  # so that a sub-command's own help comes after its name
+            deferred_help=True,  # so that --help after a sub-command shows its help
         )
         self.closing = contextlib.ExitStack()
         self.command_manager.add_command("help", helps.GroupedHelp)
@@ -87,7 +87,7 @@ class Shell(App):
         return parser
 
     def configure_logging(self) -> None:
-        """Log to the terminal; the AMQP library's warnings about a lost broker only with -v."""
+        """Log to the terminal; log the AMQP library's warnings about a lost broker only with -v."""
         super().configure_logging()
         if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("amqp").setLevel(logging.ERROR)
@@ -95,7 +95,7 @@ class Shell(App):
     def initialize_app(self, argv: list[str]) -> None:
         """Arm the failpoints of the environment, if any.
 
-        :raises ConfigurationError: they cannot be parsed.
+        :raises ConfigurationError: the failpoints cannot be parsed.
         """
         super().initialize_app(argv)
         failpoints.switch_on(os.environ.get(failpoints.VARIABLE, ""))
@@ -107,7 +107,7 @@ class Shell(App):
             raise SystemExit(0)
 
     def run_subcommand(self, argv: list[str]) -> int:
-        """Run a sub-command; an unknown one is refused in one line that says which was meant."""
+        """Run a sub-command; refuse an unknown one in one line with a suggestion."""
         if argv[0].startswith("-"):
             self.parser.error(f"unrecognized arguments: {argv[0]}")
         try:
@@ -119,7 +119,7 @@ class Shell(App):
         return int(super().run_subcommand(argv))
 
     def interact(self) -> NoReturn:
-        """Print the usage and exit where no sub-command was given; there is no interactive shell.
+        """Print the usage and exit, because no sub-command was given; there is no interactive shell.
 
         :raises SystemExit: always.
         """
@@ -128,7 +128,7 @@ class Shell(App):
         raise SystemExit(2)
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Close what the sub-command has opened."""
+        """Close the connections that the sub-command has opened."""
         self.closing.close()
         super().clean_up(cmd, result, err)
 

@@ -1,4 +1,4 @@
-"""The check of all parts of a cloud: a line for each part, also while others are down."""
+"""The check of all parts of a cloud: a line for each part, even while other parts are down."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
 from moorage.model.inspection import PolicyState
 
-#: Parts checked at the same time, so that the time-outs of those that are down overlap.
+#: The number of parts that are checked in parallel, so that the time-outs of unavailable parts overlap.
 _AT_ONCE = 8
 
 
@@ -36,7 +36,7 @@ class Line:
     detail: str
 
 
-#: A part, and a function that returns the detail of its line, or raises the reason why it is wrong.
+#: A part, and a function that returns the details of its line, or raises an error with the reason why it is wrong.
 Check = tuple[str, Callable[[], str]]
 
 
@@ -47,7 +47,7 @@ def _line(check: Check) -> Line:
     except errors.MoorageError as fault:
         return Line(part, "wrong", f"{fault} ({fault.code})")
     except ArgumentError:
-        # Without the error's text, which contains the URL and so the password.
+        # Omit the error's text: it contains the URL, and so the password.
         return Line(part, "wrong", "its database's URL is none")
     except SQLAlchemyError as fault:
         return Line(part, "wrong", str(getattr(fault, "orig", None) or type(fault).__name__))
@@ -61,7 +61,7 @@ class Status:
         self._clients = clients
 
     def lines(self) -> list[Line]:
-        """Run all checks, first those on which others depend."""
+        """Run all checks, beginning with those on which others depend."""
         first: list[Check] = [
             ("bus", lambda: self._bus(None)),
             *(self._role(topic) for topic in ("placement", "scheduler", "conductor")),
@@ -85,7 +85,7 @@ class Status:
         return f"role {topic}", lambda: _answers(self._clients.topic(topic))
 
     def _schema(self, name: str, url: str | None, cell: str | None = None) -> Check:
-        """Return the check of a schema; without a URL of its own it is in the main database."""
+        """Return the check of a schema; without its own URL, the schema is in the main database."""
         part = f"schema {name}" if cell is None else f"schema {name} of {cell}"
         named = name if cell is None else f"cell {cell}"
         return part, lambda: _revision(known_schemas()[name], url or main_database(self._conf), named)
@@ -113,7 +113,7 @@ class Status:
 
         def agents() -> list[Line]:
             hosts = lists.hosts(self._clients.topic("scheduler"), ListHosts())
-            # Hosts that the operator has taken out of service may be silent.
+            # Hosts that the operator has disabled or forced down may be silent.
             expected = [host for host in hosts if not host.disabled and not host.forced_down]
             return _agents(services.agents(expected, cells, silent_after))
 
@@ -124,7 +124,7 @@ class Status:
         try:
             policy = self._clients.topic("scheduler", scheduler).call(ShowPolicy())
         except errors.MoorageError:
-            # A scheduler of an earlier version, or one without an answer, which the check of its role reports.
+            # The scheduler is of an earlier version, or does not answer, which the check of its role reports.
             return
         if policy.refused is not None:
             refused = f"the configuration of {policy.refused.age:,.0f} s ago is refused: {policy.refused.reason}"
@@ -166,7 +166,7 @@ def _revision(schema: Schema, url: str, name: str) -> str:
     database = Database(url, name, pool_size=1)
     try:
         if database.is_sqlite and not Path(database.url.database or "").is_file():
-            # Connecting would create it.
+            # A connection would create the file.
             raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
         found = schema.check(database)
     finally:
@@ -195,7 +195,7 @@ def _agents(lines: Sequence[services.ServiceLine]) -> list[Line]:
 
 
 def intruders(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the other distributions with files in our top-level packages, by package.
+    """Return the other distributions with files in Moorage's top-level packages, by package.
 
     :param owners: the result of :func:`importlib.metadata.packages_distributions`.
     """
@@ -230,9 +230,9 @@ class StatusShow(ListCommand):
 
     def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Check all parts."""
-        # Checked once, and not for every part.
+        # Check this once, and not for every part.
         required(self.conf, "DEFAULT", "transport_url")
-        # Closed after each round of --watch, and not when the command ends.
+        # Close the clients after each round of --watch, and not only when the command ends.
         with closing(Clients(self.conf, parsed_args.timeout)) as clients:
             lines = Status(self.conf, clients).lines()
         self._wrong = any(line.state != "ok" for line in lines)

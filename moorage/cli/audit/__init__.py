@@ -1,1 +1,1 @@
-"""The audit of a cloud: what is asked of its services, what is found in the answers, and how it is healed."""
+"""The audit of a cloud: collection of the state from its services, findings in it, and their healing."""

@@ -1,4 +1,4 @@
-"""Collection of a cloud's state for an audit: every part is queried, and parts without an answer are noted."""
+"""Collection of a cloud's state for an audit: every part is queried, and parts without an answer are recorded."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ from moorage.model.inspection import Holder, StoreAudit, UnknownGuest, ViewDrift
 
 T = TypeVar("T")
 
-#: Holders, and instances, of one answer: about a megabyte, and a fraction of a second of the database.
+#: The most holders or instances of one answer: about a megabyte, and a fraction of a second of database time.
 _AT_ONCE = 2_500
 _RECORDS_AT_ONCE = 1_000
 
@@ -42,7 +42,7 @@ class AuditCollector:
         self._unseen: dict[str, str] = {}
 
     def collect(self) -> CloudState:
-        """Query every part, the store first: each of its consumers was recorded by its owner before."""
+        """Query every part, the store first: the owner of each of its consumers had recorded it before."""
         placement = self._clients.topic("placement")
         store = self._ask("the store", self._store)
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
@@ -74,9 +74,9 @@ class AuditCollector:
     def _store(self) -> StoreAudit:
         """Query the store in parts, and return the whole.
 
-        The parts are of different moments, and still each consumer that holds something throughout is in them once:
-        they are ordered by the consumers' numbers, which do not change, and new consumers have greater ones. All of
-        them are older than the owners' records, which are read next, as :meth:`collect` needs it.
+        The parts are read at different times. Nevertheless, each consumer that holds something during the whole query
+        is in exactly one of them: they are ordered by the consumers' numbers, which do not change, and new consumers
+        have greater numbers. All parts are read before the owners' records, as :meth:`collect` requires.
         """
         placement = self._clients.topic("placement")
         first = part = placement.call(AuditStore(limit=_AT_ONCE, amounts=True))
@@ -95,7 +95,7 @@ class AuditCollector:
             if answer is not None:
                 found[cell.uuid] = answer
         if store is not None and len(found) == len(cells):
-            # Deleted instances may be many: only those are read to which an unexplained residue may belong.
+            # There may be many deleted instances: read only those to which an unexplained residue may belong.
             known = [instance for of_cell in found.values() for instance in of_cell]
             unexplained = sorted(unexplained_residues(store, known))
             for cell in cells:
@@ -123,13 +123,13 @@ class AuditCollector:
         return instances
 
     def _unwanted(self, holders: Sequence[Holder]) -> dict[str, str]:
-        """Query the owners of claims; return those that they do not want, or do not know, with the owner's answer."""
+        """Query the owners of claims; return the unwanted or unknown claims, each with its owner's answer."""
         found: dict[str, str] = {}
         by_owner: dict[str, list[Holder]] = {}
         for holder in holders:
             by_owner.setdefault(str(holder.owner), []).append(holder)
         for owner, claims in sorted(by_owner.items()):
-            # An owner that does not answer is waited for once, and not once for each of its claims.
+            # Wait only once for an owner that does not answer, and not once for each of its claims.
             self._ask(f"claims of {owner}", partial(self._refused_by, owner, claims, found))
         return found
 
@@ -146,7 +146,7 @@ class AuditCollector:
                     found[claim] = f"{owner} does not want it"
 
     def _unknown_guests(self, cell: Cell) -> list[UnknownGuest]:
-        # From the cell itself: the super conductor's answer does not name the cells that are missing in it.
+        # Query the cell itself: the super conductor's answer does not name the cells that are missing in it.
         found = self._ask(
             f"guests of {cell.name}", lambda: lists.unknown_guests(self._clients.cell(cell), ListStrangersInCell())
         )
@@ -156,7 +156,7 @@ class AuditCollector:
         services = self._ask("the services", lambda: self._clients.topic("placement").call(ListServices())) or []
         names = up(services, "scheduler", self._silent_after)
         if not names:
-            # None has reported yet: query any scheduler.
+            # No scheduler has reported yet: query any of them.
             drift = self._ask("the host view", lambda: self._clients.topic("scheduler").call(CompareView()))
             return {} if drift is None else {"any": drift}
         answers = {name: self._view(name) for name in names}
@@ -169,7 +169,7 @@ class AuditCollector:
 def owning(clients: Clients, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:
     """Return a cell's records of these instances, attempts and migrations, including deleted ones.
 
-    :raises MoorageError: the cell gives no answer.
+    :raises MoorageError: the cell does not answer.
     """
     client = clients.cell(cell)
     found: list[InstanceHolds] = []

@@ -31,7 +31,7 @@ class Examination(NamedTuple):
 
 
 def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
-    """Collect and judge, twice if anything is found; return the common findings, and the parts that could not be read.
+    """Collect and judge, twice if there are findings; return the common findings, and the parts that were not read.
 
     :param settle: seconds between the two collections.
     """
@@ -107,7 +107,7 @@ class AuditShow(Configured, Lister):
         remedies: Mapping[tuple[str, str, str], str],
         first: Examination | None = None,
     ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return the rows of healed findings, and after them those of the remaining ones."""
+        """Return the rows of the healed findings, followed by the rows of the remaining ones."""
         self._verdict = FINDINGS if last.findings else INCOMPLETE if last.unseen else CLEAN
         left = {finding.key for finding in last.findings}
         healed = [finding for finding in (first.findings if first else ()) if finding.key not in left]
@@ -119,16 +119,16 @@ class AuditShow(Configured, Lister):
         return columns[:width], [shown(row[:width]) for row in rows]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show the rows; the exit status is the verdict."""
+        """Show the rows, and return the exit status."""
         self._shows_remedies: bool = parsed_args.heal
         self._verdict = INCOMPLETE
         try:
             super().run(parsed_args)
         except errors.MoorageError as fault:
-            # For instance an unreadable configuration: nothing was collected, which is no finding.
+            # For instance, the configuration is unreadable: nothing was collected, and this is not a finding.
             LOG.error("%s", fault)
             return INCOMPLETE
-        except Exception as fault:  # else the exit status would be 1, which means that something was found
+        except Exception as fault:  # otherwise the exit status would be 1, which means that there are findings
             if self.app.options.debug:
                 raise
             LOG.error("%s: %s", type(fault).__name__, fault)
@@ -136,7 +136,7 @@ class AuditShow(Configured, Lister):
         return self._verdict
 
 
-#: Rounds of healing and collecting: the allocations released by one heal may have been in the way of another.
+#: Rounds of healing and collecting: one heal may release allocations that have blocked another.
 _ROUNDS = 5
 
 

@@ -1,7 +1,7 @@
 """The judgement of an audit: findings from the collected state of a cloud's parts; pure functions.
 
-The cloud changes during an audit, and its parts are read one after the other. So a single collection proves little;
-only what is found again some seconds later counts (:func:`settled`).
+The cloud changes during an audit, and its parts are read one after another. So a single collection proves little: a
+finding counts only if a second collection some seconds later has it too (:func:`settled`).
 """
 
 from collections import Counter
@@ -13,9 +13,9 @@ from moorage.model.allocations import Amounts, amounts_of, in_words
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
-#: The owner of claims that our conductors have asked for.
+#: The owner of claims that Moorage's conductors have requested.
 CONDUCTORS = "conductor"
-#: Instances of these states hold nothing any more, except one in error with a guest that is wanted.
+#: Instances in these states hold nothing any more, except an instance in error whose guest is wanted.
 _ENDED = frozenset({"error", "deleted", "shelved"})
 
 
@@ -31,9 +31,9 @@ class Finding:
     #: The uuid of a provider, consumer or instance, or the name of a host.
     subject: str
     detail: str
-    #: Distinguishes it from other findings on the same subject, and from later ones of the same kind.
+    #: Distinguishes the finding from others on the same subject, and from later ones of the same kind.
     mark: str = ""
-    #: The instance whose records it contradicts, or to which the leaked allocations belonged.
+    #: The instance whose records the finding contradicts, or to which the leaked allocations belonged.
     instance_uuid: str | None = None
 
     @property
@@ -44,10 +44,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CloudState:
-    """The collected state of a cloud; null where a part gave no answer.
+    """The collected state of a cloud; a field is None if its part gave no answer.
 
-    ``instances`` are those that are not deleted. ``unwanted`` are the claims of other services that their owners do not
-    want, by claim id, each with the owner's answer in words. ``recorded`` are the records of the cells that have
+    ``instances`` are the instances that are not deleted. ``unwanted`` are the claims of other services that their
+    owners do not want: by claim id, the text of the owner's answer. ``recorded`` are the records of the cells that have
     answered, by cell; they include deleted instances to which a residue may belong. ``drift`` is by scheduler.
     ``unseen`` has each part that could not be read, with the reason.
     """
@@ -56,7 +56,7 @@ class CloudState:
     instances: Sequence[Instance] | None = None
     unwanted: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, Sequence[InstanceHolds]] = field(default_factory=dict)
-    #: Whether it has the records of all cells.
+    #: Whether ``recorded`` has the records of all cells.
     all_recorded: bool = False
     hosts: Sequence[HostState] | None = None
     unknown_guests: Sequence[UnknownGuest] = ()
@@ -65,7 +65,7 @@ class CloudState:
 
 
 def settled(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
-    """Return the findings that two collections have in common, as in the second."""
+    """Return the findings that are in both collections, as in the second one."""
     known = {finding.key for finding in first}
     return [finding for finding in second if finding.key in known]
 
@@ -95,14 +95,14 @@ def judge(state: CloudState) -> list[Finding]:
 
 
 def unexplained_residues(store: StoreAudit, recorded: Sequence[InstanceHolds]) -> set[str]:
-    """Return the attempts of residues that belong to none of these instances."""
+    """Return the attempts whose residues belong to none of these instances."""
     attempts = {attempt_id for instance in recorded for attempt_id in instance.attempts}
     residues = [holder for holder in store.holders if holder.consumer_type == RESIDUE]
     return {holder.accepted_by or holder.uuid or "" for holder in residues if not _is_of(holder, attempts)} - {""}
 
 
 def claimed_for_others(holders: Sequence[Holder]) -> list[Holder]:
-    """Return the holders whose claims were asked for by other services than our conductors."""
+    """Return the holders whose claims services other than Moorage's conductors have requested."""
     return [
         holder
         for holder in holders
@@ -111,7 +111,7 @@ def claimed_for_others(holders: Sequence[Holder]) -> list[Holder]:
 
 
 def unanswered(instances: Sequence[Instance]) -> set[str]:
-    """Return the uuids of the cells that have not answered for these instances: the answer has the cell's name."""
+    """Return the uuids of the cells that have not answered for these instances; an answer has the cell's name."""
     return {instance.cell_uuid for instance in instances if instance.cell_uuid is not None and instance.cell is None}
 
 
@@ -123,7 +123,10 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
 def _leaked(
     holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues", unwanted: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Yield the allocations of consumers that are no living instance, no residue, not written by hand, and unwanted."""
+    """Yield the leaked allocations: of consumers that are no existing instance, no residue, not written by hand.
+
+    Claims of other services are leaked if their owners do not want them.
+    """
     others = {holder.uuid for holder in claimed_for_others(holders)}
     known = {instance.uuid: instance for instance in instances}
     for holder in holders:
@@ -143,7 +146,7 @@ class _Residues:
     """The instance of each attempt, and whether a residue may still be held for it."""
 
     def __init__(self, instances: Sequence[Instance], recorded: Sequence[InstanceHolds], *, all_recorded: bool) -> None:
-        #: Whether the super conductor's list of instances is complete.
+        #: True if the super conductor's list of instances is complete.
         self.all_answered = not unanswered(instances)
         self._complete = self.all_answered and all_recorded
         self._attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
@@ -154,7 +157,7 @@ class _Residues:
         instance = self._recorded(holder)
         if instance is None:
             return "a residue of no known attempt" if self._complete and not _is_of(holder, self._attempts) else None
-        # An attempt without a recorded acceptance may hold a residue for as long as its host is to be cleaned up.
+        # An attempt without a recorded acceptance may hold a residue until its host has been cleaned up.
         if not instance.settled or not {holder.uuid, holder.accepted_by}.isdisjoint(instance.cleaned):
             return None
         return f"the guest of that attempt of instance {instance.instance_uuid} is gone"
@@ -174,7 +177,7 @@ def _why_leaked(holder: Holder, known: Mapping[str, Instance], residues: _Residu
         return residues.why_leaked(holder)
     instance = known.get(holder.migration_of or holder.uuid or "")
     if instance is None:
-        # Without a claim it was written through the placement API, and belongs to the writer.
+        # Allocations without a claim were written through the placement API, and belong to their writer.
         return "no such instance" if holder.claim_id is not None else None
     if _holds_nothing(instance) and not _is_others(holder):
         return f"the instance is in state {instance.state}"
@@ -189,12 +192,12 @@ def _foreign(holder: Holder) -> Finding:
 
 
 def _is_others(holder: Holder) -> bool:
-    """Return whether others wrote an instance's allocations: an instance without a claim has no host."""
+    """Return whether somebody else wrote an instance's allocations: an instance without a claim has no host."""
     return holder.claim_id is None and holder.migration_of is None
 
 
 def _is_of(residue: Holder, attempts: Collection[str]) -> bool:
-    """Return whether a residue belongs to one of these attempts; a former migration has another uuid."""
+    """Return whether a residue belongs to one of these attempts; a former migration's uuid is not the attempt's."""
     return residue.uuid in attempts or residue.accepted_by in attempts
 
 
@@ -204,7 +207,7 @@ def _holds_nothing(instance: Instance) -> bool:
 
 
 def _claimed_twice(holders: Sequence[Holder], hosts: Sequence[HostState]) -> Iterator[Finding]:
-    """Yield consumers that one claim places on several hosts; a shared pool is no host."""
+    """Yield consumers that one claim places on several hosts; a shared pool is not a host."""
     name_of_node = {host.compute_node_uuid: host.service_host for host in hosts}
     for holder in holders:
         on = sorted(name_of_node[uuid] for uuid in holder.root_provider_uuids if uuid in name_of_node)
@@ -222,14 +225,14 @@ def _active_twice(instances: Sequence[Instance]) -> Iterator[Finding]:
 def _contradicting(
     store: StoreAudit, recorded: Sequence[InstanceHolds], hosts: Sequence[HostState]
 ) -> Iterator[Finding]:
-    """Yield consumers that hold less than recorded by their cell, or differ otherwise: others may claim the rest."""
+    """Yield consumers that hold less than their cell has recorded, or differ otherwise: others may claim the rest."""
     holders = {holder.uuid: holder for holder in store.holders}
     nodes = {host.compute_node_uuid for host in hosts}
     for instance in recorded:
         if not instance.settled:
             continue
         for hold in instance.holds:
-            # Residues on a deleted host were deleted with it.
+            # Residues on a deleted host were deleted together with it.
             if hold.consumer_type != RESIDUE or hold.root_provider_uuid in nodes:
                 yield from _differing(instance, hold, holders.get(hold.consumer_uuid), store.roots)
 
@@ -256,8 +259,8 @@ def _differing(
 def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
     """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
-    Allocations in the host's tree are summed, and named by its root: a reshape may have moved them. More than recorded
-    is no finding: those are foreign allocations.
+    Allocations in the host's tree are summed under its root, because a reshape may have moved them. Allocations beyond
+    the recorded ones are no finding: they are foreign allocations.
 
     :param held: the consumer's allocations, by provider and resource class.
     :param roots: the root of each provider that is not a root itself.

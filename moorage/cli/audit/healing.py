@@ -23,9 +23,9 @@ from moorage.model.inspection import Holder
 
 LOG = logging.getLogger(__name__)
 
-#: Instances in one order, and providers in one recount.
+#: The most instances in one order, and the most providers in one recount.
 _AT_ONCE = 100
-#: Seconds that a cell may take until another of its heals has ended.
+#: Seconds to wait for the end of another heal in a cell.
 _PATIENCE = 60.0
 _INTERVAL = 0.2
 
@@ -38,11 +38,11 @@ _UNKNOWN = "release it, if the conductor does not know it either"
 class HealPlan:
     """The remedies to carry out, and the remedy of each finding as text."""
 
-    #: Providers whose inventories are to be recounted.
+    #: The providers whose inventories must be recounted.
     recounted: set[str] = field(default_factory=set)
-    #: By cell and instance, the consumers as last read from the store.
+    #: The consumers as last read from the store, by cell and instance.
     in_cells: dict[str, dict[str, dict[str, SeenConsumer]]] = field(default_factory=dict)
-    #: Consumers without a record in any cell, each with the instance to which it would belong.
+    #: The consumers without a record in any cell, each with the instance to which it would belong.
     released: dict[str, tuple[Holder, str | None]] = field(default_factory=dict)
     #: The text of the remedy by the finding's key.
     remedies: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -61,9 +61,9 @@ class Healer:
     # --- Planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, findings: Sequence[Finding], state: CloudState) -> HealPlan:
-        """Return the plan that would heal findings, without changes.
+        """Return the plan that would heal findings; change nothing.
 
-        :raises MoorageError: the store or a cell gives no answer.
+        :raises MoorageError: the store or a cell does not answer.
         """
         plan = HealPlan()
         if state.store is None:
@@ -90,7 +90,7 @@ class Healer:
 
     @staticmethod
     def _recount(plan: HealPlan, finding: Finding, provider_uuids: Iterable[str]) -> None:
-        # A deleted provider is given by its number: it cannot be recounted.
+        # A deleted provider is named by its number, and cannot be recounted.
         plan.recounted |= {uuid for uuid in provider_uuids if not uuid.startswith("#")}
         plan.remedies[finding.key] = _RECOUNT
 
@@ -118,7 +118,7 @@ class Healer:
         plan.remedies[finding.key] = f"set it to what its cell has on record ({recorded.state})"
 
     def _seen(self, uuid: str, holder: Holder | None) -> SeenConsumer:
-        """Return a consumer as last read from the store; one without allocations may have a row all the same."""
+        """Return a consumer as last read from the store; a consumer without allocations may have a row, too."""
         if holder is not None:
             return SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)
         try:
@@ -142,7 +142,7 @@ class Healer:
     def carry_out(self, plan: HealPlan) -> dict[str, str]:
         """Carry out a plan; return the reasons of failures, by instance or consumer.
 
-        :raises MoorageError: the store or a cell gives no answer; the whole plan can be carried out again.
+        :raises MoorageError: the store or a cell does not answer; the whole plan can be carried out again.
         """
         reasons: dict[str, str] = {}
         placement = self._clients.topic("placement")
@@ -157,7 +157,7 @@ class Healer:
         return reasons
 
     def _release_unknown(self, holder: Holder, instance_uuid: str | None) -> str | None:
-        """Release a consumer without a record unless the super conductor wants it; return the reason if it was not."""
+        """Release a consumer without a record, unless the super conductor wants it; return the reason of a failure."""
         uuid, for_good = str(holder.uuid), True
         if holder.claim_id is not None:
             question = OwnsClaim(request_id=ids.fresh(), consumer_uuid=instance_uuid or uuid, claim_id=holder.claim_id)
