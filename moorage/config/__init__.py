@@ -1,1 +1,1 @@
-"""The options of all services, and reading and checking of a configuration."""
+"""The options of all services; how a configuration is read and checked."""

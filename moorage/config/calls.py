@@ -1,7 +1,7 @@
 """The part of the configuration that a command needs to call services, read without the bus library and its options.
 
-Importing these takes longer than a call. Services, and the commands that open a bus as services do, read the whole
-(:func:`moorage.config.options.new`).
+To import the library takes longer than a call. Services, and commands that open a bus in the same way, read the whole
+configuration (:func:`moorage.config.options.new`).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from oslo_config import cfg
 from moorage.config import options, unknown
 
 EXCHANGE = "moorage"
-#: Of the bus library, by group, with our defaults.
+#: The options of the bus library that are read here, by group, with Moorage's defaults.
 _BUS: dict[str | None, list[cfg.Opt]] = {
     None: [cfg.StrOpt("transport_url", secret=True), cfg.StrOpt("control_exchange", default=EXCHANGE)],
     "oslo_messaging_rabbit": [
@@ -25,9 +25,9 @@ _BUS: dict[str | None, list[cfg.Opt]] = {
 
 
 def read(files: Sequence[Path]) -> cfg.ConfigOpts:
-    """Return the options of Moorage, and those of the bus library that name the broker.
+    """Return the options of Moorage, and the options of the bus library that name the broker.
 
-    Unknown options are refused in our own groups; those of libraries are looked at by the services that read them.
+    Unknown options are refused in Moorage's own groups. The services check the groups of libraries.
 
     :raises ConfigurationError: a file cannot be read, has an unknown option or section, or a wrong value.
     """
@@ -38,6 +38,6 @@ def read(files: Sequence[Path]) -> cfg.ConfigOpts:
 
 
 def is_direct(conf: cfg.ConfigOpts) -> bool:
-    """Return whether the configuration asks for nothing that the bus library alone can do: compression, say."""
+    """Return whether calls need no feature that only the bus library has, for instance compression."""
     rabbit = conf.oslo_messaging_rabbit
     return rabbit.kombu_compression is None and rabbit.rabbit_login_method in ("PLAIN", "AMQPLAIN", "EXTERNAL")

@@ -1,4 +1,4 @@
-"""The options of the conductors: the super one, and those of cells."""
+"""The options of the super conductor and the cell conductors."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""The options of the operators' page: group `dashboard`."""
+"""The options of the operators' web page: group `dashboard`."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""All options of all services, and the reading of a service's configuration."""
+"""All options of all services, and functions that read a service's configuration."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from moorage import errors
 from moorage.config import compute, conductor, dashboard, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
-#: The name of a value's file in messages of oslo.config, which is written for its developers.
+#: The file of a value in messages of oslo.config, in a format for developers.
 _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
 _DATABASE = [
@@ -187,7 +187,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def set_library_defaults() -> None:
-    """Replace the libraries' defaults by ours, for the sample configuration."""
+    """Replace the libraries' defaults by Moorage's, for the sample configuration."""
     from moorage import logs
     from moorage.config import messaging  # here, because not every command needs the bus library
 
@@ -196,7 +196,7 @@ def set_library_defaults() -> None:
 
 
 def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
-    """Return a configuration of its own, read from ``files``, with ``settings`` (group, name, value) on top.
+    """Return a separate configuration from ``files``; ``settings`` (group, name, value) take precedence over them.
 
     :raises ConfigurationError: a file cannot be read, has an unknown option or section, or a value is not of
         its option's type.
@@ -218,7 +218,7 @@ def filled(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     unread: Collection[str] = (),
 ) -> cfg.ConfigOpts:
-    """Return a configuration with registered options, filled from files and settings.
+    """Fill a configuration, whose options are registered, from files and settings, and return it.
 
     :param unread: the sections that may have further options.
     :raises ConfigurationError: see :func:`new`.
@@ -236,14 +236,14 @@ def filled(
 
 
 def in_words(fault: Exception) -> str:
-    """Return the message of an error of oslo.config, with a readable name of the file."""
+    """Return the message of an oslo.config error, with the file in a readable format."""
     return _PLACE.sub(r"in \1", str(fault))
 
 
 def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
-    """Read every option of ours once, so that a wrong value is found before a service starts.
+    """Read every option of Moorage once, so that a wrong value is found before a service starts.
 
-    :param files: only the options that stand in these files.
+    :param files: check only the options that are set in these files.
     :raises ValueError: a value is not of its option's type.
     """
     written = None if files is None else {(group, name) for _, group, names in unknown.written(files) for name in names}
@@ -256,7 +256,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path] | None = None) -> None:
 def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:
     """Return the value of an option that has no default.
 
-    :raises ConfigurationError: it is not set; the error names the files that were read.
+    :raises ConfigurationError: the option is not set; the error names the files that were read.
     """
     value: str | None = conf[name] if group == "DEFAULT" else conf[group][name]
     if value:
@@ -274,13 +274,13 @@ def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:
 def main_database(conf: cfg.ConfigOpts) -> str:
     """Return the URL of the main schema.
 
-    :raises ConfigurationError: none is set.
+    :raises ConfigurationError: no URL is set.
     """
     return required(conf, "database", "connection")
 
 
 def find_file(named: str | None) -> list[Path]:
-    """Return the configuration file to read: the one named, else ``MOORAGE_CONFIG``, else the one in /etc, if any.
+    """Return the configuration file to read: the named one, else ``MOORAGE_CONFIG``, else the file in /etc, if any.
 
     :raises ConfigurationError: the named file does not exist.
     """

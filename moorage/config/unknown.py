@@ -1,7 +1,7 @@
 """Detection of unknown options and sections in a configuration file before a service starts, with a suggestion.
 
-Sections of libraries, compute drivers and other programs in the same file are ignored. Only the scheduler has the
-installed plug-ins, so it alone checks their groups (:func:`of_groups`).
+Sections of libraries, compute drivers and other programs in the same file are ignored. Only the scheduler loads the
+plug-ins, so only the scheduler checks their groups (:func:`of_groups`).
 """
 
 import difflib
@@ -15,19 +15,19 @@ from moorage import errors
 #: Groups with options of plug-ins, and groups of libraries that only the Placement API loads.
 PLUGIN_GROUPS = ("filters", "weighers", "request_filters")
 _OF_LIBRARIES = ("cors", "oslo_middleware", "oslo_policy", "keystone_authtoken")
-#: The sections of which a command that calls services reads a few options of the bus library, or none.
+#: The sections of the bus library: a command that calls services reads only a few of their options, or none.
 OF_THE_BUS = (
     *("DEFAULT", "oslo_messaging_rabbit", "oslo_messaging_kafka", "oslo_messaging_notifications"),
     *("oslo_messaging_metrics", "oslo_messaging_tracing"),
 )
-#: The similarity from which on a name counts as misspelt. Chosen by experiment.
+#: The least similarity at which a name counts as misspelt. Chosen by experiment.
 _ALIKE = 0.7
 
 Names = Mapping[str, Collection[str]]
 
 
 def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] = ()) -> None:
-    """Refuse unknown options, and sections whose names resemble those of groups.
+    """Refuse unknown options, and sections whose names resemble the names of groups.
 
     :param unread: the sections that may have further options.
     :raises ConfigurationError: there is one; the error names the file and a suggestion.
@@ -35,7 +35,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
     known = _registered(conf)
     sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES, *unread}
     for file, section, options in written(files):
-        # [cors.NAME] is a further section of the library that reads [cors].
+        # The library that reads [cors] also reads sections [cors.NAME].
         if section.partition(".")[0] not in sections:
             if meant := _closest(section, sections):
                 raise errors.ConfigurationError(
@@ -46,7 +46,7 @@ def check(conf: cfg.ConfigOpts, files: Sequence[Path], unread: Collection[str] =
 
 
 def of_groups(files: Sequence[Path], known: Names) -> None:
-    """Refuse options of these groups that are not among the known ones.
+    """Refuse unknown options in the groups of ``known``.
 
     :raises ConfigurationError: there is one; the error names the file and a suggestion.
     """
@@ -73,7 +73,7 @@ def _closest(name: str, known: Collection[str]) -> str | None:
 
 
 def written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:
-    """Yield each section of each file with the names of its options; section names are compared without case."""
+    """Yield each section of each file with the names of its options; section names are case-insensitive."""
     for file in files:
         sections: dict[str, dict[str, object]] = {}
         cfg.ConfigParser(str(file), sections).parse()
