@@ -1,4 +1,4 @@
-"""Errors when a part of the cloud is away: the operator must act."""
+"""Errors when a part of the cloud is unavailable: the operator must act."""
 
 from moorage.errors.basis import MoorageError
 

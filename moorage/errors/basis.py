@@ -1,14 +1,14 @@
-"""The base class of all errors: its text comes from the docstring, and it crosses the bus as its own class."""
+"""The base class of all errors: the text of an error comes from its docstring, and the bus keeps its class."""
 
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, dataclass_transform
 
-Json = Any  # what json.dumps takes: checked by the contract test that sends every error over both buses
+Json = Any  # a value that json.dumps accepts: a contract test sends every error over both buses
 
 
 class _Blank(dict[str, object]):
-    """Replaces data that an older or newer peer did not send by a question mark."""
+    """Replaces data that an older or newer peer has not sent by a question mark."""
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -23,32 +23,32 @@ class MoorageError(Exception):
     code: ClassVar[str] = "moorage.error"
 
     def __init_subclass__(cls) -> None:
-        # Errors travel under the name of this package, so that a class may move from file to file.
+        # Errors travel under the name of this package, so that a class may move to another file.
         if cls.__module__.startswith(__package__):
             cls.__module__ = __package__
 
     def __init__(self, **data: Json) -> None:
-        # A newer peer may send data that this version does not have: it is dropped, as in every reply.
+        # A newer peer may send data that this version does not have. It is dropped, as in every reply.
         self.data: dict[str, Json] = {}
         for name in self.field_names():
             if name in data or hasattr(type(self), name):
                 self.data[name] = data[name] if name in data else getattr(type(self), name)
         for name, value in self.data.items():
             if isinstance(value, str) and not value.isascii():
-                # Names of files, of which reasons are made, need not be written in UTF-8: databases take nothing else.
+                # A reason may contain a file name that is not valid UTF-8, which databases would not accept.
                 self.data[name] = value.encode("utf-8", "backslashreplace").decode()
             setattr(self, name, self.data[name])
         super().__init__()
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """Return the names of the data that this error carries."""
+        """Return the names of the data of this error."""
         annotations = [vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__)]
         return [name for names in annotations for name in names if name != "code"]
 
     @property
     def kwargs(self) -> dict[str, Json]:
-        """The data that oslo.messaging sends, and passes to the constructor on the other side."""
+        """The data that oslo.messaging sends, and passes to the constructor at the receiver."""
         return self.data
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class MoorageError(Exception):
 
     @property
     def advice(self) -> str:
-        """The advice to the operator: the docstring's further paragraphs, if any."""
+        """The advice to the operator: the paragraphs after the first one of the docstring, if any."""
         _, _, rest = inspect.cleandoc(self.__doc__ or "").partition("\n\n")
         return " ".join(rest.split())
 

@@ -1,4 +1,4 @@
-"""Errors of a wrong message: the sender must change it."""
+"""Errors in a message: the sender must change it."""
 
 from moorage.errors.basis import MoorageError
 

@@ -1,4 +1,4 @@
-"""Errors by a fault of Moorage or a plug-in."""
+"""Errors caused by Moorage itself or by a plug-in."""
 
 from moorage.errors.basis import MoorageError
 

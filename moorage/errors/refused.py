@@ -1,4 +1,4 @@
-"""Refusals for lack of resources or by a rule: the caller must request something else, or another place."""
+"""Refusals because of missing resources or a rule: the caller must change the request or its destination."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The caller's view is stale, or other requests were faster: read again and decide, or repeat the request later."""
+"""Errors because of stale data or concurrent requests: read and decide again, or repeat the request later."""
 
 from moorage.errors.basis import MoorageError
 
