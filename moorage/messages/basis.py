@@ -10,16 +10,17 @@ from moorage.model import Count, Uuid, Value
 
 #: The most instances of one request.
 MAX_INSTANCES = 1000
-#: The most entries of a part of a list: a few megabytes, while a broker takes at most sixteen.
+#: The most entries of a part of a list: a few megabytes, while a broker accepts at most sixteen.
 MAX_LISTED = 10_000
 
-#: The most selections, claimed ones and alternates together, in one answer of the scheduler. A selection takes 700
-#: bytes on the bus where the host is flat, and 1,000 where three of its providers serve: so many are ten megabytes,
-#: below the 16 MiB of a stored answer.
+#: The most selections, claimed ones and alternates together, in one answer of the scheduler. A selection has 700 bytes
+#: on the bus if the host has one provider, and 1,000 if it has allocations from three providers. This maximum is ten
+#: megabytes, which is less than the 16 MiB of a stored answer.
 MAX_SELECTIONS = 10_000
 
-#: The topic of hosts' reports, beside the topics of the scheduler and of cell conductors, with threads of its own: a
-#: server that waits for something makes no host look dead. Those topics serve reports too, for former releases.
+#: The topic for the reports of hosts. It is separate from the topics of the scheduler and of cell conductors, with its
+#: own threads, so that no host seems dead while a server waits for something. Those topics also serve reports, for
+#: former releases.
 REPORTS_TOPIC = "reports"
 
 #: The most entries of a part of a list.

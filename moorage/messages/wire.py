@@ -17,8 +17,8 @@ from moorage.model.basis import PATTERNS
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: The most levels of nested values in a request. Arbitrary: twenty are used, and recursive functions read what is
-#: stored of it.
+#: The most levels of nested values in a request, because recursive functions read the stored values. Arbitrary: twenty
+#: levels are used.
 _MOST_LEVELS = 100
 _TOO_DEEP = f"its values are nested more than {_MOST_LEVELS} levels deep"
 
@@ -30,13 +30,14 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     method: ClassVar[str]
     #: The version of the topic's interface that introduced this method.
     version: ClassVar[str] = "1.0"
-    #: Fields added later, each with its version; a field of a nested value by both names, with a dot. A field added to
-    #: a nested value since version 1.6 stands in that value's own ``since`` instead.
+    #: Fields that were added later, each with its version. A field of a nested value has both names, with a dot between
+    #: them. If it was added in version 1.6 or later, it is in the ``since`` of the nested value instead.
     since: ClassVar[Mapping[str, str]] = {}
-    #: Optional fields, null by default, that are left out for a server of a former release. Most name the state that
-    #: the caller relies on. They are not part of the digest.
+    #: Optional fields, None by default, that are left out for a server of a former release. Most of them name the state
+    #: that the caller relies on. They are not part of the digest.
     guards: ClassVar[frozenset[str]] = frozenset()
-    #: True if calls of one process may travel in one message of the broker: for those that take milliseconds.
+    #: True if several calls of one process may travel in one message of the broker. Only for calls that take
+    #: milliseconds.
     may_be_batched: ClassVar[bool] = False
 
     @classmethod
@@ -48,7 +49,7 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
         raise TypeError(f"{cls.__name__} does not say what it is answered with")
 
     def lowest_version(self) -> str:
-        """Return the lowest version that has all fields set in this message."""
+        """Return the lowest version that has all fields that are set in this message."""
         encoded = encode(self)
         versions = [self.version, *(version for name, version in self.since.items() if _has_field(encoded, name))]
         if _later_fields(type(self)):
@@ -71,7 +72,7 @@ class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
     request_id: RequestId
 
     def digest(self) -> bytes:
-        """Return the SHA-256 digest of all content but the request id and the guards (32 bytes)."""
+        """Return the SHA-256 digest (32 bytes) of all content except the request id and the guards."""
         content = encode(self.unguarded() if self.guards else self)
         del content["request_id"]
         return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
@@ -88,7 +89,7 @@ def _has_field(content: Any, path: str) -> bool:
 
 @cache
 def _later_fields(kind: type[Value]) -> frozenset[str]:
-    """Return the versions that added fields to the values nested in a type."""
+    """Return the versions that added fields to the nested values of a type."""
     reached: set[Any] = set()
     pending: list[Any] = [field.type for field in msgspec.structs.fields(kind)]
     while pending:
@@ -124,16 +125,16 @@ _PREPARED: set[type[Value]] = set()
 
 
 def prepare() -> None:
-    """Make msgspec prepare all present value types, before several threads decode one for the first time.
+    """Make msgspec prepare all existing value types, before several threads decode one for the first time.
 
-    It analyses a class when it first decodes it. Two threads that do so at the same moment crash the process (a
-    segmentation fault in msgspec 0.22). So this is called when a bus or a database is opened, before any thread of
-    its service. A service that was started again under load died of it about once in a
-    hundred starts, just after it was ready, with nothing in its log.
+    msgspec analyses a class when it first decodes it. If two threads do so at the same time, the process crashes (a
+    segmentation fault in msgspec 0.22). So this is called when a bus or a database is opened, before its service starts
+    threads. Without it, a service that was restarted under load crashed in about one of a hundred starts, just after it
+    was ready, with nothing in its log.
     """
     with _PREPARING:
         for kind in _known_values() - _PREPARED:
-            # A type that cannot be prepared raises its error when it is decoded.
+            # If a type cannot be prepared, decoding it raises the error.
             with suppress(TypeError, NameError):
                 msgspec.json.Decoder(kind)
             _PREPARED.add(kind)
@@ -150,19 +151,19 @@ def _known_values() -> set[type[Value]]:
 
 
 def encode(value: object) -> Any:
-    """Return ``value`` as JSON-safe builtins, without fields at their defaults."""
+    """Return ``value`` as JSON-safe builtins, without fields that have their default values."""
     return msgspec.to_builtins(value)
 
 
 def decode(kind: type[T], data: object) -> T:
     """Decode a reply or stored value; fields unknown to this version are ignored.
 
-    :raises InvalidRequest: the data does not fit; the error has the path of the fault.
+    :raises InvalidRequest: the data does not match the type; the error has the path of the wrong value.
     """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as fault:
-        # msgspec gives no path for a fault of the whole value, and for a fault of a key "`key` in" before the path.
+        # If the whole value is wrong, msgspec gives no path; if a key is wrong, it gives "`key` in" before the path.
         reason, _, path = str(fault).partition(" - at ")
         path = path.strip("`").rpartition("`")[2]
         raise errors.InvalidRequest(path=path or "$", reason=_in_words(reason)[:300]) from fault
@@ -171,16 +172,16 @@ def decode(kind: type[T], data: object) -> T:
 
 
 def _in_words(reason: str) -> str:
-    """Return the reason of a refusal with what a pattern stands for in place of the pattern."""
+    """Return the reason of a refusal; replace each pattern in it by a description."""
     for pattern, words in PATTERNS.items():
         reason = reason.replace(f"`str` matching regex {pattern!r}", words)
     return reason
 
 
 def decode_strictly(kind: type[T], data: object) -> T:
-    """Decode a request as :func:`decode` does, and refuse unknown fields, texts outside UTF-8 and excessive nesting.
+    """Decode a request as :func:`decode` does, and refuse unknown fields, invalid UTF-8 and excessive nesting.
 
-    :raises InvalidRequest: the data does not fit; the error has the path of the fault.
+    :raises InvalidRequest: the data does not match the type; the error has the path of the wrong value.
     """
     value = decode(kind, data)
     _check_parts(value, data, "$", _MOST_LEVELS)
@@ -198,7 +199,7 @@ def _check_parts(value: object, data: object, path: str, levels: int) -> None:
     elif isinstance(value, dict) and isinstance(data, dict):
         for name, part in value.items():
             _refuse_text_outside_utf8(name, path)
-            # Shortened: the paths of all levels are in memory at once.
+            # Shorten the names: the paths of all levels are in memory at once.
             _check_parts(part, data[name], f"{path}[{name!r:.60}]", levels - 1)
     elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
         for position, part in enumerate(value):
@@ -210,16 +211,16 @@ def _check_fields(value: msgspec.Struct, data: Mapping[str, object], path: str, 
         if name not in value.__struct_fields__:
             raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
         part = getattr(value, name)
-        # Databases do not take it. In attributes, which are of any type, it becomes null where they are encoded.
+        # Databases do not accept such a number. In attributes, which have any type, it becomes null when encoded.
         if isinstance(part, float) and not math.isfinite(part):
             raise errors.InvalidRequest(path=f"{path}.{name}", reason="a number that JSON does not have")
         _check_parts(part, data[name], f"{path}.{name}", levels - 1)
 
 
 def _refuse_text_outside_utf8(text: object, path: str) -> None:
-    """Refuse a text with a surrogate alone, which JSON can write and UTF-8 cannot.
+    """Refuse a text with a lone surrogate, which JSON can represent and UTF-8 cannot.
 
-    It is what Python makes of an argument of a command, or of a file's name, that is not written in UTF-8.
+    Python uses surrogates to decode a command's argument or a file name that is not valid UTF-8.
     """
     try:
         if isinstance(text, str) and not text.isascii():
