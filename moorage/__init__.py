@@ -1,1 +1,1 @@
-"""The base of all other packages: data model, messages, errors, message bus, database, configuration and commands."""
+"""The common base of all packages: data model, messages, errors, message bus, database, configuration, commands."""

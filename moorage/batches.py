@@ -1,8 +1,8 @@
-"""Natural batches: requests of several threads that arrive while one batch is under way form the next one.
+"""Natural batches: requests of several threads that arrive while one batch is in progress form the next one.
 
-No request waits while no batch is under way, and no timer delays any. The requesting threads carry the batches out
-themselves, one after another: each batch by the thread that has waited longest, so that there is no thread to start
-and none to stop.
+No request waits while no batch is in progress, and no timer delays a request. The requesting threads carry out the
+batches themselves, one after another. The thread that has waited longest carries out the next batch, so there is no
+worker thread to start or stop.
 """
 
 import math
@@ -23,7 +23,7 @@ def in_parts(
 ) -> Iterator[Sequence[T]]:
     """Yield values in parts of at most ``most`` bytes and ``most_values`` values.
 
-    :param size: returns the bytes of a value; one that has more is a part by itself.
+    :param size: returns the bytes of a value; a value larger than ``most`` is a part by itself.
     """
     start = total = 0
     for number, value in enumerate(values if len(values) > 1 else ()):
@@ -36,9 +36,9 @@ def in_parts(
 
 
 class BatchItem(Generic[T, R]):
-    """One request of a thread; it is given a result or an error while its batch is carried out.
+    """One request of a thread; its result or error is set while its batch is carried out.
 
-    :param of_caller: the caller's context, with its ids and its deadline; by default that of this thread.
+    :param of_caller: the caller's context, with its ids and its deadline; by default the context of this thread.
     """
 
     __slots__ = ("_error", "_result", "context", "is_done", "value")
@@ -63,24 +63,24 @@ class BatchItem(Generic[T, R]):
         try:
             with context.adopted(self.context):
                 self.succeed(work(self.value))
-        except Exception as fault:  # noqa: BLE001 - it is raised where the outcome is asked for
+        except Exception as fault:  # noqa: BLE001 - outcome() raises it
             self.fail(fault)
 
     def outcome(self) -> R:
         """Return the result, or raise the error."""
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]  # it is set, or of a type that has null
+        return self._result  # type: ignore[return-value]  # it is set, or its type includes None
 
 
 class _Group:
-    """The items that one thread asks for at once; they are carried out in one batch."""
+    """The items that one thread requests at once; one batch carries them out."""
 
     __slots__ = ("items", "turn")
 
     def __init__(self, items: Sequence[BatchItem[Any, Any]]) -> None:
         self.items = items
-        #: Set when all items are done, or when its thread is to carry out the next batch.
+        #: Set when all items are done, or when its thread must carry out the next batch.
         self.turn = threading.Event()
 
     def pending(self) -> list[BatchItem[Any, Any]]:
@@ -88,7 +88,7 @@ class _Group:
         return [item for item in self.items if not item.is_done]
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the first of its callers waits no longer; None if there is no such time."""
+        """Return the seconds until the earliest deadline of its callers; None if no caller has a deadline."""
         deadlines = [item.context.deadline for item in self.pending() if item.context.deadline is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
@@ -96,8 +96,8 @@ class _Group:
 class Batches(Generic[T, R]):
     """Carry out the requests of threads in batches.
 
-    :param carry_out: gives each item of a batch its result or its error; an error that it raises itself is that of
-        every item which has neither. It must end within bounded time.
+    :param carry_out: sets the result or the error of each item of a batch. An error that it raises itself becomes the
+        error of every item without an outcome. It must end within bounded time.
     :param most: the most items of one batch.
     :param kind: the kind of requests, as metrics name it.
     """
@@ -112,16 +112,16 @@ class Batches(Generic[T, R]):
         self._waiting: deque[_Group] = deque()
 
     def do(self, value: T) -> R:
-        """Have one request carried out, alone or together with those of other threads, and return its result.
+        """Have one request carried out, alone or together with requests of other threads, and return its result.
 
-        :raises DeadlineExceeded: the caller's deadline has passed before it was begun.
+        :raises DeadlineExceeded: the caller's deadline passed before the request was begun.
         """
         item: BatchItem[T, R] = BatchItem(value)
         self._do_together(_Group([item]))
         return item.outcome()
 
     def do_all(self, items: Sequence[BatchItem[T, R]]) -> None:
-        """Have several requests carried out at once, with those of other threads; each item has its outcome then."""
+        """Have several requests carried out, in batches with those of other threads, and return when all are done."""
         for start in range(0, len(items), self._most):
             self._do_together(_Group(items[start : start + self._most]))
 
@@ -132,14 +132,14 @@ class Batches(Generic[T, R]):
             self._is_under_way = True
         while waits and not group.turn.wait(group.seconds_left()):
             if not self._withdraw_late(group):
-                # It has been begun: that takes bounded time.
+                # The batch of this group is in progress, and ends within bounded time.
                 group.turn.wait()
                 break
         if group.pending():
             self._carry_out_next()
 
     def _withdraw_late(self, group: _Group) -> bool:
-        """Fail those items of a group whose callers wait no longer; return False if the group has been begun."""
+        """Fail the items of a group whose deadlines have passed; return False if the group's batch has begun."""
         with self._lock:
             if group.turn.is_set():
                 return True
@@ -171,7 +171,7 @@ class Batches(Generic[T, R]):
                 raise
         finally:
             with self._lock:
-                # Before the others of this batch are woken: the waiting groups are not to wait for them as well.
+                # Start the next batch before the other groups of this batch are woken, so that it is not delayed.
                 if self._waiting:
                     self._waiting[0].turn.set()
                 else:

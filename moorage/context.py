@@ -1,7 +1,7 @@
-"""The context of a thread: request id, attempt id, service name, the caller's deadline, and the sending worked for.
+"""The context of a thread: request id, attempt id, service name, the caller's deadline, and the sending of the request.
 
-The ids are part of every log line and travel with every message. The deadline travels as a duration, so that no two
-machines' clocks are compared.
+The ids are part of every log line and travel with every message. The deadline travels as a duration, so that the clocks
+of two machines are never compared.
 """
 
 import time
@@ -15,11 +15,11 @@ from moorage import errors
 
 
 class Sending(NamedTuple):
-    """One sending of a request. A copy of its message has the same one; a request that is repeated has the next."""
+    """One sending of a request. A copy of its message has the same sending; a repeated request has a later one."""
 
-    #: The uuid of the process that has sent it.
+    #: The uuid of the sending process.
     sender: str
-    #: Grows with each sending of that process.
+    #: Increases with each sending of that process.
     number: int
 
 
@@ -27,8 +27,8 @@ class Sending(NamedTuple):
 class Context:
     """The request that a thread works for; ``service`` distinguishes several services in one process.
 
-    ``deadline`` is the caller's deadline by this process's monotonic clock; null where no caller waits. ``span`` is the
-    span under way of :mod:`moorage.tracing`; null where nothing is traced.
+    ``deadline`` is the caller's deadline by this process's monotonic clock; None if no caller waits. ``span`` is the
+    current span of :mod:`moorage.tracing`; None if nothing is traced.
     """
 
     request_id: str | None = None
@@ -80,8 +80,8 @@ def bound(
         _CURRENT.reset(token)
 
 
-class adopted:  # noqa: N801 - a context manager; a generator would take three times as long, several times a call
-    """Replace the current thread's context by another thread's until exit: the work is that thread's."""
+class adopted:  # noqa: N801 - a context manager, used several times per call; a generator takes three times as long
+    """Replace the current thread's context by another thread's until exit, while this thread works for the other."""
 
     __slots__ = ("_other", "_token")
 
@@ -96,7 +96,7 @@ class adopted:  # noqa: N801 - a context manager; a generator would take three t
 
 
 def adopt(other: Context) -> None:
-    """Replace the current context by another thread's for good: for a :class:`contextvars.Context` of its own."""
+    """Replace the current context by another thread's for good; to be run in a new :class:`contextvars.Context`."""
     _CURRENT.set(other)
 
 

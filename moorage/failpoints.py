@@ -1,20 +1,20 @@
 """Failpoints: named places in the code at which a test kills, stops or delays a process, or drops a message.
 
-They stand where a crash makes a difference, in the shared mechanisms and not in each message or step, so that a new
-message or step has them without code of its own. A name consists of the thread's place and the event there:
+They are at the points where a crash makes a difference. They are in the shared mechanisms and not in each message or
+step, so that a new message or step has them without extra code. A name consists of the thread's place and the event:
 
 * ``serve.<topic>.<method>``: in a handler. ``begin``; ``reply`` when it is done, before its answer is sent.
 * ``step.<kind>.<step>``: in a step of an operation. ``begin``; ``done`` before its result is recorded.
-* in either, and in a thread that is in neither: ``commit`` and ``committed`` around each COMMIT of a write,
+* at these places, and in threads without a place: ``commit`` and ``committed`` around each COMMIT of a write,
   ``send.<topic>.<method>`` and ``answered.<topic>.<method>`` around each call;
 * on a host, ``spawn`` and ``spawned``, ``destroy`` and ``destroyed``, ``order.<action>`` and ``ordered.<action>``
   around the calls of its driver.
 
-So the scheduler, about to commit a claim, is at ``serve.scheduler.select_destinations.commit``.
+For example, a scheduler that is about to commit a claim is at ``serve.scheduler.select_destinations.commit``.
 
-They are off, and cost one comparison with null each, unless ``MOORAGE_FAILPOINTS`` is set when the `moorage` command
-starts. The variable holds one or more ``name=action`` separated by commas; ``*`` in a name matches anything. Actions,
-each followed by ``@n`` if it applies to the n-th time alone (otherwise to every time):
+They are off, and cost one comparison with None each, unless ``MOORAGE_FAILPOINTS`` is set when the `moorage` command
+starts. The variable holds one or more ``name=action`` separated by commas; ``*`` in a name matches anything. An action
+applies every time, or, if ``@n`` follows it, only the n-th time. The actions are:
 
 ``kill``            SIGKILL to this process
 ``stop``            SIGSTOP to this process, until it receives SIGCONT
@@ -45,10 +45,10 @@ Action = Callable[[str], None]
 
 
 class Dropped(BaseException):
-    """A message is to be lost here. Not an ``Exception``: no handler on its way may catch it as a fault."""
+    """Drop a message here. It is not an ``Exception``, so that no code on its way handles it as an error."""
 
 
-# A process is killed or stopped as a whole, so the reaction is global to it: the only such variable in Moorage.
+# A process is killed or stopped as a whole, so the reaction is a global variable.
 _reaction: Action | None = None
 _is_observed = False
 _place: ContextVar[str] = ContextVar("moorage_failpoints_place", default="")
@@ -61,19 +61,19 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 def reached(event: str, *words: str) -> None:
     """Pass the failpoint of this event at the current thread's place.
 
-    :raises Dropped: the message that is about to be sent, or has arrived, is to be lost.
+    :raises Dropped: the message that is about to be sent, or has arrived, must be dropped.
     """
     if _reaction is not None:
         _reaction(".".join(filter(None, (_place.get(), event, *words))))
 
 
 def are_observed() -> bool:
-    """Return whether a test of this process looks at each request's way past the failpoints."""
+    """Return whether a test of this process observes at which failpoints each request arrives."""
     return _is_observed
 
 
 def are_armed() -> bool:
-    """Return whether anything may happen at the failpoints of this process."""
+    """Return whether the failpoints of this process are switched on."""
     return _reaction is not None
 
 
@@ -129,7 +129,7 @@ class _Armed:
 
     pattern: re.Pattern[str]
     action: Action
-    #: The number of the pass at which the action is done; null for every pass.
+    #: The number of the pass at which the action is carried out; None for every pass.
     turn: int | None
     times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -159,7 +159,7 @@ def _parse(part: str) -> _Armed:
 def _reaction_of(armed: Sequence[_Armed]) -> Action:
     def react(name: str) -> None:
         for one in armed:
-            # Advancing the counter is atomic, so that threads can share it.
+            # To advance the counter is atomic, so that threads can share it.
             if one.pattern.fullmatch(name) and (one.turn is None or next(one.times) == one.turn):
                 one.action(name)
 
@@ -177,7 +177,7 @@ def _stop(name: str) -> None:
 
 
 def _signal(number: signal.Signals) -> None:
-    # Sent to this very thread, so that it does not run on until the signal reaches the process.
+    # Send the signal to this thread: otherwise the thread would continue until the signal reaches the process.
     signal.pthread_kill(threading.get_ident(), number)
 
 

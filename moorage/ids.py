@@ -1,8 +1,8 @@
-"""Fresh and derived uuids: a repeated step derives the same ids, whichever process repeats it."""
+"""Random and derived uuids: a repeated step derives the same ids, in whatever process."""
 
 import uuid
 
-#: The root of all derived ids, never to be changed: stored requests are found by ids derived from it.
+#: The root of all derived ids. Never change it: stored requests are found by ids that are derived from it.
 _MOORAGE = uuid.UUID("6f3d1c52-9d0a-4b54-8a0e-2f7f6f0d9a31")
 
 

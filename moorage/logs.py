@@ -15,12 +15,12 @@ _LINE = (
 )
 _TRACEBACK_LINE = "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
 _DEFAULTS: Mapping[str, Any] = {
-    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, at least a dash.
+    # oslo.log chooses one of two formats by whether a line has a request id. Here each line has one, at least a dash.
     "logging_context_format_string": _LINE,
     "logging_default_format_string": _LINE,
     "logging_exception_prefix": _TRACEBACK_LINE,
-    # Alembic logs each of its checks at level INFO. The AMQP library warns of each message that it receives while it
-    # closes a channel: that is at every stop of a service.
+    # Alembic logs each of its checks at level INFO. The AMQP library logs a warning for each message that it receives
+    # while it closes a channel, which happens at every stop of a service.
     "default_log_levels": [
         *(level for level in log.get_default_log_levels() if not level.startswith("amqp=")),
         *("alembic=WARN", "amqp=ERROR"),
@@ -36,7 +36,7 @@ _FORMATS = (
     "logging_exception_prefix",
     "logging_user_identity_format",
 )
-#: The fields that a line has of the context; lines in JSON have them in `extra`.
+#: The fields of a line that come from the context; lines in JSON have them in `extra`.
 _FIELDS = ("service", "request_id", "attempt_id")
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",
@@ -56,7 +56,7 @@ class _ContextFilter(logging.Filter):
         record.service = now.service or self._service
         record.request_id = now.request_id or "-"
         record.attempt_id = now.attempt_id or "-"
-        # By these oslo.log finds what else a line in JSON is to have.
+        # oslo.log adds the fields with these names to a line in JSON.
         record.extra_keys = [*getattr(record, "extra_keys", ()), *_FIELDS]
         return True
 
@@ -64,7 +64,7 @@ class _ContextFilter(logging.Filter):
 class _SaidOnce(logging.Formatter):
     """Formats lines as another formatter does, without a repeated error summary.
 
-    oslo.log appends the exception that is being handled to each warning and error, also where the message contains it.
+    oslo.log appends the exception in progress to each warning and error, even if the message already contains it.
     """
 
     def __init__(self, lines: logging.Formatter) -> None:
@@ -72,7 +72,7 @@ class _SaidOnce(logging.Formatter):
         self._lines = lines
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, with its traceback behind it."""
+        """Return the line of a record, followed by its traceback."""
         line = self._lines.format(record)
         summary: str = getattr(record, "error_summary", "")
         fault = summary.partition(": ")[2]
@@ -82,9 +82,9 @@ class _SaidOnce(logging.Formatter):
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
-    """Register the options of oslo.log, with our line format as the default."""
+    """Register the options of oslo.log, with Moorage's line format as the default."""
     log.register_options(conf)
-    # The library lists it and registers it on the global configuration alone.
+    # The library lists this option, but registers it only on the global configuration.
     conf.register_opts(versionutils.deprecated_opts)
     conf.register_opt(_SERVICE_NAME)
     for name, value in _DEFAULTS.items():
@@ -92,27 +92,27 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 
 def set_library_defaults() -> None:
-    """Replace the library's defaults by ours in the whole process; used for the sample configuration."""
+    """Replace the library's defaults by Moorage's in the whole process; used for the sample configuration."""
     cfg.set_defaults([*_options.generic_log_opts, *_options.log_opts], **_DEFAULTS)
 
 
 def setup(conf: cfg.ConfigOpts, service: str) -> None:
     """Set up the log handlers by the configuration; each line carries the name ``service``.
 
-    Handlers belong to the process. Where several services share a process, the last call decides where lines go; a line
-    carries the service of its thread's context (set in threads of an RPC server), else the name of the last call.
+    Handlers belong to the process. If several services share a process, the last call decides where lines go. A line
+    carries the service of its thread's context (set in threads of an RPC server), or else the name in the last call.
     """
     conf.set_default("log_service_name", service)
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if any(isinstance(one, _ContextFilter) for one in handler.filters)]
     log.setup(conf, service, fix_eventlet=False)
     for handler in ours:
-        handler.close()  # oslo.log takes the former handlers off and leaves their files open
+        handler.close()  # oslo.log removes the former handlers, but leaves their files open
     for handler in root.handlers:
         handler.addFilter(_ContextFilter(service_name(conf) or service))
         if handler.formatter:
             if isinstance(handler.formatter, formatters.ContextFormatter):
-                # Read once: the library reads them for each line.
+                # Read the options once: the library would read them for each line.
                 handler.formatter.conf = SimpleNamespace(**{name: conf[name] for name in _FORMATS})
             handler.setFormatter(_SaidOnce(handler.formatter))
 

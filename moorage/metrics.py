@@ -1,12 +1,12 @@
-"""All metrics of all services, by Prometheus's rules for names: declared here, counted where things happen.
+"""All metrics of all services, named by Prometheus's rules: declared here, and counted where the events happen.
 
-The values of labels are few: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. A counter
-whose first increase is to raise an alert is made with its labels at the start, as 0: in a first value Prometheus sees
-no increase. Counters and histograms belong to the process. What is read from elsewhere when somebody asks, a
-:class:`SampledGauge`, is given by the running service as :data:`GaugeSample`.
+Labels have few values: kinds, methods, plug-ins, error codes; never a host, an instance or a cell. If the first
+increase of a counter must raise an alert, the counter is created with its labels at the start, with the value 0: if a
+counter appears with its first value, Prometheus detects no increase. Counters and histograms belong to the process. The
+running service reads a :class:`SampledGauge` at each scrape, and returns its values as :class:`GaugeSample`.
 
-Every metric of the HTTP API has labels: its processes share their values in files
-(:func:`share_between_processes`), which a metric without labels would have to know when it is declared.
+Every metric of the HTTP API has labels. Its processes share their values in files (:func:`share_between_processes`),
+and a metric without labels would need these files when it is declared.
 """
 
 import os
@@ -24,9 +24,9 @@ REGISTRY: Final = CollectorRegistry()
 PlatformCollector(registry=REGISTRY)
 ProcessCollector(registry=REGISTRY)
 
-#: The result label of a success; that of a failure is the code of its error.
+#: The result label of a success. The result label of a failure is the code of its error.
 OK: Final = "ok"
-#: The result label of a failure by an exception that is no error of ours.
+#: The result label of a failure by an exception that is not one of Moorage's errors.
 FAULT: Final = "fault"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -135,12 +135,12 @@ HTTP_REQUESTS = _counter(
 HTTP_SECONDS = _histogram("moorage_http_seconds", "Time to answer a request of the placement API.", "method", "path")
 
 
-# --- What is read when somebody asks --------------------------------------------------------------------------------
+# --- Sampled gauges -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SampledGauge:
-    """A gauge that is not kept: a service reads it when somebody asks."""
+    """A gauge without a stored value: the service reads it at each scrape."""
 
     name: str
     documentation: str
@@ -188,7 +188,7 @@ SAMPLED: Final = tuple(each for each in list(globals().values()) if isinstance(e
 
 @contextmanager
 def timed(histogram: Histogram) -> Iterator[None]:
-    """Observe the seconds that the context lasts, whether it fails or not."""
+    """Observe the duration of the context in seconds, whether it fails or not."""
     began = time.perf_counter()
     try:
         yield
@@ -197,14 +197,14 @@ def timed(histogram: Histogram) -> Iterator[None]:
 
 
 def share_between_processes(folder: str) -> None:
-    """Keep values in files of this folder from now on, in which the processes forked later see each other's.
+    """Keep values in files of this folder from now on, which processes that are forked later share.
 
-    To be called before the first value is counted; what was counted before is shared by nobody.
+    Call this before the first value is counted: values that were counted before are not shared.
     """
     os.environ[_MULTIPROCESS_DIR] = folder
     values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
 
 
 def is_shared() -> bool:
-    """Return whether several processes share their values, also where an operator has said so by the environment."""
+    """Return whether several processes share their values; an operator can also request this by the environment."""
     return _MULTIPROCESS_DIR in os.environ

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK; imported only where something is traced."""
+"""Spans by OpenTelemetry's SDK; imported only if tracing is on."""
 
 import hashlib
 import threading
@@ -32,29 +32,30 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from moorage import context, errors
 
 Kind = Literal["internal", "client", "server"]
-#: Where a span belongs: below the span under way, and where none is, there is no span; or else below the first span of
-#: the thread's request; or it is that first one, unless a span of the same request is under way.
+#: The place of a span. "below span": a child of the current span; without a current span there is no span. "below
+#: request": the same, but without a current span it is a child of the first span of the thread's request. "first of
+#: request": it is that first span, unless the current span belongs to the same request.
 Place = Literal["below span", "below request", "first of request"]
 
-#: Seconds for which an export waits for the collector, and a stop for the last export.
+#: Seconds for which an export waits for the collector, and for which a stop waits for the last export.
 _EXPORT_SECONDS = 2.0
 _KINDS: Final = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
-#: Attributes of messages, operations and guests that a span has as well. Of a request, its first instances.
+#: Attributes that a span copies from messages, operations and guests; from a request it copies its first instances.
 _NAMED = ("instance_uuid", "attempt_id", "host", "cell_uuid", "migration_uuid", "subject", "tries")
 _MOST_INSTANCES = 16
-#: What the middleware of the HTTP API puts before the uuid of a request's id.
+#: The prefix that the middleware of the HTTP API adds to the uuid of a request's id.
 _HTTP_PREFIX = "req-"
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for the first span of a request."""
+    """Generates random ids, except for the first span of a request."""
 
     def __init__(self) -> None:
         self._next = threading.local()
 
     @contextmanager
     def given(self, first: SpanContext) -> Iterator[None]:
-        """Give the one span that is begun meanwhile in this thread the ids of a request's first span."""
+        """Use the ids of a request's first span for the span that this thread begins within the context."""
         self._next.first = first
         try:
             yield
@@ -75,9 +76,10 @@ class _Ids(RandomIdGenerator):
 class RequestTracer:
     """Begins and ends spans in the traces of requests.
 
-    :param processor: what is done with each span that has ended.
-    :param service: the name that log lines carry: the kind of the service, a dot, and its name.
-    :param sample_ratio: the part of the requests that is traced, by a hash of the request id: in all services the same.
+    :param processor: processes each span that has ended.
+    :param service: the name of the service in log lines: its kind, a dot, and its name.
+    :param sample_ratio: the fraction of requests that are traced, chosen by a hash of the request id, so that all
+        services choose the same requests.
     """
 
     def __init__(self, processor: SpanProcessor, service: str, sample_ratio: float = 1.0) -> None:
@@ -85,7 +87,7 @@ class RequestTracer:
         resource = Resource.create({"service.name": f"moorage-{kind}", "service.instance.id": name or kind})
         self._ids = _Ids()
         self._provider = TracerProvider(
-            # Whatever OTEL_TRACES_SAMPLER says: all services choose the same requests.
+            # Ignore OTEL_TRACES_SAMPLER, because all services must choose the same requests.
             sampler=DEFAULT_ON,
             resource=resource,
             id_generator=self._ids,
@@ -97,7 +99,7 @@ class RequestTracer:
         self._sample_ratio = sample_ratio
 
     def close(self) -> None:
-        """Send what was not sent yet; a collector that does not answer holds this up for two seconds at most."""
+        """Send the remaining spans; wait at most two seconds for a collector that does not answer."""
         last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_EXPORT_SECONDS)
@@ -119,14 +121,14 @@ class RequestTracer:
                 begun.end()
 
     def begin(self, name: str, kind: Kind, place: Place, about: object) -> Span | None:
-        """Begin a span that :meth:`end` ends, in whatever thread; null where it would have no trace."""
+        """Begin a span that :meth:`end` ends, in any thread; return None if it would have no trace."""
         begun = self._begin(name, kind, place)
         if begun is not None and begun.is_recording():
             begun.set_attributes(_attributes(about))
         return begun
 
     def end(self, begun: object, fault: Exception | None) -> None:
-        """End a span; the fault, if there is one, is its error."""
+        """End a span; ``fault`` is its error, if any."""
         if isinstance(begun, Span):
             if fault is not None:
                 _fail(begun, fault)
@@ -134,7 +136,7 @@ class RequestTracer:
 
     @contextmanager
     def shared_span(self, name: str, parents: Sequence[object | None]) -> Iterator[None]:
-        """Give each of several spans a child for what is done for all of them at once."""
+        """Add a child to each of several spans, for work that is done for all of them at once."""
         began = time.time_ns()
         try:
             yield
@@ -146,7 +148,7 @@ class RequestTracer:
                     child.end()
 
     def traceparent(self) -> str | None:
-        """Return the span under way as W3C Trace Context writes it, or None."""
+        """Return the current span in the format of W3C Trace Context, or None."""
         if not isinstance(under_way := context.current().span, Span):
             return None
         carrier: dict[str, str] = {}
@@ -154,7 +156,7 @@ class RequestTracer:
         return carrier.get("traceparent")
 
     def remote_span(self, traceparent: str) -> Span | None:
-        """Return the span of another process; None if it is not written as W3C Trace Context has it."""
+        """Return the span of another process; None if the text is not in the format of W3C Trace Context."""
         read = get_current_span(self._travelling.extract({"traceparent": traceparent}, ParentOnly()))
         return read if read.get_span_context().is_valid else None
 
@@ -166,7 +168,7 @@ class RequestTracer:
         if parent is None and first is None:
             return None
         if place == "first of request" and first is not None:
-            # A caller may have a trace of its own, which goes on with the same request id in none of its messages.
+            # The caller's span may belong to a different trace. Then the request gets its own trace, with a link to it.
             of_caller = None if parent is None else parent.get_span_context()
             if of_caller is None or of_caller.trace_id != first.trace_id:
                 if not first.trace_flags.sampled:
@@ -178,9 +180,9 @@ class RequestTracer:
         return self._tracer.start_span(name, set_span_in_context(above, ParentOnly()), _KINDS[kind])
 
     def _first(self, request_id: str) -> SpanContext:
-        """Return the first span of a request, which this or another process begins: its ids follow from the request's.
+        """Return the first span of a request, with ids derived from the request id; any process may begin this span.
 
-        An id that is no uuid has a trace by its hash.
+        If the request id is not a uuid, the id of the trace is derived from its hash.
         """
         digest = hashlib.blake2b(request_id.encode(), digest_size=24).digest()
         try:
@@ -197,9 +199,9 @@ _NOWHERE: Final = SpanContext(0, 0, is_remote=False)
 
 
 def exporting(endpoint: str) -> SpanProcessor:
-    """Return a processor that sends spans in batches, from a thread of its own; beyond some thousands they are lost.
+    """Return a processor that sends spans in batches from a separate thread, and drops spans if thousands are waiting.
 
-    :param endpoint: the URL of a collector that takes OTLP over HTTP.
+    :param endpoint: the URL of a collector that accepts OTLP over HTTP.
     """
     return BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=_EXPORT_SECONDS))
 

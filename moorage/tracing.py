@@ -1,8 +1,8 @@
 """Traces: one for each request, from the order to the guest, sent to an OpenTelemetry collector.
 
-The trace's id is the request id, which every message carries and every operation has on record: a step that another
-conductor does an hour later belongs to the same trace, and no table has a column for it. Which spans are under way
-travels as W3C ``traceparent`` beside a message, and within a process in :mod:`moorage.context`.
+The trace id is the request id, which every message carries and every operation records. So a step that another
+conductor carries out an hour later belongs to the same trace, and no table needs a column for traces. The current span
+travels as W3C ``traceparent`` beside a message; within a process, :mod:`moorage.context` holds it.
 
 Without ``[tracing] otlp_endpoint`` no library of OpenTelemetry is imported, and :func:`span` does nothing.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Span(Protocol):
-    """A span under way."""
+    """A span in progress."""
 
     def set_attribute(self, key: str, value: str | int) -> None:
         """Add an attribute."""
 
 
 class _NoSpan:
-    """A span of which nothing is kept."""
+    """A span that records nothing."""
 
     def set_attribute(self, key: str, value: str | int) -> None:
         """Do nothing."""
@@ -40,14 +40,14 @@ class _NoSpan:
 
 
 _NO_SPAN = _NoSpan()
-#: That of this process; null where nothing is traced.
+#: The tracer of this process; None if nothing is traced.
 _TRACER: "RequestTracer | None" = None
 
 
 def configure(conf: cfg.ConfigOpts, service: str) -> None:
-    """Send the spans of this process to the configured collector, if there is one; to be called after a fork.
+    """Send the spans of this process to the configured collector, if there is one; call this after a fork.
 
-    :param service: the name that log lines carry: the kind of the service, a dot, and its name.
+    :param service: the name of the service in log lines: its kind, a dot, and its name.
     :raises ConfigurationError: OpenTelemetry is not installed.
     """
     if not conf.tracing.otlp_endpoint:
@@ -61,13 +61,13 @@ def configure(conf: cfg.ConfigOpts, service: str) -> None:
 
 
 def use(tracer: "RequestTracer | None") -> None:
-    """Have a tracer for all spans of this process from now on; None for no traces."""
+    """Use a tracer for all spans of this process from now on; None stops tracing."""
     global _TRACER
     _TRACER = tracer
 
 
 def stop() -> None:
-    """Send the ended spans that were not sent yet, for two seconds at most, and trace nothing more."""
+    """Stop tracing, and send the remaining ended spans, for at most two seconds."""
     tracer = _TRACER
     use(None)
     if tracer is not None:
@@ -79,7 +79,7 @@ def span(
 ) -> AbstractContextManager[Span]:
     """Return a context that lasts as long as a span; an exception that leaves it is the span's error.
 
-    :param about: an object some of whose attributes the span is to have: an instance, a host, an attempt.
+    :param about: an object, for instance an instance, a host or an attempt; the span copies some of its attributes.
     """
     if _TRACER is None:
         return _NO_SPAN
@@ -87,9 +87,9 @@ def span(
 
 
 def begin(name: str, *, kind: "Kind", place: "Place", about: object) -> object | None:
-    """Begin a span that may end in another thread, and return it; None where nothing is traced.
+    """Begin a span that may end in another thread, and return it; None if nothing is traced.
 
-    It is a span under way for those who adopt a context with it; see :func:`span` for the arguments.
+    It is the current span of threads that adopt a context with it. See :func:`span` for the arguments.
     """
     return None if _TRACER is None else _TRACER.begin(name, kind, place, about)
 
@@ -97,7 +97,7 @@ def begin(name: str, *, kind: "Kind", place: "Place", about: object) -> object |
 def end(begun: object | None, fault: Exception | None = None) -> None:
     """End a span that :func:`begin` has begun.
 
-    :param fault: its error.
+    :param fault: the error of the span.
     """
     if _TRACER is not None and begun is not None:
         _TRACER.end(begun, fault)
@@ -105,7 +105,7 @@ def end(begun: object | None, fault: Exception | None = None) -> None:
 
 @contextmanager
 def shared_span(name: str, contexts: Iterable[context.Context]) -> Iterator[None]:
-    """Give each of several threads' spans under way a span of its own for work that is done for all of them at once."""
+    """Add a child to the current span of each context, for work that is done for all of them at once."""
     if _TRACER is None:
         yield
         return
@@ -114,10 +114,10 @@ def shared_span(name: str, contexts: Iterable[context.Context]) -> Iterator[None
 
 
 def traceparent() -> str | None:
-    """Return the span under way as it travels beside a message, or None."""
+    """Return the current span in the form that travels beside a message, or None."""
     return None if _TRACER is None else _TRACER.traceparent()
 
 
 def caller_span(received: object) -> object | None:
-    """Return the caller's span of a ``traceparent`` that came with a message; None for anything else."""
+    """Return the caller's span from the ``traceparent`` of a message; None if the value is not valid."""
     return _TRACER.remote_span(received) if _TRACER is not None and isinstance(received, str) else None
