@@ -48,7 +48,7 @@ def fork(name: str, count: int) -> WorkerProcess:
 
     A single worker is not forked. The parent passes on signals to stop and to reload, and restarts a worker that ends
     unexpectedly. A terminal or a supervisor may send these signals to all processes of the service at once. A worker
-    would take the second signal for an order to end at once, so it ignores signals that it receives directly. When the
+    would treat the second signal as an order to end at once, so it ignores signals that it receives directly. When the
     parent ends, the workers stop.
 
     Call this in the main thread, while there is no other thread: threads do not survive a fork.
