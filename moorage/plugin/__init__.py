@@ -70,17 +70,17 @@ class Filter(ABC):
         """Return whether ``host`` may serve ``request``."""
 
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
-        """Return for each row whether its host passes; to be overridden where all hosts can be computed at once."""
+        """Return for each row whether its host passes; override it if all hosts can be computed at once."""
         return np.fromiter((self.passes(view.host(row), request) for row in range(len(view))), dtype=np.bool_)
 
     def passes_candidate(self, host: Host, candidate: AllocationRequest, request: RequestSpec) -> bool:  # noqa: ARG002
         """Return whether a host that passes may serve ``request`` by this allocation candidate of its providers.
 
-        A filter that leaves out some of a host's candidates overrides it; otherwise it costs nothing. Called for the
-        best hosts alone, candidate by candidate, until one passes; a host of which none passes is left out, with the
-        filter's ``reason``. The answer depends on the host, the candidate and the request alone, and once a host is
-        fuller the same candidate must not pass again. A host may have thousands of candidates: the calls count against
-        the budget of the request's searches.
+        Override it in a filter that refuses some of a host's candidates; otherwise it costs nothing. It is called only
+        for the best hosts, candidate by candidate, until one passes. If none passes, the host is left out, with the
+        filter's ``reason``. The answer must depend only on the host, the candidate and the request; a candidate that
+        was refused must not pass when the host is fuller. A host may have thousands of candidates: the calls count
+        against the budget of the request's searches.
         """
         return True
 
@@ -92,7 +92,7 @@ class ConditionsFilter(Filter):
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterable[Answer]:
         """Yield the conditions that must all be true, for one host or for each host, depending on ``asked``.
 
-        They are combined with ``np.logical_not`` and the like, which take either.
+        Combine them with ``np.logical_not`` and similar functions, which accept both.
         """
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
@@ -140,5 +140,5 @@ class Weigher(ABC):
         """Return the score of ``host``."""
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the score of each row; to be overridden where all hosts can be computed at once."""
+        """Return the score of each row; override it if all hosts can be computed at once."""
         return np.fromiter((self.weigh(view.host(row), request) for row in range(len(view))), dtype=np.float64)

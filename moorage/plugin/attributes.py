@@ -21,7 +21,7 @@ def attribute(attributes: Mapping[str, Any], path: str) -> Any:
         return attributes[path]
     if "." not in path:
         return None
-    # By the names that there are, not by the dots of the path: that may come from a request, with thousands of them.
+    # Search by the existing names and not by the dots of the path, which may come from a request and have thousands.
     leading = [name for name in attributes if path.startswith(name) and path.startswith(".", len(name))]
     for name in sorted(leading, key=len):
         within = attributes[name]
@@ -44,7 +44,7 @@ def paths(attributes: Mapping[str, Any], before: str = "") -> Iterator[str]:
 def number(name: str, value: Any, absent: float) -> float:
     """Return a value as a finite number; ``absent`` for None.
 
-    :raises BadValue: it is not a number.
+    :raises BadValue: the value is not a number.
     """
     if value is None:
         return absent
@@ -58,9 +58,9 @@ def number(name: str, value: Any, absent: float) -> float:
 
 
 def smallest(key: str, values: Collection[str], default: float) -> float:
-    """Return the smallest of the values of a metadata key, or the default where there are none.
+    """Return the smallest of the values of a metadata key, or the default if there are none.
 
-    :raises BadValue: one of them is not a number.
+    :raises BadValue: a value is not a number.
     """
     return min((number(f"aggregate metadata {key}", value, default) for value in values), default=default)
 
@@ -77,7 +77,7 @@ def is_one_of(name: str, names: Iterable[str]) -> bool:
 
 
 def measured(value: Any) -> float:
-    """Return a value as a finite number; NaN where it is not one, for values that a driver need not report."""
+    """Return a value as a finite number, or NaN if it is not one; for values that a driver may omit."""
     if value is None or isinstance(value, bool):
         return math.nan
     try:
