@@ -24,9 +24,9 @@ from moorage.model import (
 )
 from moorage.model.inspection import OperationSummary, UnknownGuest
 
-#: Numbers of an agent's messages, from 1 on.
+#: The number of an agent's message; numbers begin at 1.
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
-#: The number of times that a host has begun to return: each begins a new life of it.
+#: The number of a host's life. Each time that the host begins to return, a new life begins.
 HostLife = Annotated[int, Meta(ge=0, le=2_000_000_000)]
 HostLives = Annotated[dict[Name, HostLife], Meta(max_length=20_000)]
 

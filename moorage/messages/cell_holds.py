@@ -29,7 +29,7 @@ class ListHoldsInCell(Message[HoldsInCell], ToCell, frozen=True, kw_only=True):
     version = "1.6"
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 1000
     after: Uuid | None = None
-    #: Only the instances of these uuids of instances, attempts and migrations; then not in parts.
+    #: Only the instances with these uuids, or with attempts or migrations with these uuids; then not in parts.
     uuids: Uuids = ()
 
 
@@ -38,7 +38,7 @@ class HealsBegun(Value, frozen=True, kw_only=True):
 
     #: The healing operation of each instance.
     operations: dict[Uuid, Uuid] = {}
-    #: The reason of each instance for which none was begun.
+    #: For each instance without an operation, the reason.
     refused: dict[Uuid, Text] = {}
 
 

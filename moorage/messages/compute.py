@@ -32,11 +32,12 @@ class BuildOnHost(Mutation[Done], ToAgent, frozen=True, kw_only=True):
     request_spec: RequestSpec
     #: The claimed amounts, summed over this host's own providers.
     resources: Resources
-    #: The claimed amounts by provider, and the providers of each group; null where all comes from the compute node.
+    #: The claimed amounts by provider, and the providers of each group; null if the compute node provides everything.
     allocation_request: AllocationRequest | None = None
-    #: The source of a moved guest: a live migration's arrives running, any other's was stopped on its source.
+    #: The source of a moved guest. In a live migration the guest arrives running; in any other move its source has
+    #: stopped it.
     moving: MovingGuest | None = None
-    #: The claimed one of the host's nodes. Null from a cell conductor of a former release.
+    #: The claimed node of the host. Null from a cell conductor of a former release.
     node: Name | None = None
 
 

@@ -32,7 +32,7 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
     since: ClassVar = {"names": "1.7"}
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
-    #: What the instances are called by operators, in the order of their uuids; none, or one for each.
+    #: The names of the instances, in the order of their uuids: none, or one for each.
     names: Annotated[tuple[NewName, ...], Meta(max_length=MAX_INSTANCES)] = ()
 
 
@@ -123,7 +123,7 @@ class ListStrangers(ListInParts[list[UnknownGuest]], ToConductor, frozen=True, k
     after: UnknownGuestKey | None = None
 
 
-# --- What is done with a server that has been built ------------------------------------------------------------------
+# --- Operations on existing servers ----------------------------------------------------------------------------------
 
 
 class Ordered(Value, frozen=True, kw_only=True):

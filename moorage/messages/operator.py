@@ -22,7 +22,7 @@ class ListClaims(Message[list[ClaimState]], ToPlacement, frozen=True, kw_only=Tr
     since: ClassVar = {"limit": "1.5", "after": "1.5"}
     #: Only claims that no host has accepted.
     unaccepted: bool = False
-    #: Only claims made at least so many seconds ago.
+    #: Only claims of at least this age, in seconds.
     older_than: Annotated[float, Meta(ge=0)] = 0.0
     residues: bool = False
     consumer_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)] = ()
@@ -75,9 +75,9 @@ class HealConsumers(Mutation[Healed], ToPlacement, frozen=True, kw_only=True):
     method = "heal_consumers"
     version = "1.6"
     seen: Annotated[dict[Uuid, SeenConsumer], Meta(min_length=1, max_length=MAX_INSTANCES)]
-    #: The allocations of those that are to hold any. The others release all allocations.
+    #: The allocations of the consumers that hold any afterwards. The others release all allocations.
     holds: Annotated[tuple[RecordedHold, ...], Meta(max_length=MAX_INSTANCES)] = ()
-    #: Those of the others that get a tombstone.
+    #: The consumers, among the others, that get a tombstone.
     for_good: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)] = ()
 
 

@@ -45,7 +45,7 @@ class LocateCell(Message[Cell], ToPlacement, frozen=True, kw_only=True):
 
 
 class ListHostsDeclaredDown(Message[list[Name]], ToPlacement, frozen=True, kw_only=True):
-    """Return the hosts, of those named, whose nodes are all forced down or deleted: nothing need wait for them."""
+    """Return the named hosts whose nodes are all forced down or deleted: nothing must wait for them."""
 
     since: ClassVar = {"or_disabled": "1.6"}
     guards: ClassVar = frozenset({"or_disabled"})

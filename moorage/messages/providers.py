@@ -96,7 +96,7 @@ class ListProviderTrees(Message[list[ResourceProvider]], ToPlacement, frozen=Tru
     uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=1000)]
 
 
-# --- What they have -------------------------------------------------------------------------------------------------
+# --- Inventories, traits and aggregates -----------------------------------------------------------------------------
 
 
 class SetInventories(Mutation[ResourceProvider], ToPlacement, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class DeleteTrait(Mutation[Done], ToPlacement, frozen=True, kw_only=True):
     name: TraitName
 
 
-# --- Who uses how much, and what is left ----------------------------------------------------------------------------
+# --- Allocations, usages and candidates -----------------------------------------------------------------------------
 
 
 class ListProviderAllocations(ListInParts[ProviderAllocations], ToPlacement, frozen=True, kw_only=True):
