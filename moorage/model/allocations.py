@@ -121,7 +121,7 @@ class ProviderReport(Value, frozen=True, kw_only=True):
     generation: Generation | None = None
 
 
-# --- Who uses how much ----------------------------------------------------------------------------------------------
+# --- Holds and usages -----------------------------------------------------------------------------------------------
 
 
 class ConsumerHold(Value, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Usage(Value, frozen=True, kw_only=True):
     resources: dict[ResourceClassName, int] = {}
 
 
-# --- What may be allocated ------------------------------------------------------------------------------------------
+# --- Allocation candidates ------------------------------------------------------------------------------------------
 
 
 class ProviderSummary(Value, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class AllocationCandidates(Value, frozen=True, kw_only=True):
     provider_summaries: dict[Uuid, ProviderSummary] = {}
 
 
-#: How much of each resource class, by provider uuid.
+#: The amounts of resource classes, by provider uuid.
 Amounts = Mapping[str, Mapping[str, int]]
 
 

@@ -23,7 +23,7 @@ NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
 #: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
 Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-#: The number of a row, or of one's version: what a column for numbers holds.
+#: The number of a row, or of its version: the range of a column for numbers.
 RowNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Generation = RowNumber
 #: Values of extra specs, image properties and hints: long enough for any policy, short enough to store.
@@ -31,7 +31,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 
 Resources = dict[ResourceClassName, Amount]
 
-#: What the patterns of texts stand for, in words that follow "Expected".
+#: A description of each pattern of a text, to follow the word "Expected".
 PATTERNS: Mapping[str, str] = {
     get_args(kind)[-1].pattern: words
     for kind, words in (

@@ -12,7 +12,7 @@ _NAMED = 2
 
 
 class Shortage(Value, frozen=True, kw_only=True):
-    """The hosts that a filter removed for lack of one resource class. Each host counts for one shortage alone."""
+    """The hosts that a filter removed for lack of one resource class. Each host counts for only one shortage."""
 
     resource_class: str
     hosts: int
@@ -43,8 +43,8 @@ class FilterCount(Value, frozen=True, kw_only=True):
     removed: int
     #: The reason as text that follows the name of a host.
     reason: str = ""
-    #: The shortages of the removed hosts, where the filter is about resources. Hosts without one lack no single class,
-    #: but cannot give all of them together.
+    #: The shortages of the removed hosts, if the filter is about resources. A host without a shortage has enough of
+    #: each class, but cannot give all classes together.
     shortages: tuple[Shortage, ...] = ()
 
     def parts(self) -> list[Part]:
@@ -95,9 +95,9 @@ class WhatIf(Value, frozen=True, kw_only=True):
     """The number of further such instances that would fit, if nothing else were placed."""
 
     more: int
-    #: By cell: the number if all went there. For an affinity group, and where cells share a pool, they do not add up.
+    #: By cell: the number if all went there. For an affinity group, and if cells share a pool, they do not add up.
     cells: dict[Uuid, int] = {}
-    #: Whether the numbers are exact; otherwise a search has placed so many, and they are lower bounds.
+    #: Whether the numbers are exact; otherwise they are lower bounds, for which a search has found places.
     exact: bool = True
     #: Whether that search ended at its time limit.
     out_of_time: bool = False

@@ -39,7 +39,7 @@ class Instance(Value, frozen=True, kw_only=True):
     """An instance in the conductor's records."""
 
     uuid: Uuid
-    #: What operators call it; null where it was given no name.
+    #: Its name for operators; null if it has none.
     name: Name | None = None
     project_id: Name
     user_id: Name

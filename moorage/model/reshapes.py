@@ -11,7 +11,7 @@ from moorage.model.basis import Amount, Count, Generation, Name, NewName, Resour
 class ReshapedInventories(Value, frozen=True, kw_only=True):
     """The complete inventories of a provider after a whole-tree reshape."""
 
-    #: Compared.
+    #: Compared with the stored generation.
     generation: Generation
     inventories: Inventories
 
@@ -35,7 +35,7 @@ class ChildProvider(Value, frozen=True, kw_only=True):
     name: NewName
     #: The uuid or the name of its parent: a provider of the tree, or another new one.
     parent: Name
-    #: Null for that of the existing provider of this name, else a new one.
+    #: Null means the uuid of the existing provider of this name, or else a new uuid.
     uuid: Uuid | None = None
     inventories: dict[ResourceClassName, InventoryFields] = {}
     traits: Traits = ()

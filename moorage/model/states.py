@@ -6,8 +6,8 @@ that an older release can read the state of a newer one.
 
 from typing import Literal
 
-# An instance. Its cell has the state. The super conductor has one of its own: `building`, also after it has handed the
-# instance over to the cell; `error`, of an instance that no cell has; `deleting` and `deleted`.
+# An instance. Its cell has the state. The super conductor has its own state: `building`, also after it has handed the
+# instance over to the cell; `error`, for an instance that no cell has; `deleting` and `deleted`.
 #
 #   build ──▶ building ── guest runs ──▶ active
 #                 └── every host failed ──▶ error
@@ -53,12 +53,12 @@ InstanceState = Literal[
 #
 #   starting, building, active, held ── instance deleted ──▶ ended
 #
-# One that is `failed`, `skipped` or `ended` passes no gate any more.
+# An attempt that is `failed`, `skipped` or `ended` passes no gate any more.
 AttemptState = Literal[
     "starting",
     "building",
     "active",
-    # Its guest is the source of a move that is under way, or waits to be confirmed or reverted: it is wanted.
+    # Its guest is the source of a move that is in progress, or that waits to be confirmed or reverted: it is wanted.
     "held",
     "failed",
     # The store refused the claim, or the host was known to be down: nothing was sent to it.
@@ -92,8 +92,8 @@ MigrationState = Literal[
     "ended",
 ]
 
-# An operation: while it is pending, its record names the step that is done next.
+# An operation. While it is pending, its record names the next step.
 #
 #   begun ──▶ pending ── no step is left ──▶ done
-#                └── what was asked for cannot be had ──▶ failed
+#                └── the request cannot be satisfied ──▶ failed
 OperationState = Literal["pending", "done", "failed"]

@@ -23,7 +23,7 @@ def shortened(text: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def of_many(reason: str) -> str:
-    """Return a reason that follows the name of a host as one that follows a number of hosts."""
+    """Convert a reason that follows the name of a host to one that follows a number of hosts."""
     reason = shortened(reason, _LONGEST_REASON)
     for singular, plural in _OF_MANY.items():
         if reason.startswith(singular):
@@ -32,9 +32,9 @@ def of_many(reason: str) -> str:
 
 
 def joined(head: str, parts: Sequence[Part], besides: Sequence[str], longest: int) -> str:
-    """Return a line of ``head``, the parts, most hosts first, and further texts as far as there is room.
+    """Return a line of ``head``, the parts with most hosts first, and further texts as far as there is room.
 
-    Parts without room are summed up, so that the numbers of hosts still add up.
+    Parts without room are replaced by their sum, so that the numbers of hosts still add up.
 
     :param longest: the most characters of the line; ``head`` and the shortest ending always have room.
     """
