@@ -31,8 +31,8 @@ def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
 def host(number: int = 0, **changes: Any) -> Host:
     """Return host ``number``: up, enabled, with 16 ``VCPU``, 32 GiB of ``MEMORY_MB`` and 500 ``DISK_GB``, all free.
 
-    :param changes: other fields of :class:`~moorage.plugin.Host`. ``inventories`` may give one inventory a class, where
-        the host has one provider of it.
+    :param changes: other fields of :class:`~moorage.plugin.Host`. ``inventories`` may have a single inventory for a
+        class, if only one provider of the host has inventory of it.
     """
     node = derived("moorage.testing", "node", number)
     values: dict[str, Any] = {

@@ -187,7 +187,8 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
 def _of_candidates(plugin: Filter, host: Host, request: RequestSpec) -> list[bool]:
     """Return a filter's decision on an allocation candidate of each provider of a host, if it decides on any.
 
-    :raises AssertionError: it is no boolean, changes the candidate, or differs when it is asked again.
+    :raises AssertionError: the decision is not a boolean, or differs at a second call; or the filter has changed the
+        candidate.
     """
     name = type(plugin).__name__
     if type(plugin).passes_candidate is Filter.passes_candidate:
@@ -256,7 +257,7 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
 def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]:
     """Check that the plug-in ``name`` changes neither the hosts of a view nor a request until exit.
 
-    :raises AssertionError: it does.
+    :raises AssertionError: the plug-in changes one of them.
     """
     before = copy.deepcopy(([view.host(row) for row in range(len(view))], request))
     yield
@@ -293,7 +294,7 @@ def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[
 
 
 def _kept_on_classes(kind: type) -> dict[str, Any]:
-    """Return copies of a plug-in's class attributes, by class and name; those that cannot be copied are themselves."""
+    """Return copies of a plug-in's class attributes, by class and name; a value that cannot be copied is not."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__.startswith(("moorage.", "builtins", "abc")):
@@ -313,14 +314,14 @@ def _kept_on_classes(kind: type) -> dict[str, Any]:
 def _same(before: Any, after: Any) -> bool:
     try:
         return before is after or bool(before == after)
-    except Exception:  # noqa: BLE001 - what cannot be compared, as arrays, is compared by what it shows
+    except Exception:  # noqa: BLE001 - values that cannot be compared, such as arrays, are compared by their text
         return repr(before) == repr(after)
 
 
 def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
     """Return the result of a call, and measure it; a slow call is repeated once, as the machine may have been busy.
 
-    :raises AssertionError: it was too slow twice.
+    :raises AssertionError: the call was too slow twice.
     """
     begun = time.monotonic()
     answer = ask()

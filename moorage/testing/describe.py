@@ -38,7 +38,7 @@ def of_request(request: RequestSpec) -> str:
 def faultless(name: str, request: RequestSpec) -> Iterator[None]:
     """Check that the plug-in ``name`` raises no exception that a scheduler would count as its fault.
 
-    :raises AssertionError: it does; its exception is the cause.
+    :raises AssertionError: it raises one, which is the cause of this error.
     """
     try:
         yield

@@ -15,7 +15,7 @@ S = TypeVar("S", bound=np.generic)
 def _column(
     dtype: type[S], of_host: Callable[Concatenate[Host, P], object]
 ) -> Callable[Concatenate["ListedHosts", P], NDArray[S]]:
-    """Return the method of a view whose read-only array has for each host what ``of_host`` returns."""
+    """Return the method of a view that returns a read-only array with the result of ``of_host`` for each host."""
 
     def column(view: "ListedHosts", /, *args: P.args, **named: P.kwargs) -> NDArray[S]:
         values = np.array([of_host(host, *args, **named) for host in view.hosts], dtype=dtype)
