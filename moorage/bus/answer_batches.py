@@ -82,7 +82,7 @@ class ReplyWaiter(amqpdriver.ReplyWaiter):  # type: ignore[misc]
 
     def listen_for(self, call: OutgoingCall) -> None:
         """Pass the answers received for a call to it, until :meth:`unlisten`."""
-        self.waiters._queues[call.msg_id] = call  # noqa: SLF001 - in place of a queue of its own
+        self.waiters._queues[call.msg_id] = call  # noqa: SLF001 - the call takes the place of a queue
 
     def give(self, item: BatchItem[Any, Any], received: Any) -> None:
         """Give a call its result, or the error that was received or raised in its place."""

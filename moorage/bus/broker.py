@@ -19,7 +19,7 @@ import oslo_messaging
 
 LOG = logging.getLogger(__name__)
 
-#: The exceptions that the library raises when the broker is away or goes away.
+#: The exceptions that the library raises when the broker is unreachable or the connection to it is lost.
 CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     oslo_messaging.MessageDeliveryFailure,
     oslo_messaging.MessageUndeliverable,

@@ -298,7 +298,7 @@ def _failure(error: errors.MoorageError) -> Failure:
 
 
 def _may_begin_trace(message_type: type[Message[Any]]) -> bool:
-    """Return whether a trace may begin with such a message: only orders from outside begin one."""
+    """Return whether a trace may begin with such a message: only with an order, and not with a report."""
     is_order = issubclass(message_type, Mutation) and message_type.topic in _ORDERED_OF
     return is_order and message_type.method not in _REPORTS
 

@@ -209,8 +209,8 @@ class _Outbox:
             return self._turn_of
 
     def _note_end(self, batch: _CallBatch, is_answered: bool) -> None:
-        # Only the time of a batch's first answer is measured, even if the wait for it was already over. A longer time
-        # counts as twice the wait, because it is not typical.
+        # Only the time of a batch's first answer is measured, even if the calls no longer waited for it. A very long
+        # time counts as twice the patience, because it is not typical.
         if is_answered and not batch.is_answered:
             seconds = min(self._clock() - batch.sent, 2 * self.patience)
             self._usual_seconds += (seconds - self._usual_seconds) / 8
