@@ -123,9 +123,10 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
 def _leaked(
     holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues", unwanted: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Yield the leaked allocations: of consumers that are no existing instance, no residue, not written by hand.
+    """Yield leaked allocations, which are not foreign ones.
 
-    Claims of other services are leaked if their owners do not want them.
+    They belong to missing consumers, to consumers that should hold nothing, or to claims of other services that their
+    owners do not want.
     """
     others = {holder.uuid for holder in claimed_for_others(holders)}
     known = {instance.uuid: instance for instance in instances}
