@@ -40,7 +40,7 @@ class InstanceBuild(Value, frozen=True, kw_only=True):
 
 
 class BuildInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
-    """The cell's half of `build_instances`; answered once the cell has the instances on record."""
+    """The cell's half of `build_instances`; answered once the cell has recorded the instances."""
 
     method = "build_instances"
     may_be_batched = True
@@ -98,7 +98,7 @@ class BuildFailedInCell(Mutation[Done], ToCell, frozen=True, kw_only=True):
     attempt_id: Uuid
     claim_id: Uuid
     reason: Text
-    #: The request itself is at fault: the build would fail everywhere, and no other host is to be tried.
+    #: The request itself is at fault: the build would fail everywhere, and no other host must be tried.
     no_other_host: bool | None = None
     #: The life of the host in which nothing is left. Without it the report is no proof for an attempt that is older
     #: than the host's present life.

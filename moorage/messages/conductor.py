@@ -25,7 +25,7 @@ from moorage.model.inspection import OperationSummary, UnknownGuest
 
 
 class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=True):
-    """Build instances, all placed in one decision; answered as soon as the order is on record."""
+    """Build instances, all placed in one decision; answered as soon as the order is recorded."""
 
     method = "build_instances"
     may_be_batched = True
@@ -37,7 +37,7 @@ class BuildInstances(Mutation[list[Uuid]], ToConductor, frozen=True, kw_only=Tru
 
 
 class DeleteInstance(Mutation[Done], ToConductor, frozen=True, kw_only=True):
-    """Delete an instance; answered as soon as the order is on record."""
+    """Delete an instance; answered as soon as the order is recorded."""
 
     method = "delete_instance"
     may_be_batched = True
