@@ -294,7 +294,7 @@ def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[
 
 
 def _kept_on_classes(kind: type) -> dict[str, Any]:
-    """Return copies of a plug-in's class attributes, by class and name; a value that cannot be copied is not."""
+    """Return a plug-in's class attributes by class and name, as copies if they can be copied."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__.startswith(("moorage.", "builtins", "abc")):
