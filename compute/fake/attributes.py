@@ -38,7 +38,7 @@ class FakeAttributes:
 
     def _measured(self, name: str, host: str) -> float:
         low, high = self._metrics[name]
-        # The sum may be rounded beyond the bound.
+        # Rounding may lift the sum above the bound.
         return min(low + (high - low) * chance(self._seed, name, host), high)
 
 

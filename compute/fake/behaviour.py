@@ -13,15 +13,15 @@ _EVERY_SPAWN_FAILS = "every spawn fails here"
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a host with one attempt, or with one order, which it never refuses."""
+    """The behaviour of a host for one attempt, or for one order; orders are never refused."""
 
     #: The reason to refuse the guest before the claim is accepted.
     refusal: str | None = None
-    #: Seconds that it takes; infinite for one that hangs until it is destroyed.
+    #: The duration of the spawn or order in seconds; infinite if it hangs until the guest is destroyed.
     seconds: float = 0.0
-    #: Whether it cannot be cut short: it ends late, also when it is not wanted any more.
+    #: Whether it cannot be cut short: it ends late, even if the guest is no longer wanted.
     stubborn: bool = False
-    #: Seconds for which the host is dead from the middle of it on, so that it fails.
+    #: Seconds for which the host is dead, beginning in the middle of the work, which then fails.
     dead_seconds: float = 0.0
     #: The reason of its failure.
     fault: str | None = None
@@ -37,7 +37,7 @@ def chance(seed: int, instance_uuid: str, host: str) -> float:
 
 
 def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Behaviour:
-    """Return the behaviour with an attempt at ``guest`` on ``host``, by the options of ``[fake_driver]``."""
+    """Return the behaviour of ``host`` for an attempt at ``guest``, by the options of ``[fake_driver]``."""
     is_live = guest.moving is not None and guest.moving.kind == "live-migration"
     return replace(
         _lasting(options, host, options.live_migration_seconds if is_live else options.spawn_seconds),
@@ -48,7 +48,7 @@ def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Be
 
 
 def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: bool) -> Behaviour:
-    """Return the behaviour with an order to a guest on ``host``, by the options: a rebuild takes as long as a spawn."""
+    """Return the behaviour of ``host`` for an order to a guest, by the options; a rebuild takes as long as a spawn."""
     fault = "its guests neither stop nor start" if host in options.stuck_hosts else None
     if not rebuild:
         return Behaviour(fault=fault)
@@ -57,7 +57,7 @@ def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: b
 
 
 def _lasting(options: cfg.ConfigOpts.GroupAttr, host: str, seconds: float) -> Behaviour:
-    """Return the behaviour with work that takes so many seconds where no option makes it longer."""
+    """Return the behaviour for work that takes ``seconds``, unless an option makes it longer."""
     hangs, is_late = host in options.hanging_hosts, host in options.late_hosts
     return Behaviour(
         seconds=math.inf if hangs else options.late_seconds if is_late else seconds,

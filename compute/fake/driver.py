@@ -1,22 +1,22 @@
 """A driver whose hosts and guests are records in a file; it also documents the properties of a real driver.
 
-A real driver has these in common with it:
+A real driver has the same properties:
 
 * **Guests outlive the agent.** They are in a file of their own. A restarted agent finds them, with the attempt and the
   claim of their start; a repeated attempt finds its guest running.
-* **A host enforces its capacity.** It counts its guests, half-made ones included, and refuses one too many by itself.
-  It never refuses a guest with a valid claim: a refusal shows an over-commit, or a release of what a guest still held.
+* **A host enforces its capacity.** It counts its guests, half-made ones included, and refuses one that does not fit. A
+  guest with a valid claim always fits: a refusal shows an over-commit, or a release of what a guest still held.
 * **A guest begins to hold its amounts before it runs,** and holds them until it is destroyed. A spawn that fails may
   leave pieces behind: the agent destroys them before it reports the failure.
 * **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards. A spawn in
-  progress is cut short; one that cannot be has to end first, and the destroy raises ``RequestInProgress``.
+  progress is cut short. If it cannot be cut short, the destroy raises ``RequestInProgress`` until the spawn has ended.
 * **Stopped means stopped.** A stopped guest keeps its amounts, and runs again only by an order: neither after a restart
-  of its agent, nor because its build is sent once more. An order is carried out once, and not after a later one.
-* **A moved guest is a guest.** It is spawned as any other, under an attempt of its own, and counted beside the old one
-  also where both are on the same host.
+  of its agent, nor because its build is sent again. An order is carried out once, and never after a later order.
+* **A moved guest is a guest.** It is spawned like any other guest, under its own attempt, and counted in addition to
+  the old guest, even if both are on the same host.
 * **Guests are destroyed only by attempt and claim.** A guest that no message names stays.
 
-Its faults are chosen by options, and in the method :meth:`FakeDriver.behaviour`, for tests that need others.
+Options choose its faults. Tests that need other faults override :meth:`FakeDriver.behaviour`.
 """
 
 import logging
@@ -41,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 
 class FakeDriver(Driver):
-    """A driver of ``[fake_driver] hosts`` hosts, all alike but for their attributes.
+    """A driver of ``[fake_driver] hosts`` hosts, all alike except for their attributes.
 
     Its methods raise the errors that the contract names.
 
@@ -76,11 +76,11 @@ class FakeDriver(Driver):
         self._file.close()
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
-        """Return the behaviour of ``host`` with ``guest``; tests override it for worse ones."""
+        """Return the behaviour of ``host`` for ``guest``; tests override it to add faults."""
         return chosen(self.conf.fake_driver, host, guest)
 
     def order_behaviour(self, host: str, order: GuestOrder, action: Action) -> Behaviour:  # noqa: ARG002
-        """Return the behaviour of ``host`` with an order to ``action`` a guest; tests override it for worse ones."""
+        """Return the behaviour of ``host`` for an order to ``action`` a guest; tests override it to add faults."""
         return chosen_for_order(self.conf.fake_driver, host, rebuild=action == "rebuild")
 
     def die(self, host: str, seconds: float) -> None:
@@ -90,7 +90,7 @@ class FakeDriver(Driver):
         self._time.die(host, seconds)
 
     def come_to_end(self, host: str) -> None:
-        """Let a host take no longer for the spawns in progress: they end now as they would have ended later."""
+        """End the spawns in progress on a host now, with the result that they would have had later."""
         self._require(host)
         self._time.come_to_end(host)
 
@@ -108,11 +108,11 @@ class FakeDriver(Driver):
         return [host for host in self._hosts if not self._time.is_dead(host)]
 
     def has_host(self, host: str) -> bool:
-        """Return whether ``host`` is one of these."""
+        """Return whether ``host`` is one of the driver's."""
         return host in self._hosts
 
     def is_alive(self, host: str) -> bool:
-        """Return whether ``host`` is one of these, and not dead."""
+        """Return whether ``host`` is one of the driver's, and not dead."""
         return host in self._hosts and not self._time.is_dead(host)
 
     def admit(self, host: str, guest: GuestSpec) -> None:
@@ -125,7 +125,7 @@ class FakeDriver(Driver):
         """Record the guest, wait for the duration of a spawn, and then let it run or fail."""
         self._reach(host, "spawn")
         made = _guest(host, guest)
-        # In progress before it is in the file: a destroy that finds it in the file can also cut it short.
+        # Register the spawn before the guest is in the file: a destroy that finds the guest can then cut it short.
         with self._time.at_work(host, guest.attempt_id) as work:
             if self._file.begin(made, self._layout.capacity):
                 return
@@ -141,7 +141,7 @@ class FakeDriver(Driver):
         self._reach(host, "destroy")
         if self._time.is_stubborn(host, attempt_id):
             raise errors.RequestInProgress(request_id=attempt_id)
-        # First the file, which checks the claim: the spawn of another claim's guest is not cut short.
+        # The file first: it checks the claim, so that the spawn of another claim's guest is not cut short.
         self._file.destroy(host, attempt_id, claim_id)
         self._time.cut_short(host, attempt_id)
 
@@ -211,7 +211,7 @@ class FakeDriver(Driver):
         return HostReport(
             service_host=host,
             nodename=host,
-            # Derived from its name and its cell, as a machine's uuid from its board: the same after the file was lost.
+            # Derived from its name and its cell: it stays the same if the file is lost, like the uuid of a mainboard.
             compute_node_uuid=ids.derived("fake-node", self.cell_name, host),
             agent=self.agent,
             availability_zone=self.conf.fake_driver.availability_zone,

@@ -15,7 +15,7 @@ from moorage.model import Guest
 #: The orders to an existing guest.
 Action = Literal["stop", "start", "rebuild"]
 
-# Seconds to wait for another process that reads the file; transactions are short. Arbitrary, and ample.
+# Seconds to wait for another process that reads the file. Arbitrary: much longer than a transaction.
 _BUSY_SECONDS = 10.0
 
 
@@ -115,7 +115,7 @@ class GuestFile:
 
         A guest to be rebuilt does not run from now on.
 
-        :raises InvalidState: the attempt has no guest that was ever made, one of another claim, or a later order.
+        :raises InvalidState: the attempt has no guest that was ever made, a guest of another claim, or a later order.
         :raises RequestIdReused: another action was ordered under this id.
         """
         key = (host, order.attempt_id)
@@ -210,7 +210,7 @@ class GuestFile:
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE for writers, so that no reader becomes one; readers do not block writers.
+        # Writers begin IMMEDIATE, so that no transaction changes from reading to writing; readers do not block writers.
         with self._lock:
             if self._connection is None:
                 raise errors.InvalidState(reason=f"the guests' file {self._path} is closed")
@@ -264,7 +264,7 @@ def _other_claim(host: str, attempt_id: str, found: str, named: str) -> str:
 
 
 def _check_room(connection: sqlite3.Connection, guest: Guest, capacity: Mapping[str, float]) -> None:
-    """Compare the sum of the host's guests with its capacity: as the host has no claims, an over-commit shows here."""
+    """Check that a guest fits beside the guests of its host: the host has no claims, and detects an over-commit so."""
     used: dict[str, int] = dict(
         connection.execute(
             "SELECT resource_class, SUM(amount) FROM amounts WHERE host = ? GROUP BY resource_class", (guest.host,)

@@ -34,8 +34,8 @@ CREATE TABLE IF NOT EXISTS orders (
 ) WITHOUT ROWID;
 """
 
-# `running` means that the guest's spawn has completed. It is not renamed, nor unset while a guest is stopped: an agent
-# of an older version would take a guest that does not run as one that was never completed, and destroy it.
+# `running` means that the spawn of the guest has completed. The column keeps this name, and stays set while a guest is
+# stopped: an agent of an older version would otherwise take the guest as never completed, and destroy it.
 _LATER = {
     "stopped": "ALTER TABLE guests ADD COLUMN stopped INTEGER NOT NULL DEFAULT 0",
     "rebuilt_as": "ALTER TABLE guests ADD COLUMN rebuilt_as TEXT",

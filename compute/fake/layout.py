@@ -55,7 +55,7 @@ class FakeLayout:
         self.capacity = {name: total * self._ratios.get(name, 1.0) for name, total in whole.items()}
 
     def update(self, host: HostReport, tree: ProviderTree) -> None:
-        """Change ``tree`` to that of ``host``; traits, aggregates and providers of others stay.
+        """Change ``tree`` to the tree of ``host``; traits, aggregates and providers that others have set stay.
 
         :raises ReshapeNeeded: inventories of the tree move to other providers.
         """
@@ -74,7 +74,7 @@ class FakeLayout:
             raise ReshapeNeeded(wanted)
 
     def _update_child(self, tree: ProviderTree, host: HostReport, part: _Part) -> str:
-        """Return the uuid of the child that is this part, created if it does not exist."""
+        """Return the uuid of the child provider of this part, which is created if it does not exist."""
         name = f"{host.nodename}_{part.name}"
         child = tree.find(name)
         if child is None:

@@ -1,4 +1,4 @@
-"""Durations on fake hosts: of spawns, rebuilds, and death."""
+"""The durations of spawns, rebuilds and outages of fake hosts."""
 
 import math
 import threading
@@ -32,7 +32,7 @@ class Timeline:
         self._closed = False
 
     def close(self) -> None:
-        """Cut all work short, also stubborn work."""
+        """Cut all work short, even stubborn work."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -46,7 +46,7 @@ class Timeline:
             self._changed.notify_all()
 
     def come_to_end(self, host: str) -> None:
-        """Let the work in progress on a host take no longer, as if its seconds had passed."""
+        """End the work in progress on a host now, as if its time had passed."""
         with self._changed:
             for work in self._work.values():
                 work.is_over = work.is_over or work.host == host
