@@ -1,1 +1,1 @@
-"""The agent of hosts: reports what they have, and builds what their conductor sends."""
+"""The agent of hosts: reports their resources, and carries out the builds and orders of their cell conductor."""

@@ -30,7 +30,7 @@ _SPAWN_PATIENCE = 5.0
 
 
 class ComputeAgent:
-    """Serves an agent's topic, without a record of requests: the driver keeps attempts and claims by their ids."""
+    """Serves the topic of an agent. It stores no requests: the driver keeps attempts and claims by their ids."""
 
     def __init__(
         self, driver: Driver, cell: CellClient, workers: int, *, spawn_patience: float = _SPAWN_PATIENCE
@@ -40,8 +40,8 @@ class ComputeAgent:
         self._spawn_patience = spawn_patience
         #: The attempts in progress.
         self.attempts = Attempts()
-        #: The present life of each host, as last received from the cell: a number that grows each time the host
-        #: returns. A cell of the former release sends none. Many threads read it, one adds to it.
+        #: The current life of each host, as last received from the cell: a number that grows each time the host
+        #: returns. A cell of the previous release sends none. Many threads read it, and one thread writes it.
         self.lives: dict[str, int] = {}
         self._workers = Workers("build", workers)
         self._abandoned = threading.Event()
@@ -62,7 +62,7 @@ class ComputeAgent:
 
     @serves(BuildOnHost)
     def build(self, message: BuildOnHost) -> Done:
-        """Queue an attempt, unless it is in progress already; one that has ended repeats its report.
+        """Queue an attempt, unless it is already in progress; an attempt that has ended sends its report again.
 
         :raises HostNotFound: the host is not this agent's, or has no such node.
         :raises NoReply: the host is dead.
@@ -81,14 +81,14 @@ class ComputeAgent:
 
     @serves_many(BuildOnHost)
     def build_many(self, calls: Sequence[BatchItem[BuildOnHost, Done]]) -> list[None]:
-        """Queue attempts whose orders came in one message, as :meth:`build` does each of them."""
+        """Queue the attempts of orders that came in one message, each as in :meth:`build`."""
         for call in calls:
             call.do(self.build)
         return [None] * len(calls)
 
     @serves(DestroyOnHost)
     def destroy(self, message: DestroyOnHost) -> Done:
-        """Destroy the guest of an attempt; answered once nothing is left of it, and nothing will be started.
+        """Destroy the guest of an attempt. After the answer nothing of it is left, and nothing will be started.
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
@@ -115,10 +115,10 @@ class ComputeAgent:
             LOG.info("Nothing of instance %s's attempt is left on host %s", ended.instance_uuid, ended.host)
 
     def settle(self, guest: Guest, *, runs: bool) -> None:
-        """Complete an attempt whose guest is from before the agent's restart; one of this process is left alone.
+        """Complete an attempt whose guest is older than this process; ignore an attempt that this process has begun.
 
-        A running guest is reported again, which is idempotent. One that does not run was being spawned when the former
-        process ended: it is destroyed, and reported as a failed spawn.
+        A running guest is reported again, which is idempotent. A guest that does not run was being spawned when the
+        previous process ended: it is destroyed, and reported as a failed spawn.
         """
         attempt = self.attempts.inherit(guest)
         if attempt is None:
@@ -130,7 +130,7 @@ class ComputeAgent:
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
 
-        A dead host fails at once with the error that an agent of its own would cause by its silence.
+        For a dead host the caller gets, at once, the error that it would get if the host had its own agent, also dead.
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
@@ -157,8 +157,8 @@ class ComputeAgent:
     def _carry_out(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> None:
         """Carry out an attempt: accept the claim, spawn, report."""
         if guest.attempt_id in self._driver.stopped(guest.host):
-            # Its cell has ordered the stop, and so has the build's report. Its claim may be its migration's by now: the
-            # first gate would refuse it, as the claim of a guest that is not wanted.
+            # The cell has ordered the stop, so it already has the report of this build. By now the claim may belong to
+            # the migration: the first gate would refuse it, as if the guest were no longer wanted.
             LOG.info("The guest was built earlier, and is stopped")
             return
         if attempt.report is None:
@@ -178,35 +178,37 @@ class ComputeAgent:
 
     def _try(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> Report | None:
         """Accept the claim and spawn; return the report, or None if the guest is no longer wanted."""
-        # Not while the host's guests are listed for its return: the cell would take an attempt that is not listed as
-        # failed, while its guest is being made.
+        # Wait while the guests of the host are listed for its return. An attempt that begins now would not be in the
+        # list: the cell would record it as failed, although its guest is being made.
         self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
             return None
-        # This agent may have begun it before a restart: then its guest may be in use, and only the cell can end it.
+        # The agent may have begun this attempt before a restart: then the guest may be in use, and only the cell may
+        # end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
         spec = cell_messages.guest_spec(message)
         try:
-            # The driver first: a guest that it refuses need not take the claim through the gate.
+            # The driver checks first: if it refuses the guest, the claim need not pass the gate.
             if not begun:
                 self._driver.admit(guest.host, spec)
             self._cell.until_answered(cell_messages.accept(guest), attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
-            # Destroyed all the same, so that the driver refuses a late spawn of this attempt.
+            # Destroy it although nothing was started, so that the driver refuses a late spawn of this attempt.
             self._end(attempt, guest)
             return None
         except Interrupted:
-            # Destroyed, or the agent stops: the attempt is dropped here, and its cell sends it again if it stands.
+            # The attempt was destroyed, or the agent stops. It is dropped here; if it is current, the cell sends it
+            # again.
             raise
         except Exception as fault:
-            if begun:  # no ground to destroy a guest that may be in use
+            if begun:  # no reason to destroy a guest that may be in use
                 raise
             return self._not_begun(attempt, guest, fault)
         return self._spawn(attempt, guest, spec)
 
     def _not_begun(self, attempt: AgentAttempt, guest: Guest, fault: Exception) -> Report:
-        """Destroy an attempt that was not started, so that it never will be; return the report of its failure."""
+        """Destroy an attempt that was not started, so that it can never start; return the report of its failure."""
         if isinstance(fault, errors.BuildFailed):
             reason = fault.reason
             LOG.info("Host %s refuses the build of instance %s: %s", guest.host, guest.instance_uuid, reason)
@@ -234,15 +236,16 @@ class ComputeAgent:
             report: Report = self._failed(guest, failure.reason, failure)
         except errors.Unavailable:
             raise  # the host is dead: the guest's state is unknown until the host returns
-        except Exception as fault:  # an unexpected fault of the driver is a failed build
+        except Exception as fault:  # an unexpected fault of the driver counts as a failed build
             LOG.exception("An unexpected fault in the spawn of instance %s on host %s", *_named(guest))
             report = self._failed(guest, cell_messages.unexpected(fault))
         else:
             report = cell_messages.finished(guest)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is about to be closed: the agent's next start finds what is left
-        # A failed spawn may leave pieces, which are removed before the failure is reported: the cell then releases the
-        # claim. A guest that was destroyed meanwhile is removed once more, as the spawn may have finished after it.
+        # A failed spawn may leave pieces of the guest. Remove them before the failure is reported, because the cell
+        # then releases the claim. Destroy the guest again if it was destroyed meanwhile: the spawn may have ended after
+        # that.
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report
@@ -275,7 +278,7 @@ class ComputeAgent:
     def _end_attempt(self, ended: Ended, patience: float) -> None:
         """Mark an attempt as destroyed, and destroy its guest: at once, or after the spawn or order in progress.
 
-        :raises RequestInProgress: that takes longer than ``patience``, in seconds.
+        :raises RequestInProgress: the spawn or order takes longer than ``patience``, in seconds.
         """
         with self.attempts.destroying(ended) as attempt:
             try:

@@ -1,4 +1,4 @@
-"""The attempts in progress on an agent: each is started once, and none after it was destroyed."""
+"""The attempts in progress on an agent: each starts at most once, and never after it was destroyed."""
 
 import threading
 from collections import OrderedDict
@@ -12,8 +12,8 @@ from moorage.model import EndedAttempt, Guest
 Report = BuildFinished | BuildFailedInCell
 Ended = DestroyOnHost | EndedAttempt
 
-# Ended attempts that are remembered, so that a repeated message finds its report. A forgotten one is carried out again,
-# which the driver's idempotence makes harmless; the number only saves work. Arbitrary.
+# The number of ended attempts that are kept, so that a repeated message finds the report. An attempt that was dropped
+# is carried out again. That is harmless, because the driver is idempotent: the number only saves work. Arbitrary.
 _REMEMBERED = 10_000
 
 
@@ -22,17 +22,17 @@ class AgentAttempt:
 
     def __init__(self, attempt_id: str) -> None:
         self.attempt_id = attempt_id
-        #: Its guest; None of an attempt of which only a destroy or orders have come.
+        #: Its guest; None if only a destroy or orders have arrived for this attempt.
         self.guest: Guest | None = None
-        #: Held around each destroy: those of one attempt never overlap.
+        #: Held during each destroy, so that two destroys of one attempt never overlap.
         self.ending = threading.Lock()
-        #: Held around each spawn and each order; ``at_rest`` is set while none is in progress.
+        #: Held during each spawn and each order; ``at_rest`` is set while none is in progress.
         self._alone = threading.Lock()
         self.at_rest = threading.Event()
         self.at_rest.set()
-        #: Set when no answer is awaited any more: the attempt is destroyed, or the agent stops.
+        #: Set when the attempt must not wait for answers any more: it is destroyed, or the agent stops.
         self.interrupt = threading.Event()
-        #: The message or record by which its guest is no longer wanted; never reset.
+        #: The message or record that has ended the attempt: its guest is no longer wanted. Never reset.
         self.ended: Ended | None = None
         #: Its report, once its result is known.
         self.report: Report | None = None
@@ -61,7 +61,7 @@ class AgentAttempt:
 
 
 class Attempts:
-    """All attempts in progress, and the latest of those that have ended; thread-safe."""
+    """The attempts in progress, and the attempts that have ended most recently; thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -70,7 +70,7 @@ class Attempts:
         self._stopping = False
 
     def take_up(self, guest: Guest) -> AgentAttempt | None:
-        """Begin the attempt at ``guest`` and return it; None while it is in progress already, or if it was destroyed.
+        """Begin the attempt at ``guest`` and return it, or None if it is already in progress or was destroyed.
 
         The caller ends it by :meth:`let_go`.
         """
@@ -81,16 +81,16 @@ class Attempts:
             return self._begin(attempt, guest)
 
     def inherit(self, guest: Guest) -> AgentAttempt | None:
-        """Begin the attempt of a guest from before the agent's restart; None if this process has had it already."""
+        """Begin the attempt of a guest that is older than this process; None if this process has begun or ended it."""
         with self._changed:
             known = self._attempts.get(guest.attempt_id)
-            # An attempt with orders alone was not begun by this process: its guest may be half made.
+            # This process has not begun an attempt that has only orders: its guest may be half made.
             if known is not None and (known.guest is not None or known.destroyed):
                 return None
             return self._begin(self._known(guest.attempt_id), guest)
 
     def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
-        """Return an attempt, known or not, for an order to its guest; the caller ends it by :meth:`drop_order`.
+        """Return the attempt for an order to its guest, created if unknown; the caller ends it by :meth:`drop_order`.
 
         :raises RequestInProgress: the attempt is in progress, and its result is not known yet.
         """
@@ -114,7 +114,7 @@ class Attempts:
 
     @contextmanager
     def destroying(self, ended: Ended) -> Iterator[AgentAttempt]:
-        """Mark an attempt, known or not, as destroyed, so that it is not started any more, and hold it until exit."""
+        """Mark an attempt, created if unknown, as destroyed, so that it never starts; hold it until exit."""
         with self._changed:
             attempt = self._known(ended.attempt_id)
             attempt.ended = ended
@@ -129,7 +129,7 @@ class Attempts:
 
     @contextmanager
     def counting(self, hosts: Collection[str]) -> Iterator[list[Guest]]:
-        """Yield the guests in progress on ``hosts``, and let no other be begun there until exit."""
+        """Yield the guests in progress on ``hosts``, and let no other guest begin there until exit."""
         counted = frozenset(hosts)
         with self._changed:
             self._counted.append(counted)
@@ -153,7 +153,7 @@ class Attempts:
             )
 
     def stop(self) -> None:
-        """Interrupt all waiting for answers."""
+        """Interrupt all attempts that wait for an answer."""
         with self._changed:
             self._stopping = True
             for attempt in self._attempts.values():
@@ -176,7 +176,7 @@ class Attempts:
         return attempt
 
     def _leave(self, attempt: AgentAttempt) -> None:
-        """End one use of an attempt, and forget the oldest ones beyond those to be remembered."""
+        """End one use of an attempt, and drop the oldest attempts beyond the number to keep."""
         attempt.users -= 1
         # Attempts in use are skipped; they are few, and near the end.
         surplus = len(self._attempts) - _REMEMBERED

@@ -17,8 +17,8 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 
 
-#: The errors of a report that is at fault itself, perhaps with one of its hosts alone: it is refused, the conductor
-#: meets an unexpected fault with it, or it cannot be encoded.
+#: The errors that the content of a report causes, perhaps only that of one host: the conductor refuses the report or
+#: fails unexpectedly on it, or it cannot be encoded.
 AT_FAULT = (
     errors.CallerError,
     errors.PlacementRefused,
@@ -42,7 +42,7 @@ class CellClient:
     def once(self, message: Message[R], timeout: float | None = None) -> R:
         """Call without a retry.
 
-        :raises MoorageError: the conductor's error, or the lack of an answer.
+        :raises MoorageError: the conductor's error, or no answer came.
         """
         return self._client.call(message, timeout=timeout)
 

@@ -16,7 +16,7 @@ _LONGEST_REASON = 1000
 
 
 def in_batches(items: Sequence[T], most: int, size: Callable[[T], int] = lambda _item: 1) -> Iterator[list[T]]:
-    """Yield items in batches, one for each message: of a size of ``most`` at most, or a single item that is larger."""
+    """Yield items in batches, one for each message, of a total size of at most ``most``, or with one larger item."""
     batch: list[T] = []
     room = most
     for item in items:
@@ -61,7 +61,7 @@ def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool =
 
     :param life: the present life of its host, if known.
     """
-    # The reason is part of the id: a restarted agent may have another one, which makes it another request.
+    # The reason is part of the id: a restarted agent may have another reason, and then sends another request.
     shortened = reason[:_LONGEST_REASON]
     return BuildFailedInCell(
         request_id=ids.derived(guest.attempt_id, "agent", "build_failed", shortened),

@@ -20,7 +20,7 @@ class Numbering:
 
     @property
     def incarnation(self) -> str:
-        """The present incarnation."""
+        """The current incarnation."""
         with self._lock:
             return self._incarnation
 
@@ -32,7 +32,7 @@ class Numbering:
         return kind(request_id=ids.fresh(), agent=self._agent, incarnation=incarnation, number=number, **content)
 
     def begin_anew(self, superseded: str) -> bool:
-        """Begin another incarnation, unless ``superseded`` is past already; return whether one was begun."""
+        """Begin another incarnation if ``superseded`` is still the current one; return whether one was begun."""
         with self._lock:
             if self._incarnation != superseded:
                 return False

@@ -1,8 +1,9 @@
 """Orders to existing guests: stop, start, rebuild.
 
-The driver keeps the orders that were carried out; this module those in progress. Orders have a thread pool of their
-own, so that hanging spawns do not delay them, nor they the server's messages. The caller waits for a while, and then
-gets ``RequestInProgress``. The same order, sent again, finds itself in progress, or its failure, or was carried out.
+The driver keeps the orders that were carried out; this module keeps the orders in progress. Orders have their own
+thread pool: hanging spawns do not delay orders, and orders do not delay the server's messages. The caller waits for a
+while, and then gets ``RequestInProgress``. If it sends the same order again, it waits for the order in progress, gets
+the failure, or learns that the order was carried out.
 """
 
 import logging
@@ -24,13 +25,13 @@ LOG = logging.getLogger(__name__)
 # Seconds that a call waits for its order before it fails with RequestInProgress: it holds one of the server's few
 # threads. Arbitrary: longer than most stops and starts, shorter than any caller waits.
 _PATIENCE = 5.0
-# Orders in hand beyond which kept failures are forgotten; a repeated order of those is carried out again. Arbitrary:
-# callers repeat an order within seconds.
+# The number of orders in memory at which all kept failures are dropped. If the order of a dropped failure is repeated,
+# it is carried out again. Arbitrary: callers repeat an order within seconds.
 _KEPT = 1000
 
 
 class _PendingOrder:
-    """An order in progress, or one whose failure no caller has got yet."""
+    """An order in progress, or a failed order whose failure no caller has received yet."""
 
     def __init__(self, host: str, order: GuestOrder, action: str) -> None:
         self.key = (host, order.attempt_id)
@@ -49,7 +50,7 @@ class GuestOrders:
         self._agent = agent
         self._patience = patience
         self._workers = Workers("order", workers)
-        #: Done when the waiting calls are to end.
+        #: Done when the waiting calls must end.
         self._stopped: Future[None] = Future()
         self._lock = threading.Lock()
         self._pending: dict[tuple[str, str], _PendingOrder] = {}
@@ -59,7 +60,7 @@ class GuestOrders:
         self._workers.start()
 
     def stop(self, seconds: float) -> None:
-        """Begin no other order, and wait ``seconds`` for those in progress; then waiting calls end."""
+        """Begin no more orders, wait up to ``seconds`` for the orders in progress, then end the waiting calls."""
         if not self._workers.stop(seconds):
             LOG.warning("Orders that have not ended within %s s are abandoned", seconds)
         if not self._stopped.done():
@@ -69,7 +70,7 @@ class GuestOrders:
     def stop_guest(self, message: StopOnHost) -> Done:
         """Stop a guest; answered when it no longer runs. One that does not run is left as it is.
 
-        The same is raised for each order:
+        Every kind of order raises these errors:
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
@@ -133,7 +134,7 @@ class GuestOrders:
         except errors.MoorageError as refusal:
             LOG.warning("The %s of the guest is refused or has failed: %s", taken.action, refusal)
             fault = refusal
-        except Exception as unexpected:  # an unexpected fault of the driver is a failed order
+        except Exception as unexpected:  # an unexpected fault of the driver counts as a failed order
             LOG.exception("An unexpected fault in the %s of the guest", taken.action)
             fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
         finally:
@@ -156,7 +157,7 @@ class GuestOrders:
                 act()
                 failpoints.reached("ordered", action)
         finally:
-            if attempt.ended is not None:  # the destroy may have failed with RequestInProgress: it is done here
+            if attempt.ended is not None:  # the destroy may have failed with RequestInProgress: do it here
                 gone = self._end(attempt, attempt.ended)
         if gone:
             raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")

@@ -39,7 +39,7 @@ class ProviderTree:
 
     @classmethod
     def of(cls, found: Iterable[ResourceProvider]) -> Self:
-        """Return the tree of the store's records, which name parents before their children."""
+        """Return the tree of the store's records, in which parents come before their children."""
         return cls(
             DriverProvider(
                 uuid=record.uuid,
@@ -64,7 +64,7 @@ class ProviderTree:
     def __len__(self) -> int:
         return len(self._providers)
 
-    # --- Looking ----------------------------------------------------------------------------------------------------
+    # --- Look-up ----------------------------------------------------------------------------------------------------
 
     def find(self, name_or_uuid: str) -> DriverProvider | None:
         """Return a provider; None if the tree has none of this name or uuid."""
@@ -118,7 +118,7 @@ class ProviderTree:
             self.remove(child.uuid)
         del self._providers[self.get(provider).uuid]
 
-    # --- What they have ---------------------------------------------------------------------------------------------
+    # --- Inventories, traits, aggregates ----------------------------------------------------------------------------
 
     def set_inventory(self, provider: str, resource_class: str, inventory: Inventory) -> None:
         """Set a provider's inventory of one class."""
@@ -166,6 +166,6 @@ class ProviderTree:
         return added
 
     def _change(self, provider: DriverProvider, **changes: Any) -> None:
-        # Mostly a report finds no change on any of thousands of hosts: an unchanged object compares at once.
+        # Most reports find no change on thousands of hosts: keep the object, because the same object compares at once.
         if any(getattr(provider, name) != value for name, value in changes.items()):
             self._providers[provider.uuid] = replace(provider, **changes)

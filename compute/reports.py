@@ -57,11 +57,11 @@ class Reporter:
         self._lock = threading.Lock()
         #: The descriptions that the cell has, by service host and node.
         self._hosts: dict[tuple[str, str], HostReport] = {}
-        #: Hosts that the schedulers do not have, and whether the cell has lost all hosts. The next report describes
-        #: them again: its thread alone uses the tracker.
+        #: The hosts that the schedulers do not have, and whether the cell has lost all hosts. The next report describes
+        #: them again, because only its thread uses the tracker.
         self._undescribed: set[str] = set()
         self._lost_all = False
-        #: When the cell last answered, or had nothing to be told, by the monotonic clock.
+        #: When the cell last answered, or when there was nothing to send; monotonic clock.
         self._answered_at = time.monotonic()
 
     def seconds_unanswered(self) -> float:
@@ -69,10 +69,10 @@ class Reporter:
         return time.monotonic() - self._answered_at
 
     def report(self) -> None:
-        """Describe hosts; unanswered messages are repeated, with the same ids, until :meth:`stop`."""
+        """Describe hosts; repeat unanswered messages, with the same ids, until :meth:`stop`."""
         with context.bound(service=self._service), suppress(Interrupted):
             self._begin_anew()
-            # Before anything is read: an earlier process of this agent changes nothing from then on.
+            # Before anything is read: from then on an earlier process of this agent can change nothing.
             self._introduce()
             # Provider trees before descriptions, so that no scheduler gets a host without inventory.
             self._tracker.track()
@@ -92,17 +92,17 @@ class Reporter:
         self._tracker.stop()
 
     def _introduce(self) -> None:
-        """Report this incarnation of the agent, before reading what an earlier one may still change."""
+        """Report this incarnation of the agent, so that an earlier one can no longer change what is read next."""
         if self._introduced != self._numbering.incarnation:
             message = self._numbering.message(ReportHostsInCell)
             self._take(message, self._cell.until_answered(message, self._ended, timeout=_PATIENCE))
             self._introduced = message.incarnation
 
     def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
-        """Handle the cell's answer to a report: return hosts, and describe again those that it lacks."""
+        """Handle the cell's answer to a report: return hosts, and note the hosts that must be described again."""
         self._answered_at = time.monotonic()
         if answer.superseded:
-            # The cell has had a message of an earlier process, or of another one of this name, which counts as newer.
+            # The cell takes another process as the newer one: an earlier process, or one with the same agent name.
             if self._numbering.begin_anew(str(message.incarnation)):
                 LOG.warning("The cell has another process for agent %s: all hosts are described again", message.agent)
                 self._lost_all = True
@@ -115,8 +115,8 @@ class Reporter:
         self._returns.note(answer.returning, answer.lives)
 
     def _begin_anew(self) -> None:
-        """Forget all that the cell or the schedulers have lost, so that it is reported again."""
-        # A heartbeat may set it at any moment: what is found lost from here on is left to the next report.
+        """Forget everything that the cell or the schedulers have lost, so that it is reported again."""
+        # A heartbeat may set the flag at any moment: a loss that it finds after this line is left to the next report.
         lost_all, self._lost_all = self._lost_all, False
         with self._lock:
             lost = [self._hosts.pop(key) for key in list(self._hosts) if key[0] in self._undescribed]
@@ -138,7 +138,7 @@ class Reporter:
             self._describe(batch)
 
     def _describe(self, batch: Sequence[HostReport]) -> None:
-        """Describe hosts; a refused batch is halved, so that a bad member does not hold up the others."""
+        """Describe hosts; halve a refused batch, so that one bad host does not block the others."""
         # A cell that has lost its hosts has also lost their guests' state: for it these hosts are new.
         new = dict.fromkeys(report.service_host for report in batch if _key(report) not in self._hosts)
         message = self._numbering.message(ReportHostsInCell, hosts=tuple(batch), started=tuple(new))
@@ -164,7 +164,7 @@ class Reporter:
             described = frozenset(host for host, _node in self._hosts)
         alive = sorted(name for name in self._driver.alive() if name in described)
         if not alive and self._introduced is not None:
-            self._answered_at = time.monotonic()  # there is nothing to be answered
+            self._answered_at = time.monotonic()  # nothing is sent that could be answered
         for batch in in_batches(alive, _NAMES_AT_ONCE):
             message = self._numbering.message(ReportHostsInCell, alive=tuple(batch))
             try:
@@ -178,13 +178,13 @@ class Reporter:
         self._report_withheld(sorted(name for name in self._driver.alive() if name in refused) if refused else [])
 
     def _report_withheld(self, names: Sequence[str]) -> None:
-        """Report hosts that are alive and cannot be described, as what they have is refused.
+        """Report hosts that are alive but cannot be described, because their provider trees are refused.
 
-        It may be refused until a guest is gone which the cell still has to destroy there.
+        A tree may be refused until the cell has destroyed a guest on the host.
         """
         for batch in in_batches(names, _NAMES_AT_ONCE):
             message = self._numbering.message(ReportHostsInCell, withheld=tuple(batch))
-            # A cell conductor of the former release does not support this.
+            # A cell conductor of the previous release does not support this.
             with suppress(errors.InvalidRequest):
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
 

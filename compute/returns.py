@@ -1,7 +1,7 @@
-"""The return of hosts: before a host counts as up again, ended attempts are destroyed and its guests reported.
+"""The return of hosts: before a host counts as up again, its ended attempts are destroyed and its guests reported.
 
-Guests are destroyed only by the cell's records, by attempt and claim. An unknown guest, which no record names, is left
-running and reported as every other; the cell judges what it is.
+A guest is destroyed only if a record of the cell names its attempt and claim. An unknown guest, which no record names,
+is left running and is reported like every other guest; the cell decides what it is.
 """
 
 import logging
@@ -22,8 +22,8 @@ from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
 
-# Hosts that return together, and guests that one message names unless one host has more; the wire allows twice as many.
-# Arbitrary.
+# The most hosts that return together, and the most guests in one message (more only if one host has more). A message
+# may have twice as many. Arbitrary.
 _HOSTS_AT_ONCE = 100
 _GUESTS_AT_ONCE = 10_000
 
@@ -52,9 +52,9 @@ class Returns:
         self._workers.stop(seconds)
 
     def note(self, hosts: Collection[str], lives: Mapping[str, int]) -> None:
-        """Add hosts that have to return, with their lives, and try again all that have not returned yet.
+        """Add hosts that have to return, with their lives, and retry all hosts that have not returned yet.
 
-        Called with every answer to a report, so that the interval of reports is that of tries.
+        This is called with every answer to a report: hosts are retried at the interval of the reports.
         """
         self._lives.update(lives)
         with self._lock:
@@ -97,7 +97,7 @@ class Returns:
         lives = {host: self._lives[host] for host in living if host in self._lives}
         ready = self._clean(living, lives) if living else []
         returned = self._hand_in(ready, lives) if ready else []
-        # A host of another agent is not ours to return, and is dropped.
+        # A host of another agent is dropped: this agent cannot return it.
         return {*returned, *(set(hosts) - set(known))}
 
     def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
@@ -115,7 +115,7 @@ class Returns:
         return [host for host in hosts if host not in held_up]
 
     def _destroy(self, ended: EndedAttempt) -> bool:
-        """Destroy an attempt; return whether nothing of it is left. A fault of the driver holds up this host alone."""
+        """Destroy an attempt; return whether nothing of it is left. A fault of the driver delays only this host."""
         try:
             self._agent.end(ended)
         except errors.MoorageError as fault:
@@ -131,7 +131,7 @@ class Returns:
 
         No build begins there until the cell has answered: the cell takes an attempt as lost if its guest is not named.
 
-        :return: the hosts that were reported: a fault of the driver holds up one host alone.
+        :return: the hosts that were reported; a fault of the driver delays only its own host.
         """
         with self._agent.attempts.counting(hosts) as in_hand:
             listed = [found for host in hosts if (found := self._list(host, in_hand)) is not None]
@@ -154,7 +154,7 @@ class Returns:
         return [found.host for found in listed]
 
     def _list(self, host: str, in_hand: Sequence[Guest]) -> "_Guests | None":
-        """Return the guests of a host, or nothing if the driver cannot tell."""
+        """Return the guests of a host, or None if the driver cannot list them."""
         try:
             unfinished = frozenset(self._driver.unfinished(host))
             guests = tuple(self._driver.guests(host))
@@ -178,9 +178,9 @@ class _Guests:
     """The guests of a host that returns."""
 
     host: str
-    #: As the driver has them.
+    #: The guests that the driver has.
     guests: tuple[Guest, ...]
-    #: With those of attempts in hand, which may have no guest yet.
+    #: The same, with the guests of attempts in progress, which may not exist yet.
     named: tuple[Guest, ...]
     #: The attempts whose guests were never completed, and those whose guests are stopped.
     unfinished: frozenset[str]

@@ -81,7 +81,7 @@ class ComputeService:
             interval: float = self._conf.compute.report_interval
             for periodic in (
                 Periodic("Report of hosts", reporter.report, interval),
-                # In a thread of its own: a report waits while the placement role is away.
+                # In its own thread: a report waits while the placement role is unavailable.
                 Periodic("Heartbeats of hosts", reporter.beat, interval),
             ):
                 begun.callback(periodic.stop)
@@ -92,7 +92,7 @@ class ComputeService:
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
 
     def checks(self) -> Mapping[str, Check]:
-        """Return what its readiness depends on, once it has started."""
+        """Return the checks of its readiness, once it has started."""
         return self._checks
 
     def samplers(self) -> Mapping[str, Sampler]:
@@ -110,7 +110,7 @@ class ComputeService:
             raise errors.NoReply(topic="reports", method=message.method, seconds=round(silent))
 
     def wanted_reshapes(self) -> list[TreeChange]:
-        """Return the reshapes that the driver wants of its hosts, without serving or changing anything.
+        """Return the reshapes that the driver wants for its hosts, without serving or changing anything.
 
         :raises CellNotFound: no cell has this name.
         :raises ConfigurationError: the driver cannot be loaded or started.
@@ -122,7 +122,7 @@ class ComputeService:
             return Tracker(driver, client, Numbering(self._agent)).wanted_reshapes()
 
     def stop(self) -> None:
-        """Stop reports, take no new build, and wait for those in progress within bounds; guests stay."""
+        """Stop reports, accept no new builds, and wait a limited time for the builds in progress; guests stay."""
         self._running.close()
 
     def _open(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:

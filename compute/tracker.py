@@ -1,7 +1,7 @@
-"""The resource tracker: reports changes of the hosts' provider trees to the store, after a reshape where one is needed.
+"""The resource tracker: reports changes of the hosts' provider trees to the store, after a reshape if one is needed.
 
 It caches each host's provider tree as last read from the store, so that a report without a change reads and sends
-nothing. It never writes allocations: where they have to follow a reshape, the placement role moves both in one
+nothing. It never writes allocations: in a reshape, the placement role moves the allocations with the inventories in one
 transaction.
 """
 
@@ -26,14 +26,14 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Trees of one read, and providers of one report; the wire allows twice as many. Arbitrary.
+# The most trees in one read, and the most providers in one report; a message may have twice as many. Arbitrary.
 _AT_ONCE = 500
-# How often one host is reported again within one report if its generations were bumped meanwhile, as claims do.
+# Tries for one host within one report. A try fails if a generation was bumped meanwhile, for instance by a claim.
 # Arbitrary: each try takes a fraction of a second.
 _TRIES = 5
 # Seconds to wait for one answer; see `compute.reports`.
 _PATIENCE = 5.0
-# Seconds after which one report begins no other reshape: hosts that are done are up before the others' turn.
+# Seconds after which a report begins no more reshapes: the hosts that are done count as up before the others are begun.
 _RESHAPING_SECONDS = 10.0
 
 
@@ -58,16 +58,16 @@ class Tracker:
         self._ended = threading.Event()
         self._reshape_at_any_report = reshape_at_any_report
         self._reshaping_seconds = reshaping_seconds
-        #: By the uuid of the host's compute node, as the two below.
+        #: Keyed by the uuid of the host's compute node, like the next two.
         self._trees: dict[str, ProviderTree] = {}
         self._reported: set[str] = set()
         self._refused_reshapes: dict[str, tuple[MoveInstruction, ...]] = {}
-        #: The names of the hosts of which the last report was refused; those so far of the report under way.
+        #: The names of the hosts that the last report could not report, and, below, those of the current report so far.
         self.refused: frozenset[str] = frozenset()
         self._refused_so_far: set[str] = set()
 
     def track(self) -> None:
-        """Report once all differences to the store's trees; refused ones come again with the next call.
+        """Report all differences from the store's trees once; the next call reports the refused ones again.
 
         :raises Interrupted: the agent stops.
         :raises MoorageError: the trees cannot be read.
@@ -127,7 +127,7 @@ class Tracker:
             self._driver.update_provider_tree(host, after)
         except ReshapeNeeded as needed:
             return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
-        except Exception:  # must not hold up the other hosts
+        except Exception:  # must not block the other hosts
             LOG.exception(
                 "The driver does not describe host %s; it is asked again for the next report", host.service_host
             )
@@ -157,7 +157,7 @@ class Tracker:
         self._carry_out(self._changes(hosts), tries)
 
     def _report(self, changes: Sequence[TreeChange], tries: int) -> None:
-        """Report a batch; a refused one is halved, so that a bad member does not hold up the others."""
+        """Report a batch; halve a refused one, so that one bad host does not block the others."""
         message = self._numbering.message(
             ReportProviderTree,
             providers=tuple(report for change in changes for report in change.reports),
@@ -196,7 +196,7 @@ class Tracker:
             change.tree.set_generations(answer.generations)
             if all(report.uuid in answer.generations for report in change.reports):
                 self._trees[node] = change.tree
-            else:  # a placement role of a former release sends no generations
+            else:  # a placement role of an earlier release sends no generations
                 self._trees.pop(node)
             self._reported.add(node)
 
@@ -209,7 +209,7 @@ class Tracker:
     # --- Reshapes ---------------------------------------------------------------------------------------------------
 
     def _may_reshape(self, change: TreeChange) -> bool:
-        """Return whether a reshape is allowed now; where it is not, the host goes on with its reported tree."""
+        """Return whether a reshape is allowed now; if it is not, the host keeps its reported tree."""
         node = change.host.compute_node_uuid
         if self._reshape_at_any_report or node not in self._reported:
             return True
@@ -242,7 +242,7 @@ class Tracker:
             self._give_up(change, refusal)
             self._inform(change, partial(self._driver.reshape_refused, change.host, refusal))
             return
-        except (TypeError, ValueError) as fault:  # the driver's: it cannot be encoded
+        except (TypeError, ValueError) as fault:  # a fault of the driver: its reshape cannot be encoded
             self._give_up(change, fault)
             return
         self._inform(change, partial(self._driver.reshaped, change.host, plan))
@@ -255,14 +255,14 @@ class Tracker:
         self._redo([change], tries - 1)
 
     def _inform(self, change: TreeChange, call: Callable[[], None]) -> None:
-        """Call the driver back; its faults are logged alone."""
+        """Call the driver back; its faults are only logged."""
         try:
             call()
-        except Exception:  # the other hosts have nothing to do with it
+        except Exception:  # must not block the other hosts
             LOG.exception("The driver has failed to record the reshape of host %s", _name(change))
 
     def wanted_reshapes(self) -> list[TreeChange]:
-        """Return the reshapes that the driver wants now, without a change.
+        """Return the reshapes that the driver wants now, and change nothing.
 
         :raises Interrupted: the tracker was stopped.
         """

@@ -63,8 +63,8 @@ def compare(
 def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, ...]:
     """Return the moves of inventories to other providers of the tree; empty if none moves.
 
-    A resource class is moved only if it leaves a provider whole, to the providers that have more of it than before, in
-    the order of the tree. Inventories that only grow, shrink or vanish are left to a report.
+    A resource class is moved only if it leaves a provider completely. It goes to the providers that have more of it
+    than before, in the order of the tree. Inventories that only grow, shrink or vanish are left to a report.
     """
     amounts: dict[tuple[str, str], dict[str, int]] = {}
     for name in _leaving(before, after):
@@ -115,7 +115,7 @@ def _differs(known: DriverProvider | None, provider: DriverProvider) -> bool:
 
 
 def _report(known: DriverProvider | None, provider: DriverProvider) -> ProviderReport:
-    """Return the report of a provider; traits and aggregates that the driver has not changed are left out, and stay."""
+    """Return the report of a provider. It omits traits or aggregates that the driver has not changed, so they stay."""
     same_traits = provider.traits == (known.traits if known else frozenset())
     same_aggregates = provider.aggregates == (known.aggregates if known else frozenset())
     return ProviderReport(

@@ -15,8 +15,8 @@ LOG = logging.getLogger(__name__)
 class Workers:
     """A pool of threads.
 
-    They are daemons, unlike those of the standard library's executor: a spawn that hangs must not keep the process of
-    a stopped agent alive.
+    They are daemon threads, unlike those of the standard library's executor: a spawn that hangs must not keep the
+    process of a stopped agent alive.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -36,7 +36,7 @@ class Workers:
         self._tasks.put((context.current(), task))
 
     def stop(self, seconds: float) -> bool:
-        """Begin no other task, and wait for those in progress; return whether all have ended within ``seconds``."""
+        """Begin no more tasks, and wait for the tasks in progress; return whether all have ended within ``seconds``."""
         self._stopping.set()
         for _ in self._threads:
             self._tasks.put(None)
@@ -53,5 +53,5 @@ class Workers:
                 # Without the deadline: the caller does not wait for the task.
                 with context.adopted(replace(caller, deadline=None)):
                     task()
-            except Exception:  # the thread must outlive any fault of one task
+            except Exception:  # the thread must survive any fault of one task
                 LOG.exception("A task has failed")
