@@ -1,1 +1,1 @@
-"""The super conductor and the cell conductors: every server operation, written down before it is done."""
+"""The super conductor and the cell conductors: they record each step of a server operation before they do it."""

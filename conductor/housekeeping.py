@@ -1,4 +1,4 @@
-"""Periodic tasks of a conductor that nothing waits for: acknowledging, pruning, synchronizing with the cells."""
+"""Periodic tasks of a conductor that nothing waits for: acknowledge answers, prune records, poll the cells."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ from moorage.service.stored_requests import Retention, StoredRequests
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the placement role at the stop. Arbitrary: what it does not take expires there by age.
+#: Seconds to wait for the placement role at the stop. Arbitrary: answers that are not acknowledged expire there by age.
 _LAST_SECONDS = 1.0
 
 
@@ -49,7 +49,7 @@ class Housekeeping:
             periodic.start()
 
     def stop(self) -> None:
-        """Finish the rounds under way, then try once to send the acknowledgements that are left."""
+        """Finish the rounds in progress, then try once to send the remaining acknowledgements."""
         for periodic in self._periodics:
             periodic.stop()
         try:

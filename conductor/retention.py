@@ -1,9 +1,9 @@
-"""Prune the records of a conductor: ended operations, and deleted instances once nothing can name them any more.
+"""Prune the records of a conductor: ended operations, and deleted instances that nothing can name any more.
 
-Operations go first, after `record_retention`, with the attempts and migrations of deleted instances. The instances
-follow after `deleted_instance_retention`. A cell prunes an instance first, and only when no host can have a guest of
-it; the super conductor prunes it when the cell has no record of it: until then its own record explains the allocations
-that the instance may still have. Each method raises ``StoreUnavailable`` if the database cannot be reached.
+Operations are pruned first, after `record_retention`, with the attempts and migrations of deleted instances. The
+instances follow after `deleted_instance_retention`. A cell prunes an instance only when no host can have a guest of it.
+The super conductor prunes an instance after its cell: until then its record explains the allocations that the instance
+may still have. Each method raises ``StoreUnavailable`` if the database cannot be reached.
 """
 
 import logging
@@ -29,7 +29,7 @@ from moorage.messages import MAX_INSTANCES, ShowInCell
 
 LOG = logging.getLogger(__name__)
 
-#: The most instances that one transaction deletes: it does not grow without bound, and one message names them all.
+#: The most instances that one transaction deletes: this bounds the transaction, and one message can name them all.
 _AT_ONCE = MAX_INSTANCES
 
 
@@ -75,7 +75,7 @@ class EndedRecords:
         ended = self._table.c
         until = now() - self._kept
         # The due time of an ended operation is the time of its end, so that the index on due times serves this query.
-        # It is null if a former version has ended it.
+        # It is null if an earlier version has ended the operation.
         return and_(
             ended.state.in_(("done", "failed")),
             or_(ended.due_at < until, and_(ended.due_at.is_(None), ended.updated_at < until)),
@@ -110,7 +110,7 @@ class CellEndedRecords(EndedRecords):
         operation = self._table.c
         is_its_own = cell_attempts.c.instance_uuid == as_uuid(operation.subject)
         left = exists().where(*self._in(cell_attempts), is_its_own, MAY_HAVE_A_GUEST)
-        # The deletion stays as long as such an attempt: without it, the attempts would never be pruned.
+        # Keep the deletion as long as such an attempt: the attempts are pruned only with the deletion.
         return [or_(operation.kind != DELETE, ~left)]
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
@@ -139,7 +139,7 @@ class CellDeletedInstances:
         # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
         # instances that are deleted at this moment are inserted.
         instance, attempt, operation = cell_instances.c, cell_attempts.c, cell_operations.c
-        # A host may have a guest, which it destroys because of the attempt's record.
+        # A host that may have a guest destroys it because of the attempt's record: keep the record.
         has_guest = exists().where(self._in(cell_attempts), attempt.instance_uuid == instance.uuid, MAY_HAVE_A_GUEST)
         pending = (operation.subject == instance.uuid, operation.state == "pending")
         is_worked_on = exists().where(self._in(cell_operations), *pending)

@@ -22,9 +22,9 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         Column("uuid", uuid_type(), primary_key=True),
         # `build`, `delete`, `move` and so on; see `conductor.engine.steps`.
         Column("kind", name_type(), nullable=False),
-        # The id of the request that began it all: on every log line.
+        # The id of the operator's request that the operation belongs to: on every log line.
         Column("request_id", request_id_type(), nullable=False),
-        # The uuid of the instance; of a build of the super conductor, the request id.
+        # The uuid of the instance; for a build of the super conductor, the request id.
         Column("subject", name_type(), nullable=False),
         # The next step, and its payload: recorded before the step is done.
         Column("step", name_type(), nullable=False),
@@ -35,7 +35,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         Column("reason", document_type()),
         # `pending`, `done` or `failed`.
         Column("state", name_type(), nullable=False),
-        # When the step is due; null while it waits for a message. Of an ended operation, the time of its end.
+        # When the step is due; null while it waits for a message. For an ended operation, the time of its end.
         Column("due_at", Double),
         # The lease: its owner, its expiry, and the number of times it was taken. Each step compares and swaps them.
         Column("lease_owner", name_type()),
@@ -85,7 +85,7 @@ conductor_instances = Table(
     Column("cell_uuid", uuid_type()),
     # The scheduler's selections, until the cell has them.
     Column("selections", document_type()),
-    # Its cell has it, or has refused it.
+    # The cell has taken the instance, or has refused it.
     Column("handed_over", Boolean, nullable=False),
     # The number of the last order about the instance that was forwarded or recorded.
     Column("order_number", Integer, nullable=False, server_default="0"),
@@ -143,9 +143,9 @@ cell_instances = Table(
     _cell(),
     Column("uuid", uuid_type(), primary_key=True),
     Column("request_id", request_id_type(), nullable=False),
-    # Null if the order to delete the instance came before the order to build it, which then finds it deleted.
+    # Null if the order to delete the instance arrived before the order to build it, which then changes nothing.
     Column("request_spec", document_type()),
-    # The hosts of the present or last attempts, and the number of the attempt on the first of them.
+    # The hosts of the current or last attempts, and the number of the attempt on the first of them.
     Column("selections", document_type()),
     Column("first_number", Integer, nullable=False, server_default="1"),
     Column("state", name_type(), nullable=False),
@@ -155,7 +155,7 @@ cell_instances = Table(
     Column("claim_id", uuid_type()),
     # The host on which the guest is or is being built; during a move, the source.
     Column("host", name_type()),
-    # The migration that is under way, or waits to be confirmed or reverted.
+    # The migration that is in progress, or waits to be confirmed or reverted.
     Column("migration_uuid", uuid_type()),
     # The number of the last order that was carried out, and the greatest number of a refused one.
     Column("order_number", Integer, nullable=False, server_default="0"),
@@ -179,7 +179,7 @@ cell_attempts = Table(
     Column("number", Integer, nullable=False),
     # The migration that the attempt belongs to; null for a build.
     Column("migration_uuid", uuid_type()),
-    # The selection that was claimed or was to be claimed. Null in records of earlier versions, which had lost it.
+    # The selection that was claimed, or had to be claimed. Null in records of earlier versions, which did not keep it.
     Column("selection", document_type()),
     Column("host", name_type(), nullable=False),
     Column("agent", name_type(), nullable=False),
@@ -191,9 +191,9 @@ cell_attempts = Table(
     Column("reason", document_type()),
     # Its host has reported that no other host can build it either.
     Column("no_other_host", Boolean, nullable=False, server_default=false()),
-    # No guest is left, for certain: its host has reported so, or could never have started one.
+    # It is certain that no guest is left: the host has reported it, or could never have started one.
     Column("guest_gone", Boolean, nullable=False),
-    # Its host has passed the first gate: a guest that is left has a residue. Null if that was not recorded yet.
+    # The attempt has passed the first gate: if its guest is left, it has a residue. Null until that is recorded.
     Column("accepted", Boolean),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
@@ -212,18 +212,18 @@ cell_migrations = Table(
     Column("kind", name_type(), nullable=False),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
-    # The state of the instance before the move, which it returns to if the move fails.
+    # The state of the instance before the move; the instance returns to it if the move fails.
     Column("instance_state", name_type(), nullable=False),
     Column("source_number", Integer, nullable=False),
     Column("source_host", name_type(), nullable=False),
     Column("destination_host", name_type()),
-    # Null until the move has a claim: the request from now on, the allocations of the source that the migration holds,
-    # the hosts to try, and the number of the attempt on the first of them.
+    # Null until the move has a claim: the request after the move, the allocations that the migration holds on the
+    # source, the hosts to try, and the number of the attempt on the first of them.
     Column("request_spec", document_type()),
     Column("held", document_type()),
     Column("selections", document_type()),
     Column("first_number", Integer),
-    # The migration is to be aborted as soon as none of its messages is under way.
+    # The migration must be aborted as soon as none of its messages is in flight.
     Column("is_aborted", Boolean, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
@@ -242,19 +242,19 @@ cell_hosts = Table(
     Column("description_number", Integer, nullable=False),
     Column("acknowledged_number", Integer, nullable=False),
     Column("last_seen", Double, nullable=False),
-    # The host was away, and must first clean up the attempts that ended meanwhile: until then it counts as down.
+    # The host was absent, and must clean up the attempts that ended meanwhile: until then it counts as down.
     Column("is_returning", Boolean, nullable=False, server_default=false()),
-    # The incarnation: the number of times it has begun to return. The same in all rows of a service host.
+    # The number of times that the host has begun to return. The same in all rows of a service host.
     Column("life", Integer, nullable=False, server_default="0"),
     # The schedulers have no description of it: its agent must report its providers and describe it again.
     Column("undescribed", Boolean, nullable=False, server_default=false()),
-    # When its agent last reported that the host is alive, and what it has is refused.
+    # When its agent last reported that the host is alive, but its provider tree is refused.
     Column("withheld_at", Double),
-    # None of `last_seen`: each heartbeat of each host would cost three times as much.
+    # No index on `last_seen`: it would make each heartbeat of each host three times as expensive.
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
 )
 
-# The incarnations of agents: each start of an agent is one; the one with the greatest number is the present one.
+# The incarnations of agents, one for each start; the incarnation with the greatest number is the current one.
 cell_agents = Table(
     "cell_agents",
     CELL_METADATA,
@@ -268,7 +268,7 @@ cell_agents = Table(
     Column("providers", Integer, nullable=False),
 )
 
-# A failed build on a host, with the weight that it still has: a guest that starts on the host halves it.
+# A failed build on a host, with its current weight: each guest that starts on the host halves it.
 cell_failed_builds = Table(
     "cell_failed_builds",
     CELL_METADATA,
@@ -280,7 +280,7 @@ cell_failed_builds = Table(
     Index("ix_cell_failed_builds_host", "cell_uuid", "host"),
 )
 
-# Unknown guests: hosts have them, and there is no record of them here. They are left running.
+# Unknown guests: they are on hosts, but the cell has no record of them. They are left running.
 cell_guests = Table(
     "cell_guests",
     CELL_METADATA,

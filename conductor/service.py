@@ -65,7 +65,7 @@ class _Conductor:
             self._closing = opened.pop_all()
 
     def stop(self) -> None:
-        """Take no more orders, finish the steps under way, and leave the rest to other conductors."""
+        """Accept no more orders, finish the steps in progress, and leave the rest to other conductors."""
         self._closing.close()
 
     def checks(self) -> Mapping[str, Check]:
@@ -130,7 +130,7 @@ class _Conductor:
 class SuperConductor(_Conductor):
     """The service of topic `conductor` on the main bus.
 
-    :param name: its unique name among the super conductors; the operations of a former process of this name are
+    :param name: its unique name among the super conductors; the operations of an earlier process of this name are
         resumed at once.
     :param backoff: the wait before a step is retried.
     """
@@ -173,7 +173,7 @@ class SuperConductor(_Conductor):
 class CellConductor(_Conductor):
     """The service of topic `conductor.<cell uuid>` on a cell's bus.
 
-    :param name: its unique name among the conductors of the cell; the operations of a former process of this name are
+    :param name: its unique name among the conductors of the cell; the operations of an earlier process of this name are
         resumed at once.
     :param cell_name: the name of the cell.
     :param backoff: the wait before a step is retried.
@@ -222,7 +222,7 @@ class CellConductor(_Conductor):
 
 
 def _records_kept(conf: cfg.ConfigOpts) -> float:
-    """Return the seconds for which an ended operation is kept: as long as any tombstone that may name it."""
+    """Return the seconds for which an ended operation is kept: at least as long as any tombstone that may name it."""
     kept: float = conf.conductor.record_retention
     return max(kept, Retention.of(conf).tombstones)
 
