@@ -1,6 +1,6 @@
-"""Acknowledge stored answers of the placement role and the schedulers that are on record here.
+"""Acknowledge stored answers of the placement role and the schedulers once the answers are recorded here.
 
-They need not keep an acknowledged answer for the case that the request is repeated.
+An acknowledged answer need not be kept any longer: its request is not repeated.
 """
 
 import threading
@@ -16,18 +16,18 @@ from moorage.messages.wire import Message, Mutation
 
 R = TypeVar("R")
 
-#: The most acknowledgements kept in memory while they cannot be sent; the others expire there by age. Arbitrary.
+#: The most acknowledgements kept in memory while they cannot be sent. Arbitrary: the other answers expire by age.
 _MOST = 100_000
-#: Seconds to wait for the placement role. Arbitrary, and short: the next round repeats what it has not taken, and a
-#: service that stops waits for the round under way.
+#: Seconds to wait for the placement role. Arbitrary, and short: the next round repeats what was not answered, and a
+#: service that stops waits for the round in progress.
 _PATIENCE = 3.0
 
-#: The ids of the requests of a step that have been answered.
+#: The ids of the answered requests of a step.
 _ANSWERED: ContextVar[list[str]] = ContextVar("answered")
 
 
 class Acknowledgements:
-    """Requests that were answered, and requests whose answers have been recorded since.
+    """The requests that were answered, and the requests whose answers are recorded too.
 
     A step runs in one context, from its first call to the transaction that records it. If this process dies, its
     acknowledgements are lost: the answers are kept longer, without other consequences.
@@ -47,13 +47,13 @@ class Acknowledgements:
         _ANSWERED.set([])
 
     def recorded(self) -> None:
-        """Note that the answers to the step of this context are on record."""
+        """Note that the answers that the step of this context has received are recorded."""
         with self._lock:
             self._recorded += _ANSWERED.get([])[: max(0, _MOST - len(self._recorded))]
         _ANSWERED.set([])
 
     def send(self) -> None:
-        """Send the acknowledgements; those that are not taken are sent again the next time.
+        """Send the acknowledgements; those that are not answered are sent again the next time.
 
         :raises Unavailable: the placement role does not answer.
         """
@@ -69,7 +69,7 @@ class Acknowledgements:
 
 
 class AcknowledgingClient:
-    """A client for steps, of a topic that stores its answers until they are acknowledged."""
+    """A client for steps, for a topic that stores its answers until they are acknowledged."""
 
     def __init__(self, client: Client, acknowledgements: Acknowledgements) -> None:
         self._client = client

@@ -1,9 +1,9 @@
 """Bulkheads and circuit breakers: a destination that does not answer must not use up the threads of the others.
 
-A destination is a cell (of the super conductor) or an agent (of a cell conductor). The steps that wait for one
-destination hold a limited share of the worker's threads; further steps are postponed and hold none. Steps whose calls
-one thread makes together hold that one. When a call to a destination times out, its circuit breaker opens: no step
-waits for it until it has answered a probe.
+A destination is a cell (for the super conductor) or an agent (for a cell conductor). The steps that wait for one
+destination hold a limited share of the worker's threads; further steps are postponed and hold no thread. Steps whose
+calls are made together by one thread hold only that thread. When a call to a destination times out, its circuit breaker
+opens: no step waits for the destination until it has answered a probe.
 """
 
 import contextvars
@@ -26,15 +26,15 @@ LOG = logging.getLogger(__name__)
 
 #: The longest back-off between two probes, in seconds; the operations of a destination go on when it answers.
 _LONGEST_BACKOFF = 3.0
-#: The number of probes under way at a time.
+#: The most probes in progress at a time.
 _PROBES_AT_ONCE = 8
-#: The errors that are no answers: a bus that is away proves nothing about one of its many destinations, and a caller's
-#: time may be over before anything is sent.
+#: The errors that are not answers: an unavailable bus proves nothing about one of its many destinations, and the
+#: deadline of a caller may pass before anything is sent.
 _NO_ANSWERS = (errors.BusUnavailable, errors.DeadlineExceeded)
 
 
 def worker_share(conf: cfg.ConfigOpts) -> int:
-    """Return how many of a conductor's workers may wait for one destination: several may fail at the same time."""
+    """Return how many of a conductor's threads may wait for one destination; several destinations may fail together."""
     workers: int = conf.conductor.workers
     return max(1, workers // 4)
 
@@ -44,7 +44,7 @@ class CircuitOpen(Exception):
 
 
 class KeptPlace:
-    """A place in a bulkhead, kept for a step that has waited for it: no step that comes later takes it."""
+    """A place in a bulkhead that is kept for a step which has waited for it; no later step can take it."""
 
     def __init__(self, bulkhead: "_Bulkhead", give_back: Callable[["KeptPlace"], None]) -> None:
         self.bulkhead = bulkhead
@@ -55,7 +55,7 @@ class KeptPlace:
         self._give_back(self)
 
 
-#: Lets a postponed step go on, with the place that is kept for it, if any.
+#: Continues a postponed step, with the place that is kept for it, if any.
 Wake = Callable[[KeptPlace | None], None]
 
 
@@ -64,14 +64,14 @@ class Postponed(Exception):
 
     def __init__(self, register: Callable[[Wake], None]) -> None:
         super().__init__("there is no room for another call to it")
-        #: Registers the callback for when there is room; it is called at once if there is room by now.
+        #: Registers a callback that is called when there is room, or at once if there is room already.
         self.register = register
 
 
 class StepScope:
     """One step in a worker's thread, the place that is kept for it, and the destinations that it has called.
 
-    :param group: the same for steps whose calls one thread makes together.
+    :param group: the same value for steps whose calls are made together by one thread.
     """
 
     def __init__(self, tries: int, place: KeptPlace | None, group: object) -> None:
@@ -89,7 +89,7 @@ def step(tries: int, place: KeptPlace | None = None, group: object = None) -> It
     """Mark the calls of this context as calls of one step, which can be postponed.
 
     :param place: the place that is kept for the step; given back if the step ends without its call.
-    :param group: the same for steps whose calls one thread makes together; null for a step by itself.
+    :param group: the same value for steps whose calls are made together by one thread; null for a single step.
     """
     scope = StepScope(tries, place, object() if group is None else group)
     token = _STEP.set(scope)
@@ -103,11 +103,11 @@ def step(tries: int, place: KeptPlace | None = None, group: object = None) -> It
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CallUnderWay:
-    """A call of a step, or of a thread that does none."""
+    """A call, made by a step or outside of steps."""
 
     #: By the monotonic clock.
     begun: float
-    #: That of :class:`StepScope`; the calls of a group hold one thread.
+    #: As in :class:`StepScope`; all calls of a group hold one thread.
     group: object
 
 
@@ -117,18 +117,19 @@ class _Bulkhead:
 
     name: str
     probe: Callable[[], object]
-    #: The calls under way.
+    #: The calls in progress.
     begun: list["_CallUnderWay"] = field(default_factory=list)
     #: The places kept for steps that were woken and have not made their calls yet.
     kept: int = 0
     answered_at: float = float("-inf")
-    #: When the breaker opened (null while it is closed), the number of failed probes, the time of the next probe.
+    #: The time when the breaker opened (null while it is closed), the number of failed probes, the time of the next
+    #: probe.
     open_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
-    #: A probe is under way.
+    #: A probe is in progress.
     is_probed: bool = False
-    #: Postponed steps: in ``fresh`` those whose record names no reason for the wait yet.
+    #: The postponed steps. The record of a step in ``fresh`` does not yet show the reason of the wait.
     fresh: deque[Wake] = field(default_factory=deque)
     waiting: deque[Wake] = field(default_factory=deque)
 
@@ -138,11 +139,11 @@ class _Bulkhead:
         return self.open_since is not None and not self.failures
 
     def overdue(self, now: float, patience: float) -> bool:
-        """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
+        """Return whether a call has waited for ``patience`` seconds, without an answer to any call in that time."""
         return bool(self.begun) and max(min(call.begun for call in self.begun), self.answered_at) + patience < now
 
     def gives_kept_place(self, scope: StepScope | None) -> bool:
-        """Return whether a place is kept here for a step, which has none any more then: its call uses it."""
+        """Use the place that is kept here for a step, if there is one, for its call; return whether there was one."""
         if scope is None or scope.place is None or scope.place.bulkhead is not self:
             return False
         self.kept -= 1
@@ -150,16 +151,16 @@ class _Bulkhead:
         return True
 
     def has_room(self, share: int, group: object = None) -> bool:
-        """Return whether another call may be made now, by a thread of its own or by that of a group of steps."""
+        """Return whether another call may be made now, by a further thread or by the thread of this group."""
         groups = {call.group for call in self.begun}
         return group in groups or len(groups) + self.kept < share
 
     def due(self, share: int, give_back: Callable[[KeptPlace], None]) -> list[Callable[[], None]]:
-        """Remove the steps that may go on now from the queues, and return their callbacks, each with its place."""
+        """Remove the steps that may continue now from the queues; return their callbacks, each with its place."""
         if self.is_suspected:
             return []
         if self.open_since is not None:
-            # They go on one after the other: each records why it waits, and is then postponed again.
+            # Continue them one at a time: each records why it waits, and is then postponed again.
             return [partial(self.fresh.popleft(), None)] if self.fresh else []
         due: list[Callable[[], None]] = []
         while (self.fresh or self.waiting) and self.has_room(share):
@@ -175,8 +176,8 @@ class Bulkheads:
     :param share: the number of threads that may wait for one destination at a time.
     :param backoff: the seconds between two probes of a destination whose breaker is open.
     :param opens_on: the errors that open the breaker.
-    :param patience: seconds after which a call under way counts as unanswered, for calls outside of steps when the
-        share is used up.
+    :param patience: seconds after which a call in progress counts as unanswered; used for calls outside of steps when
+        the share is used up.
     :param postpones: whether a step waits until the breaker closes, once its record shows the reason. Otherwise it is
         refused each time.
     """
@@ -199,11 +200,11 @@ class Bulkheads:
         self._postpones = postpones
         self._changed = threading.Condition()
         self._bulkheads: dict[str, _Bulkhead] = {}
-        # Those with postponed steps, and those whose breaker is open, in the order in which they became so. With an
-        # agent for each host there are thousands of others, and each call would look at all of them.
+        # The bulkheads with postponed steps, and those with open breakers, in the order in which they were added. There
+        # may be thousands of other bulkheads (one agent for each host), which a call must not search.
         self._awaited: dict[_Bulkhead, None] = {}
         self._open: dict[_Bulkhead, None] = {}
-        #: The number of probes under way.
+        #: The number of probes in progress.
         self._probes = 0
         self._ended = False
         self._prober = threading.Thread(target=self._run, name=f"probes of {kind}s", daemon=True)
@@ -213,7 +214,7 @@ class Bulkheads:
         self._prober.start()
 
     def stop(self) -> None:
-        """Finish the probes under way, and stop."""
+        """Finish the probes in progress, and stop."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -260,7 +261,7 @@ class Bulkheads:
     def _check_admission(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
         scope = _STEP.get()
         if bulkhead.is_suspected:
-            # One lost message proves little, so a call outside of a step is still made. A step can wait for the probe.
+            # One lost message proves little: a call outside of a step is still made, but a step can wait for the probe.
             if scope is not None:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
         elif bulkhead.open_since is not None:
@@ -273,14 +274,15 @@ class Bulkheads:
             if bulkhead.overdue(now, self._patience):
                 raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
-            # A step that has called it before must go on: repeated from its start, it could not know of its first call.
+            # A step that has called this destination before is not postponed: it would restart, and repeat its first
+            # call.
             raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)
 
     def _wait(self, bulkhead: _Bulkhead, wake: Wake, *, fresh: bool) -> None:
         with self._changed:
-            # Without ``postpones``, a waiting step must go on when the breaker opens: it is refused, and records that.
+            # Without ``postpones``, a waiting step must continue when the breaker opens: it is refused, and records it.
             (bulkhead.fresh if fresh or not self._postpones else bulkhead.waiting).append(wake)
             self._awaited[bulkhead] = None
         # There may be room by now.
@@ -309,7 +311,7 @@ class Bulkheads:
         bulkhead.open_since, bulkhead.probe_at = begun, begun
         self._open[bulkhead] = None
         if isinstance(raised, errors.BusUnavailable):
-            # The failed call was as good as a probe: its bus is away.
+            # The bus is unavailable, so a probe would fail too: count this call as one.
             self._postpone_probe(bulkhead)
         self._changed.notify_all()
 
@@ -334,8 +336,8 @@ class Bulkheads:
                 idle = [each for each in self._open if not each.is_probed]
                 due = [each for each in idle if each.probe_at <= now]
                 if due and self._probes < _PROBES_AT_ONCE:
-                    # First where one call has been lost: all steps there wait for this probe, and it is mostly
-                    # answered. Behind the probes of hundreds of dead ones they would wait for minutes.
+                    # First the destinations with one lost call: all their steps wait for this probe, which is usually
+                    # answered. After the probes of hundreds of dead destinations, they would wait for minutes.
                     first = min(due, key=lambda each: (not each.is_suspected, each.probe_at))
                     first.is_probed = True
                     self._probes += 1

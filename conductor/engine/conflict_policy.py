@@ -27,12 +27,12 @@ BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
 def is_placed(conflict: errors.ConsumerGenerationConflict) -> bool:
-    """Tell whether the generations agree: the consumer has allocations already, and another read would not help."""
+    """Return whether the generations agree: the consumer has allocations already, and another read would not help."""
     return conflict.named == conflict.found
 
 
 def find_consumer(placement: AcknowledgingClient, uuid: str) -> Consumer | None:
-    """Return a consumer, or nothing if there is none.
+    """Return a consumer, or None if it does not exist.
 
     :raises Unavailable: the placement role does not answer.
     """
@@ -43,9 +43,9 @@ def find_consumer(placement: AcknowledgingClient, uuid: str) -> Consumer | None:
 
 
 def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
-    """Return, in words for operators, which foreign allocations were deleted or stay; nothing if there were none.
+    """Describe for operators which foreign allocations were deleted or stay; return None if there were none.
 
-    :param stay: whether they were to stay.
+    :param stay: whether they stay.
     """
     if not foreign:
         return None
@@ -54,7 +54,7 @@ def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
 
 
 def unchanged(consumer: Consumer) -> ConsumerAllocations:
-    """Return the write that leaves a consumer as it is; it relies on the consumer's generation alone."""
+    """Return the write that leaves a consumer unchanged; it names only the generation of the consumer."""
     held = {uuid: msgspec.structs.replace(part, generation=None) for uuid, part in consumer.allocations.items()}
     return ConsumerAllocations(
         allocations=held,
@@ -68,7 +68,7 @@ def unchanged(consumer: Consumer) -> ConsumerAllocations:
 class RelyingOnGenerations(Value, frozen=True, kw_only=True):
     """The payload of a step that releases allocations: the consumer generations that its request names, if any."""
 
-    #: The generations were read, also where there was no consumer to read.
+    #: The generations were read, even if there was no consumer to read.
     is_read: bool = False
     generation: int | None = None
     migration_generation: int | None = None
@@ -82,9 +82,9 @@ P = TypeVar("P", bound=RelyingOnGenerations)
 class PolicyWrites:
     """Sends the requests that end a move or an instance. A conflict never fails the operation; it only delays it.
 
-    Generations are read and recorded before a request names them: a repeated request is then the same request. Under
-    `combine` none is named: the store itself separates foreign allocations from those of the instance. The same holds
-    under every policy when a failed move is rolled back, because no order could repeat that.
+    Generations are read and recorded before a request names them, so that a repeated request has the same content.
+    Under `combine` no generation is named: the store itself separates foreign allocations from those of the instance.
+    The same holds under every policy when a failed move is rolled back, because no order could repeat the rollback.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, placement: AcknowledgingClient) -> None:
@@ -94,7 +94,7 @@ class PolicyWrites:
         self._placement = placement
 
     def retries(self, conflict: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
-        """Tell whether a step reads the consumer again and repeats its write after its ``conflicts``-th conflict."""
+        """Return whether a step reads the consumer again and repeats its write after its ``conflicts``-th conflict."""
         if self.policy == FAIL or is_placed(conflict):
             return False
         return self.policy == COMBINE or conflicts <= self._most_retries

@@ -15,8 +15,8 @@ from moorage.db.database import Database
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which this conductor takes an operation that it owns by its lease but has not in its queue: the
-#: connection was lost after the commit of its order or last step. Longer than from a commit to the worker's queue.
+#: Seconds after which this conductor takes an operation again whose lease it has, but which is not in its queue: the
+#: connection was lost after the commit of the order or the last step. Longer than the time from commit to queue.
 _OWN_GRACE_SECONDS = 1.0
 
 
@@ -24,11 +24,11 @@ class Leases:
     """The leases of one schema's operations: owner, expiry, number.
 
     The owner renews its leases while it is alive (:meth:`renew`), however long a step takes. The lease number is raised
-    each time the lease is taken, and recording a step names it (a fencing token). Each method raises
+    each time the lease is taken, and the write that records a step names it: it is a fencing token. Each method raises
     ``StoreUnavailable`` if the records cannot be reached.
 
-    :param name: the name of the conductor. The owner of a lease is the name with a suffix that is new in each process,
-        so that two conductors which were given one name do not take each other's work.
+    :param name: the name of the conductor. The owner of a lease is this name with a suffix that is new in each process,
+        so that two conductors with the same name do not take each other's operations.
     """
 
     def __init__(self, database: Database, table: Table, name: str, scope: Mapping[str, str], seconds: float) -> None:
@@ -38,13 +38,13 @@ class Leases:
         self._owner = self._lives + ids.fresh()
         self._scope = dict(scope)
         self.lease_seconds = seconds
-        # Built once, for it takes SQLAlchemy longer to build a query than to run it.
+        # Built once: it takes SQLAlchemy longer to build a query than to run it.
         self._mine = [table.c[name] == value for name, value in self._scope.items()]
         self._allow(self._free_lease())
         self._restarted_at = float("-inf")
 
     def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
-        """Take only operations whose next step is one of these, by kind and name.
+        """Take only operations whose next step is one of these pairs of kind and name.
 
         Any other step was recorded by a newer release, and is left to a conductor of that release.
         """
@@ -53,8 +53,7 @@ class Leases:
     def _allow(self, free: ColumnElement[bool]) -> None:
         table = self._table
         takable = (*self._mine, free, table.c.due_at <= now())
-        # A locked row is being changed at this moment, or by a conductor that hangs in the middle of a transaction: do
-        # not wait for it.
+        # Skip a locked row: another transaction is changing it, perhaps that of a conductor that hangs.
         self._takable: Select[Any] = (
             select(table).where(*takable, table.c.uuid == bindparam("of_uuid")).with_for_update(skip_locked=True)
         )
@@ -77,7 +76,7 @@ class Leases:
         return self._database.write(work)
 
     def take_again(self, operation: Operation) -> Operation | None:
-        """Take the lease of this conductor's operation again; return null if another conductor has it by now."""
+        """Take the lease of this conductor's operation again; return null if another conductor has taken it."""
         table = self._table
 
         def work(connection: Connection) -> Operation | None:
@@ -89,14 +88,14 @@ class Leases:
         return self._database.write(work)
 
     def is_stale(self, operation: Operation) -> bool:
-        """Tell whether an operation must be taken again (:meth:`take_again`) before its step is done.
+        """Return whether an operation must be taken again (:meth:`take_again`) before its step is done.
 
         This process may have been paused, and another conductor may have taken the operation meanwhile.
         """
         return time.monotonic() - operation.taken_at > self.lease_seconds / 3
 
     def renew(self, uuids: Collection[str]) -> None:
-        """Renew the leases on these operations; those that other conductors have taken stay theirs."""
+        """Renew the leases on these operations, except those that other conductors have taken."""
         # UPDATE operations SET lease_until = :later WHERE uuid IN (...) AND state = 'pending' AND lease_owner = :me
         table = self._table
         statement = (
@@ -118,13 +117,14 @@ class Leases:
         return [uuid for uuid in uuids if uuid not in held][:limit]
 
     def restart_waits(self) -> None:
-        """Begin waits, leases and ages anew that were recorded before the database's clock was set back.
+        """Restart the waits, leases and ages that were recorded before the database's clock was set back.
 
-        They would last until that clock is again where it was. Looked for now and then, by all pending operations.
+        Otherwise they would last until the clock reaches the old time again. All pending operations are checked, but
+        only from time to time.
         """
         if time.monotonic() - self._restarted_at < CLOCK_SET_BACK:
             return
-        # By both times: a step that was repeated since has been recorded at the present one.
+        # Check both times: if a step was repeated since, only the time of the beginning is still ahead of the clock.
         pending, recorded, begun = self._ahead()
         query = select(self._table.c.uuid).where(*pending, or_(recorded, begun))
         uuids = self._database.read(lambda connection: connection.scalars(query).all())
@@ -145,7 +145,7 @@ class Leases:
             (table.c.lease_until, lease_until),
             (table.c.updated_at, now()),
         )
-        # The patience with a host is measured by the age.
+        # The age measures how long the operation waits for a host.
         ages = these.where(begun).values(created_at=now())
 
         def work(connection: Connection) -> None:
@@ -155,14 +155,14 @@ class Leases:
         self._database.write(work)
 
     def _ahead(self) -> tuple[list[ColumnElement[bool]], ColumnElement[bool], ColumnElement[bool]]:
-        """Return the conditions: it is pending; it was recorded, or begun, before the database's clock was set back."""
+        """Return three conditions: pending; recorded, and begun, before the database's clock was set back."""
         table = self._table.c
         return [*self._mine, table.state == "pending"], is_ahead(table.updated_at), is_ahead(table.created_at)
 
     def release_former(self) -> None:
-        """Release the leases that a former process of this name has left, without waiting for them to expire.
+        """Release the leases of earlier processes with this name, without waiting for them to expire.
 
-        If another process with this name is alive, it loses its leases and nothing else.
+        If another process with this name is alive, it loses only its leases.
         """
         self._free_all(self._table.c.lease_owner.startswith(self._lives, autoescape=True))
 
@@ -192,7 +192,7 @@ class Leases:
         }
 
     def _still(self, operation: Operation) -> list[ColumnElement[bool]]:
-        """Return the conditions that an operation is at the same step, and nobody has taken its lease since."""
+        """Return the conditions that an operation is at the same step, and that its lease was not taken since."""
         table = self._table.c
         return [
             *self._mine,

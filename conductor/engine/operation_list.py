@@ -10,7 +10,7 @@ from conductor.engine.rows import of_row, text
 from moorage.db.columns import now
 from moorage.model.inspection import OperationSummary
 
-#: The most operations in an answer without a limit; of more, the newest. Arbitrary: they fit into one message.
+#: The most operations in an answer without a limit: the newest ones. Arbitrary: they fit into one message.
 _MOST = 5000
 
 
@@ -27,10 +27,10 @@ def list_operations(
 ) -> list[OperationSummary]:
     """Return the operations of one schema, the oldest first.
 
-    :param scope: columns that narrow the table down, with their values: the cell.
-    :param ended: include those that have ended.
+    :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
+    :param ended: include the operations that have ended.
     :param subjects: restrict the list to operations with one of these subjects or of ``uuids``.
-    :param limit: return a page of at most so many, in the order of their uuids, after the uuid ``after``.
+    :param limit: return one page of at most this length, in the order of uuids, after the uuid ``after``.
     """
     statement = _operations(table).where(*(table.c[name] == value for name, value in scope.items()))
     if not ended:
@@ -44,7 +44,7 @@ def list_operations(
     else:
         newest = connection.execute(statement.order_by(table.c.created_at.desc(), table.c.uuid).limit(_MOST)).all()
         rows = newest[::-1]
-    # Of the owner of the lease, the name without the suffix of the process.
+    # Show the owner of the lease without the suffix of its process.
     owners = [None if row.lease_owner is None else row.lease_owner.partition("/")[0] for row in rows]
     return [
         of_row(OperationSummary, row, reason=text(row.reason), lease_owner=owner)
@@ -54,7 +54,7 @@ def list_operations(
 
 @cache
 def _operations(table: Table) -> Select[Any]:
-    """Return the query for operations; SQLAlchemy examines each new difference with the clock at length."""
+    """Return the query for operations; it is cached, because SQLAlchemy takes long to build the time differences."""
     return select(
         table,
         (table.c.lease_until - now()).label("lease_left"),

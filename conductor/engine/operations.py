@@ -1,4 +1,4 @@
-"""Operations as records: the next step is recorded with its payload, and only then done.
+"""Operations as records: a step is recorded with its payload before it is done.
 
 Each transition is a compare-and-swap on the step number and the lease number.
 """
@@ -42,7 +42,7 @@ class PendingOperation:
     uuid: str
     kind: str
     step: str
-    #: Its step has failed at least once, or waits for an operator.
+    #: The step has failed at least once, or waits for an operator.
     is_stuck: bool
     payload: bytes
 
@@ -53,7 +53,7 @@ class Operations(Leases):
     :param name: the name of the conductor.
     :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     :param backoff: the wait before a step is retried.
-    :param lease_seconds: the seconds after which a lease expires that is not renewed.
+    :param lease_seconds: the seconds after which a lease expires if it is not renewed.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Operations(Leases):
     ) -> list[Operation]:
         """Record new operations with their first step, and take their leases.
 
-        :param request_id: the id of the request that began it all, for the log.
-        :param taken: false leaves them to the next conductor that looks for due operations.
+        :param request_id: the id of the operator's request that they belong to, for the log.
+        :param taken: false to take no leases: the next conductor that looks for due operations takes them.
         """
         return self.begin_all(connection, [(each, request_id) for each in new], taken=taken)
 
     def begin_all(
         self, connection: Connection, new: Sequence[tuple[NewOperation, str]], *, taken: bool = True
     ) -> list[Operation]:
-        """Record new operations as :meth:`begin` does, each with the id of the request that began it."""
+        """Record new operations as :meth:`begin` does, each with its own request id."""
         if not new:
             return []
         begun = [
@@ -120,11 +120,11 @@ class Operations(Leases):
     def advance(
         self, operation: Operation, commit: CommitStep, note: Callable[[Outcome], None] = lambda _: None
     ) -> Operation | None:
-        """Commit the outcome of a step; return the operation with its next step, or null if there is none to do now.
+        """Commit the outcome of a step; return the operation with its next step, or null if no step can be done now.
 
-        The outcomes of steps that end while a transaction of others is under way share the next one.
+        Steps that end while the transaction of other steps is in progress share the next transaction.
 
-        :param note: is given the outcome, before it is known whether it can be recorded.
+        :param note: called with the outcome, before it is known whether it can be recorded.
         :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
             was recorded.
         """
@@ -141,12 +141,12 @@ class Operations(Leases):
         return self._outcomes.do_many(steps)
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
-        """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
+        """Change an operation that :meth:`pending` has locked, because of a message; its owner is superseded."""
         [following] = self._apply(connection, [(operation, outcome)], raised=1)
         return following
 
     def retry_now(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
-        """Retry the present step of the pending operation of this kind at once; return it in a list, empty if none.
+        """Retry the current step of the pending operation of this kind at once; return it in a list, empty if none.
 
         The payload stays as recorded, so that the step sends the same requests.
         """
@@ -157,7 +157,7 @@ class Operations(Leases):
         return [] if again is None else [again]
 
     def pending(self, connection: Connection, subject: str, *kinds: str) -> Operation | None:
-        """Lock the pending operations of these kinds for ``subject``; return the only one or one of them, or null."""
+        """Lock the pending operations of these kinds for ``subject``; return one of them, or null if there is none."""
         return next(iter(self.lock_pending(connection, subject, kinds)), None)
 
     def lock_pending(self, connection: Connection, subject: str, kinds: Sequence[str]) -> list[Operation]:
@@ -176,9 +176,9 @@ class Operations(Leases):
         )
 
     def end_pending(self, connection: Connection, subjects: Collection[str], kind: str) -> None:
-        """End the pending operations of this kind for these subjects, if there are any, upon messages.
+        """End the pending operations of this kind for these subjects, if there are any, because of messages.
 
-        The caller has locked the subjects' records. As with :meth:`redirect`, the present owners are superseded.
+        The caller has locked the records of the subjects. As in :meth:`redirect`, the current owners are superseded.
         """
         connection.execute(self._ending, {"subjects": sorted(subjects), "of_kind": kind})
 
@@ -225,7 +225,7 @@ class Operations(Leases):
         return connection.scalars(one).one_or_none() is not None
 
     def _commit(self, connection: Connection, steps: Sequence["StepDone"]) -> list[Operation | Exception | None]:
-        """Commit the outcomes of steps, all or none; in the order of their subjects, whose records they lock."""
+        """Commit the outcomes of all steps or of none, in the order of their subjects, whose records they lock."""
         in_order = sorted(steps, key=lambda done: done.operation.subject)
         outcomes = _recorded(connection, in_order)
         for done in in_order:
@@ -237,10 +237,10 @@ class Operations(Leases):
     def _apply(
         self, connection: Connection, outcomes: Sequence[tuple[Operation, Outcome]], *, raised: int = 0
     ) -> list[Operation | None]:
-        """Change operations by compare-and-swap, those that change alike by one statement.
+        """Change operations by compare-and-swap; one statement changes all operations that change alike.
 
         :param raised: the number by which their lease numbers are raised.
-        :return: each operation with its next step, or null if there is none to do now.
+        :return: each operation with its next step, or null if no step can be done now.
         :raises Superseded: another thread or conductor has changed or ended one of them, or has its lease.
         """
         following = [self._following(operation, outcome, raised) for operation, outcome in outcomes]
@@ -286,8 +286,9 @@ class Operations(Leases):
 
     # UPDATE operations SET step = :next, step_number = step_number + 1, payload = …, tries = 0, due_at = …, lease_… = …
     #  WHERE uuid IN (…) AND (uuid, step_number, lease_number) IN (…) AND state = 'pending'
-    # As many rows as operations: this conductor was the only one to move them. Fewer: everything of this transaction
-    # is rolled back. It is one statement for any number of operations and every change, and so built and compiled once.
+    # If it changes as many rows as operations, no other conductor has changed them. If it changes fewer rows, the whole
+    # transaction is rolled back. One statement serves any number of operations and every change, so it is built and
+    # compiled once.
     def _change_statement(self) -> Update:
         table = self._table
         to_state: BindParameter[OperationState] = bindparam("to_state")
@@ -295,7 +296,7 @@ class Operations(Leases):
             table.update()
             .where(
                 *self._mine,
-                # Also by their uuids alone: MariaDB looks up no index by tuples.
+                # The uuids alone too: MariaDB does not use an index for tuples.
                 table.c.uuid.in_(bindparam("uuids", expanding=True)),
                 tuple_(table.c.uuid, table.c.step_number, table.c.lease_number).in_(
                     bindparam("as_known", expanding=True)
@@ -310,7 +311,7 @@ class Operations(Leases):
                 lease_number=table.c.lease_number + bindparam("raised"),
                 reason=bindparam("to_reason"),
                 state=to_state,
-                # Null for a wait without end, and where the lease is freed: a sum with null is null.
+                # A sum with null is null: for a wait without end, and for a freed lease.
                 due_at=now() + bindparam("due_in"),
                 lease_owner=bindparam("owner"),
                 lease_until=now() + bindparam("leased_for"),
@@ -337,7 +338,7 @@ class Operations(Leases):
 
 
 class StepDone(NamedTuple):
-    """A step that is done, and whose outcome is to be committed in the context of its thread."""
+    """A step that is done, and whose outcome must be committed in the context of its thread."""
 
     operation: Operation
     commit: CommitStep
@@ -363,7 +364,7 @@ def _recorded(connection: Connection, steps: Sequence[StepDone]) -> dict[str, Ou
 
 
 class _Change(NamedTuple):
-    """The new values of an operation's row, apart from those that are counted on."""
+    """The new values of an operation's row; the step number is given as an increment."""
 
     step: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""Carry out orders exactly once, and hand the operations that they begin to the worker."""
+"""Carry out orders exactly once, and give the operations that they begin to the worker."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,11 +19,11 @@ from moorage.service.stored_requests import StoredAnswer, StoredRequests
 R = TypeVar("R")
 #: The transaction of an order; it adds the operations that it has begun or redirected to the list.
 Work = Callable[[Connection, list[Operation]], R]
-#: The common part of a transaction of orders of one kind: it records them, and returns the operations that each has
-#: begun.
+#: The function that records orders of one kind in one transaction; it returns the operations that each order has begun.
 Record = Callable[[Connection, Sequence["SharedOrder"]], list[list[Operation]]]
 
-#: The most rows of an order that shares a transaction. Arbitrary: the others of the transaction wait for its rows too.
+#: The most rows of an order that shares a transaction. Arbitrary: the other orders of the transaction wait for its
+#: rows.
 _ROWS_OF_A_SHARED_ORDER = 64
 
 
@@ -31,9 +31,9 @@ class OrderPlan(NamedTuple):
     """How an order is recorded."""
 
     answer: Any
-    #: The number of instances that it records: one with many has a transaction of its own.
+    #: The number of instances that it records; an order with many instances has its own transaction.
     rows: int
-    #: The same for all orders of a kind.
+    #: The same function for all orders of a kind.
     record: Record
 
 
@@ -41,9 +41,9 @@ class SharedOrder(NamedTuple):
     """An order that may be recorded together with others."""
 
     message: Any
-    #: The same with the id that it is stored by.
+    #: The message with the request id under which it is stored.
     stored: Mutation[Any]
-    #: The id of the operator's request that it belongs to.
+    #: The id of the operator's request that the order belongs to.
     origin: str
     plan: OrderPlan
 
@@ -60,12 +60,12 @@ class OrderRequests:
         )
 
     def once(self, message: Mutation[R], work: Work[R], answer: R | None = None) -> R:
-        """Carry out an order, or return the stored answer of a repeated one; then take up the operations it has begun.
+        """Carry out an order and queue the operations that it begins; for a repeated order return the stored answer.
 
-        :param answer: the result of ``work``, where it is known beforehand: then the request's row is written once.
+        :param answer: the result of ``work``, if it is known beforehand: then the row of the request is written once.
         :raises RequestIdReused: the id was used for another content.
         :raises RequestInProgress: the same request is still running elsewhere.
-        :raises MoorageError: ``work`` has raised it; nothing was changed, and a copy of this sending will be refused.
+        :raises MoorageError: ``work`` has raised it. Nothing was changed; a late copy of the message will be refused.
         """
 
         def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
@@ -78,14 +78,14 @@ class OrderRequests:
         return self._taken_up(message, carry_out)
 
     def refused(self, message: Mutation[R], refusal: errors.MoorageError) -> R:
-        """Refuse an order for what was found before its transaction, or answer it if a copy has been carried out.
+        """Refuse an order because of a check before its transaction, or answer it if a copy has been carried out.
 
         :raises MoorageError: the refusal.
         """
         return self._requests.refused(self._stored(message), refusal).result
 
     def once_together(self, message: Mutation[R], plan: OrderPlan) -> R:
-        """Carry out an order as :meth:`once` does, in one transaction with others that come meanwhile."""
+        """Carry out an order as :meth:`once` does, in one transaction with other orders that arrive meanwhile."""
         run = self._shared.do if plan.rows <= _ROWS_OF_A_SHARED_ORDER else self._shared.alone
 
         def carry_out(stored: Mutation[R], begun: list[Operation]) -> StoredAnswer[R]:
@@ -101,10 +101,10 @@ class OrderRequests:
     def many_together(
         self, calls: Sequence[BatchItem[Any, Any]], planned: Callable[[Any], OrderPlan]
     ) -> list[Callable[[], Any] | None]:
-        """Carry out orders that came in one message, in one transaction; give each its answer or its error.
+        """Carry out orders that came in one message, in one transaction; give each call its answer or its error.
 
         :param planned: returns the plan of an order, or refuses it.
-        :return: for an order that is to be carried out alone, the function that does so; null for the others.
+        :return: for each order that must be carried out alone, the function that does it; null for the others.
         """
         alone: list[Callable[[], Any] | None] = [None] * len(calls)
         shared: dict[int, BatchItem[SharedOrder, list[Operation]]] = {}
@@ -115,7 +115,7 @@ class OrderRequests:
             except errors.MoorageError as refusal:
                 call.fail(refusal)
                 continue
-            # It finds the answer of a repeated order, and the error that is this order's own.
+            # Carried out alone, a repeated order finds its answer, and a faulty order gets its own error.
             alone[position] = partial(self.once_together, message, plan)
             if plan.rows <= _ROWS_OF_A_SHARED_ORDER:
                 with context.adopted(call.context):
@@ -139,7 +139,7 @@ class OrderRequests:
         return alone
 
     def _stored(self, message: Mutation[R]) -> Mutation[R]:
-        """Return a message with the id that its order is stored by."""
+        """Return a message with the request id under which it is stored."""
         return message
 
     def _write(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
@@ -154,15 +154,16 @@ class OrderRequests:
     def _taken_up(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
-        """Carry out an order under the id that it is stored by, and take up the operations that it has begun.
+        """Carry out an order under the request id that it is stored by, and queue the operations that it has begun.
 
-        :raises RequestIdReused: an order with its id has been carried out, and its answer is forgotten.
+        :raises RequestIdReused: an order with its id was carried out, and its stored answer is already deleted.
         """
         begun: list[Operation] = []
         try:
             stored = carry_out(self._stored(message), begun)
         except exc.IntegrityError as fault:
-            # The uuid of what it begins follows from its id, and the record of that is kept for longer than an answer.
+            # The uuids of the records that an order creates are derived from its id; the records are kept for longer
+            # than the stored answer.
             raise errors.RequestIdReused(request_id=message.request_id) from fault
         if not stored.replayed:
             self._worker.take_up(*begun)

@@ -1,6 +1,6 @@
-"""Preconditions of orders about an instance: refuse an order in the wrong state, with the advice what to do first.
+"""Preconditions of orders about an instance: refuse an order in the wrong state, with advice on what to do first.
 
-Both conductors refuse with the same words: the super conductor by the state that it has read, the cell by its records.
+Both conductors refuse with the same text: the super conductor checks the state that it has read, the cell its records.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _ADVICE: Mapping[str, str] = {
 def cannot_move(
     instance_uuid: str, state: str, kind: MoveKind, migration_uuid: str | None = None
 ) -> errors.InvalidState:
-    """Return the error for an order to move an instance in this state, with the advice what to do first.
+    """Return the error for an order to move an instance in this state, with advice on what to do first.
 
     :param migration_uuid: the instance's migration that has not ended, if any.
     """
@@ -53,7 +53,7 @@ def require_settled(connection: Connection, operations: Operations, uuid: str) -
 def require_none_pending(connection: Connection, operations: Operations, uuid: str, *kinds: str) -> None:
     """Refuse an order while an operation of one of these kinds on its instance is pending.
 
-    :raises InvalidState: it is.
+    :raises InvalidState: one is pending.
     """
     if (pending := operations.pending(connection, uuid, *kinds)) is not None:
         raise errors.InvalidState(reason=f"operation {pending.uuid}, {pending.kind} of instance {uuid}, is under way")

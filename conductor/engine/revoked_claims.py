@@ -1,4 +1,4 @@
-"""Record revoked claims: the owner has answered the reconciler that it does not want them.
+"""Record revoked claims: a conductor has answered the reconciler that they are no longer wanted.
 
 A message that arrives late and names a revoked claim is refused.
 """
@@ -24,7 +24,7 @@ class RevokedClaims:
         self._among = select(table.c.claim_id).where(*self._mine(), among)
 
     def add(self, connection: Connection, claim_id: str, consumer_uuid: str) -> None:
-        """Record a revoked claim. The caller has locked the consumer's record, so no other transaction adds it too."""
+        """Record a revoked claim. The caller has locked the consumer's record: no other transaction adds it too."""
         if self.among(connection, [claim_id]):
             return
         connection.execute(
@@ -36,7 +36,7 @@ class RevokedClaims:
         return set(connection.scalars(self._among, {"claim_ids": list(claim_ids)}))
 
     def prune(self, connection: Connection, seconds: float) -> None:
-        """Delete the claims that were revoked more than so many ``seconds`` ago: no message can name them any more."""
+        """Delete the claims that were revoked more than ``seconds`` ago: no message can name them any more."""
         connection.execute(self._table.delete().where(*self._mine(), self._table.c.created_at < now() - seconds))
 
     def _mine(self) -> list[ColumnElement[bool]]:

@@ -11,17 +11,17 @@ from sqlalchemy import Row
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: Rows of one statement. Arbitrary: below every limit of the databases.
+#: The most rows in one statement. Arbitrary: below every limit of the databases.
 BATCH = 1000
 
 
 def of_row(kind: Callable[..., T], row: Row[Any], **given: Any) -> T:
-    """Return a value of this kind: each field is ``given``, or the column of its name if the row has that."""
+    """Return a value of this kind; each field is ``given``, or the column of its name if the row has one."""
     return of_columns(kind, row._asdict(), **given)
 
 
 def of_columns(kind: Callable[..., T], columns: Mapping[str, Any], **given: Any) -> T:
-    """Return a value of this kind: each field is ``given``, or the column of its name if there is one."""
+    """Return a value of this kind; each field is ``given``, or the column of its name if there is one."""
     fields = _fields(kind)
     return kind(**{name: value for name, value in columns.items() if name in fields} | given)
 
@@ -38,7 +38,7 @@ def batches(whole: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
 
 
 def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    """Return the values of each key, keys and values in the order in which they come."""
+    """Return the values of each key, with keys and values in their original order."""
     found: dict[K, list[T]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)

@@ -1,8 +1,8 @@
-"""The calls of a step: a step may leave them to the worker, which makes those of several operations together.
+"""The calls of a step: a step may leave them to the worker, which makes the calls of several operations together.
 
-Such a step is a generator. It yields each :class:`StepCall`, is sent the answer or raised the error, and returns its
-result. The calls of operations that are due at the same time then travel in one message, and one thread does the steps
-of all. A step that waits for anything else yields a function that does so: the others are not to wait for it.
+Such a step is a generator. It yields each :class:`StepCall`, receives the answer or the error, and returns its result.
+The calls of operations that are due at the same time are then sent in one message, and one thread does all the steps.
+If a step waits for anything else, it yields a function that waits, so that the other steps need not wait too.
 """
 
 import inspect
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepCall(Generic[R]):
-    """A call that is to be made."""
+    """A call that a step needs."""
 
     client: "Client"
     message: Message[R]
 
     def make(self) -> R:
-        """Make it in this thread, and return the answer."""
+        """Make the call in this thread, and return the answer."""
         return self.client.call(self.message)
 
 
-#: What leaves calls, and whatever else it waits for, to the worker, and returns a value in the end.
+#: A generator that leaves its calls and other waits to the worker, and returns a value at the end.
 Calling = Generator[StepCall[Any] | Callable[[], Any], Any, T]
 
 
@@ -41,7 +41,7 @@ def leaves_calls(function: Callable[..., Any]) -> bool:
 
 
 def made_here(calling: Calling[T]) -> T:
-    """Make calls in this thread, one after another, and return the value in the end."""
+    """Run a generator with its calls in this thread, one after another, and return its value."""
     go_on: Callable[[], StepCall[Any] | Callable[[], Any]] = calling.__next__
     try:
         while True:
@@ -54,7 +54,7 @@ def made_here(calling: Calling[T]) -> T:
 def _answered(
     calling: Calling[T], need: StepCall[Any] | Callable[[], Any]
 ) -> Callable[[], StepCall[Any] | Callable[[], Any]]:
-    """Make a call, and return the function that goes on with its answer or its error."""
+    """Make a call, and return the function that continues the generator with the answer or the error."""
     try:
         answer = found(need)
     except BaseException as fault:  # noqa: BLE001 - it is raised where the call was left
@@ -64,5 +64,5 @@ def _answered(
 
 
 def found(need: StepCall[Any] | Callable[[], Any]) -> Any:
-    """Find in this thread what a step waits for."""
+    """Make the call or run the function that a step waits for, in this thread; return its result."""
     return need.make() if isinstance(need, StepCall) else need()

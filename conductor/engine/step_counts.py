@@ -13,15 +13,15 @@ from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.metrics import GaugeSample
 
-#: The most operations that are counted, those first that wait for a message or have been due for longest. Arbitrary.
+#: The most operations that are counted: first those that wait for a message, then the longest due. Arbitrary.
 _COUNTED = 10_000
 
 
 @contextmanager
 def counted(operation: Operation) -> Iterator[Callable[[Outcome], None]]:
-    """Count one step of an operation with its outcome and its time, from its beginning until it is on record.
+    """Count one step of an operation, with its outcome and its duration from its start until it is recorded.
 
-    :return: yields the function that is given the outcome being recorded. Of a repeated transaction, the last counts.
+    :return: yields a function to call with the outcome. If a transaction is repeated, the last outcome counts.
     """
     noted: list[Outcome] = []
     began = time.perf_counter()
@@ -35,7 +35,7 @@ def counted(operation: Operation) -> Iterator[Callable[[Outcome], None]]:
         except (Superseded, Postponed) as unfinished:
             outcome = "superseded" if isinstance(unfinished, Superseded) else "postponed"
             span.set_attribute("moorage.outcome", outcome)
-            traced.close()  # before the exception leaves it: this is no error
+            traced.close()  # before the exception reaches the span: this is not an error
             raise
         else:
             span.set_attribute("moorage.outcome", outcome)
@@ -44,7 +44,7 @@ def counted(operation: Operation) -> Iterator[Callable[[Outcome], None]]:
 
 
 def _name(outcome: Outcome) -> str:
-    """Return the outcome as metrics name it."""
+    """Return the name of an outcome in the metrics."""
     if isinstance(outcome, Ended):
         return "done" if outcome.reason is None else "failed"
     return {Next: "next", Wait: "wait", Retry: "retry"}[type(outcome)]
@@ -57,12 +57,12 @@ def _count(operation: Operation, outcome: str, seconds: float) -> None:
 
 
 def pending(database: Database, table: Table, scope: Mapping[str, str]) -> list[GaugeSample]:
-    """Return how many operations are under way by kind and step, how many of them are retried, and the oldest's age.
+    """Return the pending operations by kind and step: their number, how many are retried, and the age of the oldest.
 
-    :param scope: columns that narrow the table down, with their values: the cell.
+    :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     :raises StoreUnavailable: the database cannot be reached.
     """
-    # By the index on the state and the due time, and so bounded: SELECT kind, step, COUNT(*), … FROM (
+    # Bounded, and read by the index on the state and the due time: SELECT kind, step, COUNT(*), … FROM (
     #   SELECT … FROM operations WHERE state = 'pending' ORDER BY due_at LIMIT :n) GROUP BY kind, step
     mine = (table.c[name] == value for name, value in scope.items())
     columns = (table.c.kind, table.c.step, table.c.tries, table.c.created_at)

@@ -1,7 +1,7 @@
-"""Run the steps of operations, those that are due at the same time together: in one message, and one transaction.
+"""Run the steps of operations; steps that are due at the same time share one message and one transaction.
 
-Each step has its own context, and may be continued by another thread. It stops where it needs a call, or the
-transaction that records its outcome, and continues with the result.
+Each step has its own context, and another thread may continue it. It stops where it needs a call, or the transaction
+that records its outcome, and continues with the result.
 """
 
 import contextvars
@@ -24,29 +24,30 @@ from moorage.batches import BatchItem
 
 LOG = logging.getLogger(__name__)
 
-#: What a step needs: an answer, its outcome on record, or what a function returns, which no other step is to wait for.
+#: A need of a step: the answer to a call, its recorded outcome, or the result of a function that no other step waits
+#: for.
 Need = StepCall[Any] | StepDone | Callable[[], Any]
-#: The course of one step: yields what it needs, and returns the operation with its next step, or null.
+#: The generator of one step: yields its needs, and returns the operation with its next step, or null.
 Course = Generator[Need, Any, Operation | None]
 
 
 class StepRun:
-    """One step that is being done."""
+    """One step in progress."""
 
     def __init__(self, operation: Operation, course: Callable[["StepRun"], Course], operations: Operations) -> None:
-        #: With the lease under which the step is done: it may be taken again first.
+        #: With the lease under which the step is done; the lease may be taken again before the step.
         self.operation = operation
         self._course = course(self)
         self._operations = operations
         self._in_own_context = contextvars.copy_context().run
         self._need: Need | None = None
-        #: What it needs, with the outcome once that was found together with those of others.
+        #: The need of the step; it has the result once that was found together with those of other steps.
         self.item: BatchItem[Any, Any] = BatchItem(None)
         #: The operation with its next step; null if there is none, and until the step is over.
         self.following: Operation | None = None
 
     def go_on(self) -> bool:
-        """Go on with the step until it needs something; return False if it is over.
+        """Continue the step until it needs something; return False if it is over.
 
         :raises Postponed: it must wait for room in its bulkhead.
         """
@@ -54,18 +55,18 @@ class StepRun:
 
     @property
     def client(self) -> Any:
-        """The client of the call that it needs, if that may travel with others; else null."""
+        """The client of the call that it needs, if the call may be sent together with others; else null."""
         need = self._need
         together = isinstance(need, StepCall) and need.message.may_be_batched and need.client.takes_many
         return need.client if together else None  # type: ignore[union-attr]
 
     @property
     def is_done(self) -> bool:
-        """True if all that it needs is that its outcome is recorded."""
+        """True if it only needs its outcome to be recorded."""
         return isinstance(self._need, StepDone)
 
     def need_alone(self, find: Callable[[], Any]) -> None:
-        """Set the function that finds what it needs by itself; the thread that goes on calls it."""
+        """Set the function that finds what this step alone needs; the thread that continues the step calls it."""
         self._need = find
 
     def _go_on(self) -> bool:
@@ -91,7 +92,7 @@ class StepRun:
 
 
 class StepRuns:
-    """Begins steps, and finds what several of them need at once.
+    """Begins steps, and finds what several of them need together.
 
     :param steps: the function for each kind and step.
     """
@@ -112,22 +113,22 @@ class StepRuns:
     def may_go_together(self, one: Operation, other: Operation) -> bool:
         """Return whether one thread may do the next steps of both."""
         key = (one.kind, one.step)
-        # At the failpoints of a drill each step stands for itself.
+        # While failpoints are armed, each step runs alone.
         if key != (other.kind, other.step) or key not in self._steps or failpoints.are_armed():
             return False
         return leaves_calls(self._steps[key])
 
     def find(self, runs: Sequence[StepRun], leave: Callable[[Sequence[StepRun]], None]) -> list[StepRun]:
-        """Find what steps need, for all at once where that is possible; return those with which this thread goes on.
+        """Find what steps need, together where possible; return the steps that this thread continues.
 
-        :param leave: leaves steps to other threads, those of one call to one thread.
+        :param leave: leaves steps to another thread; all steps of one call are left to the same thread.
         """
         alike = grouped((run.client or (StepDone if run.is_done else run), run) for run in runs)
         here, *others = alike.values()
         for each in others:
             leave(each)
         if len(here) == 1:
-            return here  # it finds it by itself
+            return here  # a single step finds what it needs by itself
         return self._record(here, leave) if here[0].is_done else self._call(here, leave)
 
     @staticmethod
@@ -140,7 +141,7 @@ class StepRuns:
             answered = [of[item] for item in portion]
             left -= len(answered)
             if left:
-                # What takes longer does not hold them back.
+                # Another thread continues these steps, so that they do not wait for the slower calls.
                 leave(answered)
         return answered
 
@@ -156,7 +157,7 @@ class StepRuns:
                 leave([run])
         return recorded
 
-    # --- The course of a step -----------------------------------------------------------------------------------------
+    # --- The generator of a step --------------------------------------------------------------------------------------
 
     def _course(self, run: StepRun, place: KeptPlace | None, group: object) -> Course:
         """Do one step and record its outcome; return the operation with its next step, or null."""
@@ -168,15 +169,16 @@ class StepRuns:
         ):
             try:
                 if (operation.kind, operation.step) not in self._steps:
-                    # A message has redirected the operation at a step that a newer release has recorded.
+                    # A message has redirected an operation that is at a step of a newer release.
                     LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
                     self._operations.release(operation)
                     return None
-                # The process may have been paused for longer than its lease: make sure that it is still ours.
+                # The process may have been paused for longer than the lease: make sure that it still has the operation.
                 current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
                 if current is None:
                     return None
-                # Also where it must wait for room: under the former lease, it would be left to the next sweep.
+                # Set it before the step may be postponed: with the old lease, the operation would wait for the next
+                # sweep.
                 run.operation = current
                 return (yield from self._run_and_record(current))
             except Superseded:
@@ -188,8 +190,8 @@ class StepRuns:
                 LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
             except Exception:  # the thread must survive any error of one operation
                 LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
-            # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is
-            # recorded or found superseded.
+            # It is unknown whether the outcome was recorded. The repeated step sends the same requests, and is recorded
+            # or found superseded.
             return replace(run.operation, delay=self._operations.backoff.seconds(1), resumed=True, carried=None)
 
     def _run_and_record(self, operation: Operation) -> Course:
@@ -210,7 +212,7 @@ class StepRuns:
             done = self._steps[operation.kind, operation.step](operation)
             return (yield from done) if isinstance(done, Generator) else done
         except Superseded:
-            # Another one has just changed the operation too, or is about to: recording this detects it.
+            # Another thread or conductor has changed the operation, or is about to: recording the retry detects it.
             reason = "what it is about has changed meanwhile"
         except Postponed:
             raise

@@ -3,7 +3,7 @@
 A step is a function of its operation, or a generator that leaves its calls to the worker (:mod:`.step_calls`). Any
 conductor may repeat it, with the same request ids each time: they are derived from the operation's uuid
 (:func:`moorage.ids.derived`). Its results are recorded together with the next step, in one transaction that is rolled
-back if another one has changed the operation meanwhile.
+back if another transaction has changed the operation meanwhile.
 """
 
 import inspect
@@ -34,15 +34,15 @@ ATTACH = "attach"
 DETACH = "detach"
 #: In a cell only: make the store's allocations of an instance match the cell's records.
 HEAL = "heal"
-#: In a cell only: clean up after an attempt that has ended without a confirmation of its host.
+#: In a cell only: clean up after an attempt that has ended without a confirmation from its host.
 CLEAN = "clean"
-#: The kinds of operation that an order to delete ends in a cell, at whichever step they are.
+#: The kinds of operation that an order to delete ends in a cell, at any step.
 ENDED_BY_DELETE = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 #: In :func:`step`: the attribute `kind` of the class that has the method or inherits it.
 KIND_OF_CLASS = ""
 
-#: The errors of a request whose outcome is not known, or that must be repeated: the step sends the same request again.
+#: The errors after which the outcome of a request is unknown, or the request must be repeated unchanged.
 UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
@@ -56,20 +56,20 @@ class NoPayload(Value, frozen=True):
 
 @dataclass(frozen=True)
 class Backoff:
-    """The wait before a step is retried: ``first`` seconds, then three times as long each time, up to ``longest``."""
+    """The wait before a step is retried: ``first`` seconds, three times as long after each try, up to ``longest``."""
 
     first: float = 1.0
     longest: float = 30.0
 
     def seconds(self, tries: int) -> float:
-        """Return the seconds to wait after so many failed tries; a quarter of it is random, to spread many retries."""
+        """Return the seconds to wait after this number of failed tries; a quarter is random, to spread retries."""
         wait = min(self.first * 3.0 ** min(tries - 1, 20), self.longest)
         return wait * random.uniform(0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation whose lease this conductor has, about to do a step."""
+    """An operation whose lease this conductor has, with the step to do next."""
 
     uuid: str
     kind: str
@@ -80,18 +80,19 @@ class Operation:
     payload: bytes
     tries: int
     lease_number: int
-    #: Read from the records, not begun or advanced just now: the step may have been done before, in part or whole.
+    #: Read from the records, not begun or advanced by this process: the step may have been done before, at least in
+    #: part.
     resumed: bool = False
     #: Seconds to wait before the step is done.
     delay: float = 0.0
     taken_at: float = field(default_factory=time.monotonic)
-    #: What the transaction that recorded this step had in hand of the records that the step needs. Null where the step
-    #: was read from the records or is done again: then it reads them.
+    #: The records that this step needs, as the transaction that recorded the step has read or written them. Null if the
+    #: step was read from the records or is done again: then it reads them itself.
     carried: object = field(default=None, compare=False, repr=False)
 
     @property
     def is_repeated(self) -> bool:
-        """Tell whether the step may have been done before, in part or whole: its requests may have been sent."""
+        """True if the step may have been done before, at least in part: its requests may have been sent."""
         return self.tries > 0 or self.resumed
 
     def read(self, kind: type[T]) -> T:
@@ -99,7 +100,7 @@ class Operation:
         return msgspec.json.decode(self.payload, type=kind)
 
     def carried_as(self, kind: type[T]) -> T | None:
-        """Return what is carried to this step from the one before, or null if it must read the records."""
+        """Return the records that the previous step has passed to this one, or null if it must read them."""
         return self.carried if isinstance(self.carried, kind) else None
 
     def derived(self, *words: object) -> str:
@@ -112,14 +113,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Go on with another step, after ``delay`` seconds."""
+    """Continue with another step, after ``delay`` seconds."""
 
     step: str
-    #: Raw if it is the payload that is on record.
+    #: Raw if it is the recorded payload, unchanged.
     payload: Value | msgspec.Raw
     delay: float = 0.0
-    #: Records that this transaction has written or locked, for the next step. It may be used at once and by this
-    #: process alone: whatever it holds must be the same as what the step would read from the records.
+    #: Records that this transaction has written or locked, for the next step. Only this process uses them, and at once:
+    #: they must be the same as the step would read.
     carried: object = field(default=None, compare=False, repr=False)
 
 
@@ -127,7 +128,7 @@ class Next:
 class Wait:
     """Wait for a message that redirects the operation; if none comes within ``seconds``, do this step.
 
-    A ``reason`` shows an operator why it waits.
+    The ``reason`` tells the operator why the operation waits.
     """
 
     step: str
@@ -138,14 +139,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Repeat the same step after a back-off, for this reason."""
+    """Repeat the same step after a back-off, with the reason for the operator."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The operation has ended; with a reason, it has failed."""
+    """The operation has ended; if there is a reason, it has failed."""
 
     reason: str | None = None
 
@@ -160,10 +161,10 @@ Steps = Mapping[tuple[str, str], Step]
 
 
 class SharedCommit(Generic[V]):
-    """The result of a step which is written together with those of other operations, by one statement for all.
+    """The result of a step that is written together with the results of other operations, by one statement.
 
-    :param record: writes the results of several operations, and returns their outcomes in their order. It is the same
-        for all that may be written together.
+    :param record: writes the results of several operations, and returns their outcomes in the same order. Results that
+        may be written together have the same function.
     """
 
     def __init__(self, record: Callable[[Connection, Sequence[V]], Sequence[Outcome]], result: V) -> None:
@@ -189,7 +190,7 @@ M = TypeVar("M", bound=Callable[[Any, Operation], CommitStep | Calling[CommitSte
 
 
 def step(kinds: str | tuple[str, ...], name: str) -> Callable[[M], M]:
-    """Mark a method as the function of a step: of one kind of operation, or of several which have it in common."""
+    """Mark a method as the function of a step, for one kind of operation or for several kinds."""
 
     def mark(method: M) -> M:
         setattr(method, _STEP, ((kinds,) if isinstance(kinds, str) else kinds, name))
@@ -202,12 +203,12 @@ def steps_of(parts: Iterable[Any], stored: Mapping[str, tuple[str, ...]]) -> Ste
     """Map each kind and step to its function: the method that a part marks with :func:`step`.
 
     :param stored: the names of the steps that may be on record, by kind.
-    :raises TypeError: a step has two functions, or none, or its name is not among those on record.
+    :raises TypeError: a step has two functions or none, or its name is not in ``stored``.
     """
     found: dict[tuple[str, str], Step] = {}
     for part in parts:
         for attribute in dir(type(part)):
-            # Looked up on the class: looked up on the object, its properties would run.
+            # Look it up on the class: on the object, the look-up would run its properties.
             kinds, name = getattr(inspect.getattr_static(type(part), attribute), _STEP, ((), ""))
             for kind in kinds:
                 key = (part.kind if kind == KIND_OF_CLASS else kind, name)

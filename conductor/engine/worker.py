@@ -24,22 +24,22 @@ from moorage.service.process import Periodic
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two queries for due operations without a lease. Arbitrary: operations that begin here are queued in
-#: memory, so the query finds only those of a stopped or dead conductor, or of a lost connection.
+#: memory, so the query finds only operations of a stopped or dead conductor, or of a lost connection.
 SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
-#: Seconds after which threads that are all busy, and of which none becomes free, count as stuck. Arbitrary: a step ends
-#: with the time-out of its calls, but an operation may have several steps before it waits.
+#: Seconds after which the threads count as stuck, if all are busy and none becomes free. Arbitrary: a step ends at the
+#: latest with the time-out of its calls, but an operation may do several steps before it waits.
 _STUCK_SECONDS = 180.0
-#: Seconds for which a postponed step keeps what is carried to it. Arbitrary: under load it waits for less than one.
+#: Seconds for which a postponed step keeps its carried records. Arbitrary: under load it waits for less than a second.
 _CARRIED_SECONDS = 5.0
-#: The most steps that one thread does together. Arbitrary: half of what one message carries.
+#: The most steps that one thread does together. Arbitrary: half of what one message can carry.
 _TOGETHER = 16
 
 
 class Worker:
     """A bounded number of threads for the operations of one schema.
 
-    Where it is called, it raises ``StoreUnavailable`` if the records cannot be reached.
+    Its public methods raise ``StoreUnavailable`` if the records cannot be reached.
 
     :param service: the service name on log lines.
     :param bulkheads: the bulkheads of the destinations that steps call.
@@ -60,10 +60,10 @@ class Worker:
         self._runs = StepRuns(operations, {}, acknowledgements)
         self._service = service
         self._changed = threading.Condition()
-        # A heap by due time (monotonic clock), then by order of arrival. An operation for which a place is kept at the
-        # destination of its step is due at once: until it goes on, nobody uses the place.
+        # A heap by due time (monotonic clock), then by order of arrival. If a place in a bulkhead is kept for an
+        # operation, the operation is due at once: the place is unused until the operation continues.
         self._queue: list[tuple[float, int, Operation, KeptPlace | None]] = []
-        # Steps under way that any thread may go on with, those of one entry together.
+        # Steps in progress that any thread may continue; the steps of one entry are continued together.
         self._under_way: deque[Sequence[StepRun]] = deque()
         self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
@@ -95,17 +95,17 @@ class Worker:
         self._renewal.start()
 
     def stop(self) -> None:
-        """Finish the steps under way, then release all leases: other conductors take over the operations."""
+        """Finish the steps in progress, then release all leases: other conductors take over the operations."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # It takes no other operation from now on, and what it has just taken is released below.
+        # The sweep takes no more operations from now on; what it has just taken is released below.
         self._sweep.stop()
         for thread in self._threads:
             liveness.forget(thread)
             if thread.is_alive():
                 thread.join()
-        # Not before: the leases of the steps under way must be renewed until they end.
+        # Only now: the leases of the steps in progress must be renewed until the steps end.
         self._renewal.stop()
         try:
             self._operations.release_all()
@@ -132,7 +132,7 @@ class Worker:
             self._changed.notify()
 
     def sweep(self) -> None:
-        """Take the due operations whose lease is free, with all that dead conductors have left."""
+        """Take the due operations whose lease is free, including all operations of dead conductors."""
         self._operations.restart_waits()
         while self._take_some():
             pass
@@ -153,7 +153,7 @@ class Worker:
                 LOG.info("Continuing the %s of %s at step %s", operation.kind, operation.subject, operation.step)
                 self.take_up(operation)
                 taken += 1
-        # Those that others are taking or changing at this moment are left to the next sweep.
+        # Operations that other conductors are taking or changing at this moment are left to the next sweep.
         return taken > 0 and len(uuids) == _SWEEP_LIMIT
 
     def renew(self) -> None:
@@ -176,13 +176,14 @@ class Worker:
                 finally:
                     with self._changed:
                         self._occupancy.free()
-                # A step that was refused has recorded the reason: the next one of its destination can be refused.
+                # A refused step has recorded the reason by now: the next step for its destination can be woken and
+                # refused.
                 self._bulkheads.wake()
 
     def _next(self) -> Sequence[StepRun] | None:
-        """Wait for steps to go on with, or for steps that are due, and begin them; null when stopped."""
+        """Wait for steps to continue, or for due steps, and begin these; return null when stopped."""
         with self._changed:
-            # What is under way is ended, though the worker is stopped.
+            # Steps in progress are finished even if the worker is stopped.
             while not self._under_way:
                 wait = self._queue[0][0] - time.monotonic() if self._queue else None
                 if self._ended:
@@ -206,13 +207,13 @@ class Worker:
             if at > now or not self._runs.may_go_together(due[0][0], operation):
                 break
             due.append(heapq.heappop(self._queue)[2:])
-        # Whatever was queued at once, one thread was woken for it.
+        # Several operations may have been queued at once, but only one thread was woken: wake another one.
         if self._queue:
             self._changed.notify()
         return due
 
     def _go_on(self, runs: Sequence[StepRun]) -> list[StepRun]:
-        """Go on with steps, then with what follows; return those with which this thread is to go on."""
+        """Continue steps, or begin the steps that follow them; return the steps that this thread must continue."""
         needing: list[StepRun] = []
         following: list[Operation] = []
         for run in runs:
@@ -224,7 +225,7 @@ class Worker:
                 else:
                     following.append(run.following)
             except Postponed as postponed:
-                # The thread is free; the operation stays held, and is queued again when there is room.
+                # The thread is free for other steps; the operation is queued again when there is room.
                 postponed.register(partial(self._resume, run.operation))
         here = [] if needing else self._keep_first(following)
         with self._changed:
@@ -235,27 +236,27 @@ class Worker:
         return self._runs.find(needing, self._leave) if needing else self._runs.begin([(each, None) for each in here])
 
     def _keep_first(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Return the operations whose next steps this thread does at once: the first, and those that may go with it."""
-        # A stopping worker begins no further step.
+        """Return the operations whose next steps this thread does at once: the first, and those that may join it."""
+        # A stopping worker begins no more steps.
         ready = [operation for operation in operations if not operation.delay and not self._ended]
         return ready[:1] + [other for other in ready[1:] if self._runs.may_go_together(ready[0], other)]
 
     def _let_go(self, operation: Operation) -> None:
         with self._changed:
             self._in_hand[operation.uuid] -= 1
-            # Without it, a counter keeps the key of what has become 0.
+            # A Counter keeps keys whose count is 0: delete the key.
             if not self._in_hand[operation.uuid]:
                 del self._in_hand[operation.uuid]
 
     def _leave(self, runs: Sequence[StepRun]) -> None:
-        """Leave steps under way to another thread."""
+        """Leave steps in progress to another thread."""
         with self._changed:
             self._under_way.append(runs)
             self._changed.notify()
 
     def _resume(self, operation: Operation, place: KeptPlace | None) -> None:
-        # Postponed before it has sent anything. What is carried stays what it was where nobody else has changed the
-        # records; after a longer wait they are read again, since others may have.
+        # The step was postponed before it sent anything. Its carried records are dropped after a longer wait, because
+        # others may have changed the records meanwhile.
         waited = time.monotonic() - operation.taken_at
         carried = operation.carried if waited < _CARRIED_SECONDS else None
         with self._changed:
