@@ -274,8 +274,8 @@ class Bulkheads:
             if bulkhead.overdue(now, self._patience):
                 raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
-            # A step that has called this destination before is not postponed: it would restart, and repeat its first
-            # call.
+            # A step that has called this destination before is not postponed: it would restart without its first
+            # answer.
             raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)

@@ -49,7 +49,7 @@ def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 class Cells:
-    """The cells, cached, and a bus for each transport URL among them. A cell that is not cached is looked up.
+    """A cache of the cells, and a bus for each of their transport URLs. A cell that is not cached is looked up.
 
     :param bus: the main bus, which also serves every cell without a transport URL of its own.
     :param backoff: the seconds between two probes of a cell that does not answer.
@@ -59,9 +59,10 @@ class Cells:
         self._conf = conf
         self._main = bus
         self._probe_seconds = min(conf.rpc.call_timeout / 3, _PROBE_SECONDS)
-        #: Seconds to wait for a read: a client waits for `call_timeout` and must get the answers of other cells before.
+        #: Seconds to wait for a read: the client waits for `call_timeout`, and must get the other cells' answers in
+        #: time.
         self.patience: float = min(conf.rpc.call_timeout / 3, _PATIENCE)
-        #: Seconds to wait for an order: its caller must get CellUnreachable before it stops to wait for this conductor.
+        #: Seconds to wait for an order: the caller must get CellUnreachable before its own time-out.
         self.order_patience: float = conf.rpc.call_timeout / 3
         silent = (errors.NoReply, errors.BusUnavailable)
         share = worker_share(conf)
@@ -70,7 +71,7 @@ class Cells:
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}
         self._buses: dict[str, Bus] = {}
-        #: The numbers of the last reading of the cells that was begun, and of that which is cached.
+        #: The number of the last look-up of the cells that was begun, and of the look-up whose result is cached.
         self._asked = self._answered = 0
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class Cells:
     def cell(self, uuid: str) -> Cell:
         """Return a cell.
 
-        :raises CellNotFound: there is none.
+        :raises CellNotFound: there is no such cell.
         :raises Unavailable: it is not cached, and the placement role does not answer.
         """
         with self._lock:
@@ -98,7 +99,7 @@ class Cells:
     def call(self, uuid: str, message: Message[R], timeout: float | None = None) -> R:
         """Send a message to a cell's conductors and return their answer.
 
-        :raises CellUnreachable: the cell's bus or its conductors do not answer; it is unknown whether it was done.
+        :raises CellUnreachable: the cell's bus or conductors do not answer; the message may have been carried out.
         :raises Postponed: other steps wait for the cell; raised only within a step.
         :raises CellNotFound: there is no such cell.
         :raises MoorageError: the error that the cell's conductor has raised.
@@ -121,7 +122,7 @@ class Cells:
     ) -> Iterator[list[R]]:
         """Read a cell's records of the named instances or migrations, in as many messages as the answers need.
 
-        :param message: returns the message that asks for some of them.
+        :param message: returns the message that reads some of them.
         :return: yields the answers.
         :raises MoorageError: as :meth:`call`.
         """
@@ -157,7 +158,7 @@ class Cells:
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 
     def _look_up(self, timeout: float | None = None) -> dict[str, Cell]:
-        """Read the cells from the placement role, and close the buses of former addresses.
+        """Read the cells from the placement role, and close the buses of addresses that are no longer used.
 
         :raises Unavailable: it does not answer.
         """
@@ -167,7 +168,7 @@ class Cells:
         cells = self._main.client("placement", timeout=timeout).call(ListCells(without_databases=True))
         listed = {cell.uuid: cell for cell in cells}
         with self._lock:
-            if number < self._answered:  # it has come late: it may name a former address
+            if number < self._answered:  # a later look-up was answered before: this one may name an old address
                 return listed
             self._answered = number
             self._cells = listed
@@ -178,7 +179,7 @@ class Cells:
         return listed
 
     def _probe(self, uuid: str) -> None:
-        """Check that a cell answers. Where it does not, the next probe is sent to the address that it has by then."""
+        """Check that a cell answers. If it does not, its address is looked up again before the next probe."""
         cell = self.cell(uuid)
         try:
             self._bus(cell).client(f"conductor.{uuid}").ping(self._probe_seconds)
@@ -193,11 +194,11 @@ class Cells:
             known = self._buses.get(cell.transport_url)
         if known is not None:
             return known
-        # Connect without the lock, which calls to all other cells need.
+        # Connect without the lock, because calls to all other cells need it.
         try:
             made = Bus(self._conf, cell.transport_url)
         except errors.ConfigurationError:
-            # Looked up for the next call: an operator mends it.
+            # Look it up again for the next call: an operator may have corrected the address.
             with self._lock:
                 self._cells.pop(cell.uuid, None)
             raise

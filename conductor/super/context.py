@@ -19,7 +19,7 @@ from moorage.service.stored_requests import StoredRequests
 
 
 class SuperContext:
-    """The context, made once. It alone has state: a part can be made of it at any time, and more than once.
+    """The context, made once. It has all the state: a part can be made from it at any time, and more than once.
 
     :param service: the service name on log lines.
     """
@@ -41,16 +41,16 @@ class SuperContext:
         self.cells: Final = cells
         self.worker: Final = Worker(operations, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
         self.stored: Final = StoredRequests(database, conductor_requests)
-        #: The same, for orders that begin operations.
+        #: The stored requests of orders that begin operations.
         self.requests: Final = OrderRequests(database, self.stored, self.worker)
         self.revoked_claims: Final = RevokedClaims(conductor_disowned, {})
-        #: The schedulers as the steps send to them: stored answers are acknowledged once the step is recorded.
+        #: The client of the schedulers for steps: stored answers are acknowledged once the step is recorded.
         self.scheduling: Final = Scheduling(AcknowledgingClient(bus.client("scheduler"), acknowledgements))
-        #: The schedulers as the endpoints send to them.
+        #: The client of the schedulers for endpoints.
         self.scheduler_client: Final = bus.client("scheduler")
-        #: The placement role, to which only steps send.
+        #: The client of the placement role, which only steps use.
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
-        #: Releases through `placement`, under the conflict policy.
+        #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 
 

@@ -1,4 +1,4 @@
-"""Read consumers that existed before their instance: the node of their allocations, where it must be built."""
+"""Read consumers that existed before their instance: the instance must be built on the node of their allocations."""
 
 from msgspec import structs
 
@@ -14,7 +14,7 @@ _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 def node_of(placement: AcknowledgingClient, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
     """Return the name of the node of a consumer's allocations, if its instance can be built there.
 
-    :param instances: the number of instances of the request, which has one destination for all of them.
+    :param instances: the number of instances of the request, which has the same destination for all of them.
     :param tried: the node that was requested before, if any.
     :raises InvalidState: the instance cannot be built there, with the reason.
     :raises Unavailable: the placement role does not answer.
@@ -42,9 +42,9 @@ def _nodes(placement: AcknowledgingClient, providers: list[str]) -> list[str]:
 
 
 def why_kept(placement: AcknowledgingClient, uuid: str) -> str | None:
-    """Return why the allocations of a consumer are not to be deleted with an instance that no cell has, if so.
+    """Return the reason to keep a consumer's allocations when an instance without a cell is deleted, or None.
 
-    Only a cell gives a claim to a host. So one that a host has accepted was not made for that instance.
+    Only a cell gives a claim to a host. So a claim that a host has accepted was not made for that instance.
 
     :raises Unavailable: the placement role does not answer.
     """

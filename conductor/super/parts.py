@@ -1,4 +1,4 @@
-"""List the parts of the super conductor: those with the steps of its operations, and the endpoints of its topic."""
+"""List the parts of the super conductor: the steps of its operations, and the endpoints of its topic."""
 
 from conductor.engine import steps as engine
 from conductor.engine.steps import Steps

@@ -1,7 +1,7 @@
 """Send requests for destinations to the schedulers, and classify the errors that they answer with.
 
-The one place from which builds, moves and unshelvings ask. A request id is derived from the operation and the number
-of the request, so that a repeated request is the same request and claims once at most.
+All requests of builds, moves and unshelvings are sent from here. A request id is derived from the operation and the
+number of the request, so that a repeated request is the same request and claims at most once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import Generation, Move, RequestSpec, Selection
 
-#: Errors after which it is unknown whether the scheduler has claimed, or will yet.
+#: Errors after which it is unknown whether the scheduler has claimed, or will claim later.
 UNDECIDED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
 
-#: Seconds between two requests after losing to other claims: long enough for the scheduler's view to show those.
+#: Seconds between two requests after other claims were faster: the scheduler's view must show these claims first.
 CONTENTION = Backoff(first=0.1, longest=2.0)
 
 
@@ -38,17 +38,17 @@ class Scheduling:
         keep_held: bool,
         move: Move | None = None,
     ) -> Calling[Sequence[Sequence[Selection]]]:
-        """Leave a request to the worker; return for each instance its selections.
+        """Leave a request to the worker; return the selections of each instance.
 
         They are in the order of preference, and the first is claimed.
 
-        :param number: tells this request apart from the others of the operation.
+        :param number: distinguishes this request from the other requests of the operation.
         :param generations: the consumer generations that the claims name, by instance.
-        :param keep_held: add the claims to what the consumers hold already.
+        :param keep_held: add the claims to the present allocations of the consumers.
         :raises ClaimContention: other claims were faster each time.
         :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
         :raises NoValidHost: no host fits.
-        :raises MoorageError: any other refusal; one of :data:`UNDECIDED` proves nothing.
+        :raises MoorageError: any other refusal; after an error of :data:`UNDECIDED` the request may have claimed.
         """
         return self._scheduler.calling(
             SelectDestinations(
@@ -65,7 +65,7 @@ class Scheduling:
 
 
 def was_refused(fault: Exception) -> bool:
-    """Tell whether a cell has refused a message, and done nothing."""
+    """Return whether a cell has refused a message, and done nothing."""
     is_refusal = isinstance(fault, errors.CallerError | errors.StaleOrder)
-    # The message was not sent; or it was carried out, and only its answer cannot be sent.
+    # CellNotFound: the message was not sent. ReplyTooLarge: it was carried out, and only the answer cannot be sent.
     return is_refusal and not isinstance(fault, errors.CellNotFound | errors.ReplyTooLarge)

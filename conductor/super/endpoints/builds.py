@@ -26,14 +26,14 @@ class SuperOrders(SuperPart):
     def build_instances(self, message: BuildInstances) -> list[str]:
         """Record instances and the operation that builds them.
 
-        :raises InvalidRequest: an instance is there twice, a name is missing or is a uuid, or the build needs more
+        :raises InvalidRequest: an instance is named twice, a name is missing or is a uuid, or the build needs more
             hosts than one answer can name.
         """
         return self._super.requests.once_together(message, self._plan(message))
 
     @serves_many(BuildInstances)
     def build_many(self, calls: Sequence[BatchItem[BuildInstances, list[str]]]) -> list[Callable[[], list[str]] | None]:
-        """Carry out orders that came in one message, as :meth:`build_instances` does each of them."""
+        """Carry out orders that came in one message, each as in :meth:`build_instances`."""
         return self._super.requests.many_together(calls, self._plan)
 
     def _plan(self, message: BuildInstances) -> OrderPlan:
@@ -42,7 +42,7 @@ class SuperOrders(SuperPart):
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
         _check_names(message)
-        SuperBuilds(self._super).first_step(uuids)  # refuses what needs too many hosts, before anything is recorded
+        SuperBuilds(self._super).first_step(uuids)  # refuses a build of too many hosts, before anything is recorded
         return OrderPlan(list(uuids), len(uuids), self._record)
 
     def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
@@ -74,7 +74,7 @@ def _check_names(message: BuildInstances) -> None:
         given, wanted = len(message.names), len(message.instance_uuids)
         raise errors.InvalidRequest(path="$.names", reason=f"there are {given} names for {wanted} instances")
     for name in message.names:
-        # Commands take either.
+        # A command accepts a name or a uuid, so a name must not look like a uuid.
         with suppress(ValueError):
             UUID(name)
             raise errors.InvalidRequest(path="$.names", reason=f"{name} is a uuid, and no name")

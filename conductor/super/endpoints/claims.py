@@ -15,14 +15,14 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperClaims(SuperPart):
-    """Answers from the records here for instances without a cell, else by asking the cell. Answers are not stored."""
+    """Answers from the records here for instances without a cell, and asks the cell otherwise; stores no answers."""
 
     @serves(OwnsClaim)
     def owns_claim(self, message: OwnsClaim) -> Ownership:
-        """Return whether a claim is wanted; if not, it is recorded as revoked before the answer is sent.
+        """Return whether a claim is wanted; if not, record it as revoked before the answer is sent.
 
         :raises InstanceNotFound: there is no record of the consumer, which proves nothing about the claim.
-        :raises CellUnreachable: the cell, which has the instance, does not answer.
+        :raises CellUnreachable: the cell that has the instance does not answer.
         """
         cell_uuid, owned = self._super.database.write(lambda connection: self._here(connection, message))
         if cell_uuid is None:
@@ -42,7 +42,7 @@ class SuperClaims(SuperPart):
         uuid = message.consumer_uuid
         instance = super_records.lock_known(connection, uuid)
         if self._super.operations.is_pending(connection, instance.operation_uuid):
-            # The claim may be that of its request to the scheduler, or be handed over at this moment.
+            # The claim may come from the pending request to the scheduler, or may be handed over at this moment.
             return None, True
         if self._super.operations.pending(connection, uuid, MOVE, UNSHELVE) is not None:
             return None, True

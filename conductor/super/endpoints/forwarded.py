@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class ForwardGuards(Value, frozen=True, kw_only=True):
-    """The guards that an order is forwarded with. Both are null in the records of a former release."""
+    """The guards that an order is forwarded with. Both are null in the records of an earlier release."""
 
     order_number: int | None = None
     #: The migration that the order confirms, reverts or aborts.
@@ -43,7 +43,7 @@ class ForwardGuards(Value, frozen=True, kw_only=True):
 
 
 class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
-    """The decision to forward an order, kept as a stored request, so that a repeated order is forwarded alike."""
+    """The decision to forward an order; it is stored, so that a repeated order is forwarded with the same guards."""
 
     topic = "conductor"
     method = "passed_on"
@@ -54,9 +54,9 @@ class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
 class ForwardedOrders(SuperPart):
     """Forwards orders to cells. No operation begins here: the cell records the order before it answers, or refuses it.
 
-    The caller repeats an order that is not answered, with the same request id or with a new one. The decision to
-    forward an order is made once: a repeated one is forwarded whatever the state is by then, because the cell may have
-    carried it out without its answer being on record here.
+    The caller repeats an unanswered order, with the same request id or with a new one. The decision to forward an order
+    is made once: a repeated order is forwarded in any state of the instance, because the cell may have carried it out
+    without an answer that is recorded here.
     """
 
     @serves(ConfirmMigration)
@@ -103,7 +103,7 @@ class ForwardedOrders(SuperPart):
 
         :param kind: of the order to the cell, with its own ``content``.
         :raises InstanceNotFound: there is no such instance.
-        :raises StaleOrder: another order was given since the caller read the instance, or was carried out before this.
+        :raises StaleOrder: another order was given since the caller read the instance, or was carried out first.
         :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.
         :raises CellUnreachable: the cell does not answer; it is unknown whether it has the order.
         """
@@ -120,16 +120,16 @@ class ForwardedOrders(SuperPart):
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
         except errors.InstanceNotFound as fault:
-            # Selected, and not handed over yet: there is such an instance.
+            # The instance exists, but may not have been handed over to the cell yet.
             if self._super.database.read(lambda connection: super_records.read(connection, uuid)).state != "building":
                 raise
             reason = f"instance {uuid} is being built, and its cell does not have it yet"
             raise errors.InvalidState(reason=reason) from fault
-        # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.
+        # Store the answer: a repeated order is answered from it, in any later state of the instance.
         return self._super.stored.once(message, lambda _connection: done).result
 
     def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
-        """Decide to forward an order; return its cell and its guards, the same ones for a repeated order."""
+        """Decide to forward an order; return its cell and its guards, which are the same for a repeated order."""
         decision = ForwardDecision(
             request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex()
         )
@@ -141,8 +141,9 @@ class ForwardedOrders(SuperPart):
             if isinstance(message, EndOfMigration):
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
             if is_abort:
-                # No number: an abort comes while the numbered order to move is carried out, and must not overtake it.
-                # So the migration is its only guard: without one, it could abort a later migration if it comes late.
+                # An abort has no number: it arrives while the numbered order to move is carried out, and must not make
+                # that order stale. Its only guard is the migration: without it, a late abort could end a later
+                # migration.
                 if migration_uuid is None:
                     raise errors.InvalidState(reason=f"no live migration of instance {uuid} is under way")
                 return ForwardGuards(migration_uuid=migration_uuid)
@@ -160,7 +161,7 @@ class ForwardedOrders(SuperPart):
         if row.cell_uuid is None:
             raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
         pending = self._super.operations.pending(connection, uuid, MOVE, UNSHELVE)
-        # At its last step the cell may have the instance already, and decides itself.
+        # At step `hand_over` the cell may have the instance already: then the cell decides.
         if pending is not None and pending.step != "hand_over" and not may_be_placed:
             operation = f"operation {pending.uuid}, {pending.kind}"
             raise errors.InvalidState(reason=f"instance {uuid} is being placed ({operation})")

@@ -1,4 +1,4 @@
-"""Serve lists of operations and unknown guests to operators: of the super conductor and of all cells."""
+"""Serve lists of the operations and unknown guests of the super conductor and of all cells, for operators."""
 
 import logging
 from functools import partial
@@ -38,8 +38,8 @@ class SuperInspection(SuperPart):
             ended = message.ended
             return _read(connection, ended=ended, subjects=subjects, uuids=uuids, limit=limit, after=after)
 
-        # The cells first: an age counts until it is read, so that a build is older than its part in a cell, however
-        # long the cell's answer takes.
+        # Read the cells first: an age grows until it is read, so a build is always older than its part in a cell, even
+        # if the cell's answer takes long.
         answers = self._part_of_all(
             ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
         )
@@ -53,7 +53,7 @@ class SuperInspection(SuperPart):
     def show_operation(self, message: ShowOperation) -> OperationSummary:
         """Return one operation.
 
-        :raises NotFound: there is none.
+        :raises NotFound: there is no such operation.
         :raises CellUnreachable: it is not on record here, and not all cells answer.
         """
         found = self._super.database.read(lambda connection: _read(connection, uuids=[message.uuid]))
@@ -75,11 +75,11 @@ class SuperInspection(SuperPart):
     def _part_of_all(self, message: ListInParts[list[E]]) -> list[list[E]]:
         """Return the answers of the cells that answer.
 
-        :raises ReplyTooLarge: that of one does not fit into a message: a shorter part may.
+        :raises ReplyTooLarge: the answer of a cell does not fit into a message; the answer to a shorter page may.
         """
         answers, faults = self._super.cells.ask_all(message)
         for fault in faults:
-            # A cell of a former release answers with its whole list, however short the part is: it is left out.
+            # A cell of an earlier release ignores the limit and answers with its whole list: leave it out.
             if isinstance(fault, errors.ReplyTooLarge) and message.limit not in (None, 1):
                 raise fault
         return answers

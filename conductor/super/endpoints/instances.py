@@ -41,9 +41,9 @@ class SuperView(SuperPart):
         return [instance for instance in shown if instance.state != "deleted"]
 
     def read_current(self, uuid: str) -> Instance:
-        """Return one instance merged with its cell's record, on which a decision can be based.
+        """Return one instance merged with its cell's record, so that a decision can be based on it.
 
-        :raises InstanceNotFound: there is none.
+        :raises InstanceNotFound: there is no such instance.
         :raises CellUnreachable: its cell does not answer.
         """
         known = self._super.database.read(lambda connection: super_records.read(connection, uuid))
@@ -53,14 +53,14 @@ class SuperView(SuperPart):
         return self._with_orders([_merged(known, found.get(uuid), self._super.cells.cell(known.cell_uuid).name)])[0]
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
-        """Merge the instances with the records of their cells; record those that a cell has deleted."""
+        """Merge the instances with the records of their cells; record which ones a cell has deleted."""
         by_cell = grouped((instance.cell_uuid, instance) for instance in known if instance.cell_uuid is not None)
         merged = concurrently(self._of_cell, by_cell)
         self._note_deleted(known, merged)
         return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
 
     def _with_orders(self, instances: Sequence[Instance]) -> list[Instance]:
-        """Show in the instances' states the pending orders that have not reached their cells yet."""
+        """Set the states of instances by pending orders that have not reached their cells yet."""
         uuids = [instance.uuid for instance in instances]
         ordered = self._super.database.read(partial(super_records.being_placed, uuids=uuids))
         return [_ordered(instance, ordered.get(instance.uuid)) for instance in instances]
@@ -104,7 +104,8 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,
-        # A resized instance has another flavor in its cell. A deletion that overtook the build has left none there.
+        # A resized instance has another flavor in its cell. If the order to delete overtook the build, the cell has
+        # none.
         flavor=in_cell.flavor if in_cell.attempts else known.flavor,
         cell=cell,
         host=in_cell.host,
@@ -119,7 +120,7 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
 
 
 def _ordered(instance: Instance, placing: tuple[str, str] | None) -> Instance:
-    """Return an instance in the state of its pending move or unshelving, which may not have reached its cell yet."""
+    """Return an instance in the state of its pending move or unshelving; its cell may not know it yet."""
     if placing is None:
         return instance
     kind, operation_uuid = placing

@@ -27,7 +27,7 @@ class SuperMigrationView(SuperPart):
     def show(self, message: ShowMigration) -> Migration:
         """Return one migration.
 
-        :raises MigrationNotFound: there is none.
+        :raises MigrationNotFound: there is no such migration.
         """
         known = self._super.database.read(lambda connection: super_migrations.read(connection, message.uuid))
         return self._with_cells([known])[0]
@@ -52,9 +52,9 @@ class SuperMigrationView(SuperPart):
         )
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
-        """Merge the migrations with the records of their cells; record those that have ended there."""
+        """Merge the migrations with the records of their cells; record which ones have ended there."""
         merged = concurrently(self._of_cell, grouped((migration.cell_uuid, migration) for migration in known))
-        # The end of a migration that is still being placed is recorded by its operation, with the explanation.
+        # If a migration is still being placed, its operation records the end, with the explanation.
         over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:
             self._super.database.write(lambda connection: _note_over(connection, over))
@@ -89,8 +89,9 @@ def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
 def merged(known: SuperMigration, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
     """Merge the two records of a migration: the cell's has precedence, except for a final state on record here."""
     best = in_cell or known
-    # A final state here is final: the super conductor records it before it asks the cell for anything else. A migration
-    # that is still being placed has ended only once its operation has recorded that, with the explanation.
+    # A final state here has precedence: the super conductor records it before it sends the cell anything else. A
+    # migration that is still being placed has ended only after its operation has recorded the end, with the
+    # explanation.
     if in_cell is None or known.state in OVER or (known.state == "placing" and in_cell.state in OVER):
         state = known.state
     else:

@@ -34,7 +34,7 @@ from moorage.model import Flavor, HostState, Instance, MoveKind
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
 
-#: The states in which an instance can be moved and evacuated. Its cell checks again.
+#: The states in which an instance can be moved, and can be evacuated. Its cell checks again.
 MOVABLE = ("active",)
 EVACUABLE = ("active", "error")
 
@@ -69,7 +69,7 @@ class SuperMoveOrders(SuperPart):
 
     def _unshelve(self, message: UnshelveInstance) -> Work[Done]:
         instance = SuperView(self._super).read_current(message.instance_uuid)
-        # An instance in state unshelving without a host: an earlier unshelving was cut short, and can be repeated.
+        # If an instance is in state unshelving and has no host, an earlier unshelving was interrupted: allow it again.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
         if instance.state not in states:
             needed = " or ".join(states)
@@ -81,7 +81,7 @@ class SuperMoveOrders(SuperPart):
         def work(connection: Connection, begun: list[Operation]) -> Done:
             number = self._number(connection, message)
             preparing = PrepareUnshelveStep(cell_uuid=cell_uuid, host=message.host, order_number=number)
-            # The explanation of the last failure is over.
+            # Clear the explanation of the last failure.
             super_records.explain(connection, instance.uuid, None)
             uuid = ids.derived(message.request_id, "unshelve")
             new = NewOperation(uuid, UNSHELVE, instance.uuid, "prepare", preparing)
@@ -132,9 +132,9 @@ class SuperMoveOrders(SuperPart):
     def _once(self, message: Mutation[R], check: Callable[[], Work[R]]) -> R:
         """Check an order and carry it out, or return the stored answer of a repeated one.
 
-        :param check: refuses what is not possible now, and returns the transaction of the order.
+        :param check: refuses the order if it is not possible now, and returns its transaction.
         """
-        # First, because the order on record may have changed the state that the check refuses.
+        # First: the recorded order may have changed the state, so that the check would refuse a repeated order.
         answered = self._super.database.read(lambda connection: self._super.stored.find(connection, message))
         if answered is not None:
             return answered.result
@@ -150,7 +150,7 @@ class SuperMoveOrders(SuperPart):
 
 
 class Targets(SuperPart):
-    """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself.
+    """Checks that a host can be the target or source of a move now. The scheduler's decision finds later changes.
 
     Both methods raise ``HostNotFound`` for an unknown host, and ``Unavailable`` if no scheduler answers.
     """
@@ -158,8 +158,8 @@ class Targets(SuperPart):
     def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
         """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
 
-        :param leaving: the host that the instance must leave, which is no target.
-        :raises InvalidState: it is in another cell, is the host to leave, is down or is disabled.
+        :param leaving: the host that the instance must leave, which cannot be the target.
+        :raises InvalidState: the host is in another cell, is the host to leave, is down or is disabled.
         """
         if host is None:
             return
@@ -175,7 +175,7 @@ class Targets(SuperPart):
     def require_down(self, host: str, cell_uuid: str) -> None:
         """Refuse an evacuation from a host that no operator has forced down.
 
-        :raises InvalidState: it is not forced down.
+        :raises InvalidState: the host is not forced down.
         """
         if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
             raise errors.InvalidState(
@@ -196,8 +196,8 @@ class Targets(SuperPart):
 def require_free(connection: Connection, operations: Operations, uuid: str) -> None:
     """Lock an instance, and refuse the order if another operation on it is pending here.
 
-    :raises InstanceNotFound: there is none.
-    :raises InvalidState: it is being moved, unshelved or deleted, or is deleted.
+    :raises InstanceNotFound: there is no such instance.
+    :raises InvalidState: the instance is being moved, unshelved or deleted, or is deleted.
     """
     row = super_records.lock_known(connection, uuid)
     if row.state in ("deleting", "deleted"):

@@ -39,7 +39,7 @@ _HANDED_OVER = (
     )
     .values(handed_over=True, selections=None, reason=None, updated_at=now())
 )
-# By the instances: very many other operations may be pending, while their cell is away.
+# Restricted to the instances: very many other operations may be pending while a cell is unavailable.
 _BEING_PLACED = select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
     operations.c.subject.in_(bindparam("uuids", expanding=True)),
     operations.c.state == "pending",
@@ -54,7 +54,7 @@ class NewInstances(NamedTuple):
     spec: RequestSpec
     operation_uuid: str
     request_id: str
-    #: One for each, or none at all.
+    #: One name for each instance, or no names.
     names: Sequence[str] = ()
 
 
@@ -82,8 +82,8 @@ def add(connection: Connection, new: Collection[NewInstances]) -> None:
 
 
 def _first_known(connection: Connection, uuids: Collection[str]) -> str:
-    """Return the one of these uuids that was recorded first; for an error, so its record may be gone by now."""
-    # SQLite keeps the rows of a refused statement that came before the refused one: theirs are the greater numbers.
+    """Return the uuid that was recorded first, for an error message; its record may be deleted by now."""
+    # SQLite keeps the rows of a refused statement that precede the refused row: these have the greater ids.
     known = select(instances.c.uuid).where(instances.c.uuid.in_(uuids)).order_by(instances.c.id).limit(1)
     return connection.scalars(known).one_or_none() or "of this request"
 
@@ -97,9 +97,9 @@ def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
 
 
 def number_order(connection: Connection, uuid: str, last_order: int | None = None) -> int:
-    """Take the next order number of an instance, which the caller has locked, and return it.
+    """Take the next order number of an instance that the caller has locked, and return it.
 
-    :param last_order: the number of the last order that the caller has seen, if it has seen any.
+    :param last_order: the number of the last order that the operator has seen, if known.
     :raises StaleOrder: another order has been given since.
     """
     last: int = connection.scalars(select(instances.c.order_number).where(instances.c.uuid == uuid)).one()
@@ -129,7 +129,7 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInst
 def lock_known(connection: Connection, uuid: str) -> LockedInstance:
     """Lock an instance and return it.
 
-    :raises InstanceNotFound: there is none.
+    :raises InstanceNotFound: there is no such instance.
     """
     row = lock(connection, [uuid]).get(uuid)
     if row is None:
@@ -144,12 +144,12 @@ def is_deleted(connection: Connection, uuid: str) -> bool:
 
 
 def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | None) -> None:
-    """Record why an instance could not be placed the last time; null clears it."""
+    """Record why the last placement of an instance failed; null clears the explanation."""
     _change(connection, instances.c.uuid == uuid, explanation=explanation)
 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
-    """Record the selections of instances, and with them their cells, to which they may be sent from now on."""
+    """Record the selections of instances, and their cells: from now on the instances may be sent there."""
     if not chosen:
         return
     rows = [
@@ -169,7 +169,7 @@ def fail(
 ) -> None:
     """Set instances that are still being built to error, with the reason. No cell has them.
 
-    :param by_cell: a cell has refused them, so that something is claimed for them.
+    :param by_cell: a cell has refused them, so they have claims.
     """
     still = (instances.c.uuid.in_(uuids), instances.c.state == "building")
     values = {"state": "error", "reason": reason, "explanation": explanation, "cell_uuid": None, "selections": None}
@@ -182,7 +182,7 @@ def refused(connection: Connection, operation_uuid: str) -> dict[str, str]:
         instances.c.operation_uuid == operation_uuid,
         instances.c.state == "error",
         instances.c.cell_uuid.is_(None),
-        # Whatever the others hold was not claimed by this build.
+        # Only these have claims of this build.
         instances.c.handed_over.is_(True),
     )
     return {row.uuid: text(row.reason) or "" for row in connection.execute(query)}
@@ -191,8 +191,8 @@ def refused(connection: Connection, operation_uuid: str) -> dict[str, str]:
 def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple[InstanceBuild, ...]]:
     """Return the builds to hand over to each cell, in the order of the request.
 
-    The result is the same until the cell has the builds: it includes instances whose deletion was ordered meanwhile,
-    because the cell may have them already, and because a repeated request id must carry the same content.
+    The result stays the same until the cell has the builds. It includes instances whose deletion was ordered meanwhile:
+    the cell may have them already, and a repeated request id must have the same content.
     """
     rows = connection.execute(
         select(instances.c.uuid, instances.c.cell_uuid, instances.c.request_spec, instances.c.selections)
@@ -213,7 +213,7 @@ def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple
 
 
 def builds_of(spec: RequestSpec, chosen: Mapping[str, Sequence[Selection]]) -> dict[str, tuple[InstanceBuild, ...]]:
-    """Return the same as :func:`to_hand_over` of the instances that :func:`select_for` has recorded just now.
+    """Return the same as :func:`to_hand_over`, for the instances that :func:`select_for` has just recorded.
 
     :param chosen: the selections of each instance, in the order of the request.
     """
@@ -233,7 +233,7 @@ def handed_over(connection: Connection, operation_uuids: Collection[str], cell_u
 
 
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
-    """Record why a cell does not have the builds of an operation yet; they are still being built."""
+    """Record why a cell does not have the builds of an operation yet; the instances are still being built."""
     _change(connection, *_given_to(operation_uuid, cell_uuid), reason=reason)
 
 
@@ -249,10 +249,10 @@ def set_state(connection: Connection, uuids: Collection[str], state: InstanceSta
 
 
 def read(connection: Connection, uuid: str, *, with_request: bool = False) -> Instance:
-    """Return one instance as recorded here, without the cell's part.
+    """Return one instance as recorded here, without its cell's record.
 
     :param with_request: include its request.
-    :raises InstanceNotFound: there is none.
+    :raises InstanceNotFound: there is no such instance.
     """
     row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
     if row is None:
@@ -295,7 +295,7 @@ def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) 
 
 
 def _given_to(operation_uuid: str, cell_uuid: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the builds of an operation that are to be handed over to a cell."""
+    """Return the conditions for the builds of an operation that belong to a cell."""
     columns = instances.c
     return columns.operation_uuid == operation_uuid, columns.cell_uuid == cell_uuid, columns.selections.is_not(None)
 

@@ -14,7 +14,7 @@ from moorage.messages import ListMigrations
 from moorage.model import Explanation, Migration, MoveKind
 from moorage.model.states import MigrationState
 
-#: What a migration is in the end; each of the others is still under way, or waits to be confirmed or reverted.
+#: The final states of a migration. In any other state it is in progress, or waits to be confirmed or reverted.
 OVER: tuple[MigrationState, ...] = ("confirmed", "reverted", "failed", "ended")
 
 
@@ -64,7 +64,7 @@ def change(
 def read(connection: Connection, uuid: str) -> SuperMigration:
     """Return one migration.
 
-    :raises MigrationNotFound: there is none.
+    :raises MigrationNotFound: there is no such migration.
     """
     row = connection.execute(_SHOWN.where(migrations.c.uuid == uuid)).one_or_none()
     if row is None:
@@ -73,7 +73,7 @@ def read(connection: Connection, uuid: str) -> SuperMigration:
 
 
 def open_of(connection: Connection, instance_uuid: str) -> str | None:
-    """Return the uuid of an instance's migration that has not ended by the record here; of several, the last."""
+    """Return the uuid of an instance's last migration that has not ended according to the record here, or None."""
     found = list_all(connection, ListMigrations(instance_uuid=instance_uuid))
     return found[-1].uuid if found else None
 
@@ -98,7 +98,7 @@ def delete(connection: Connection, instance_uuids: Collection[str]) -> None:
     connection.execute(migrations.delete().where(migrations.c.instance_uuid.in_(instance_uuids)))
 
 
-# The reason of an open migration that is stuck is the error of the last try of its operation's next step.
+# If an open migration is stuck, its reason is the error of the last try of its operation's next step.
 _SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
     operations, (operations.c.uuid == migrations.c.uuid) & (operations.c.state == "pending")
 )
