@@ -5,7 +5,7 @@
     select ──> hand_over ──> (end)
      └─┘ again   └──> release ──> (end)
 
-A request for several instances is all or nothing, and is sent until it is answered or given up.
+A request for several instances is all or nothing. It is repeated until it is answered or the build gives it up.
 """
 
 import logging
@@ -34,29 +34,29 @@ from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 LOG = logging.getLogger(__name__)
 
 #: The number of tries of a request that met these errors: four minutes with the default back-off. Arbitrary: longer
-#: than the fail-over of a database or a broker, and than a run of tries that meet the one scheduler of two whose
-#: database is away.
+#: than the fail-over of a database or a broker, and longer than a run of tries that all reach the same one of two
+#: schedulers, whose database is unavailable.
 _AWAY, _TRIES_WHILE_AWAY = (errors.StoreUnavailable, errors.BusUnavailable), 10
 
 
 class SelectStep(Value, frozen=True, kw_only=True):
     """The payload of step `select`: the next request to the scheduler and the tries so far."""
 
-    #: Tells the request apart from the operation's earlier ones.
+    #: Distinguishes this request from the earlier requests of the operation.
     number: int
     instance_uuids: tuple[str, ...]
-    #: The number of earlier requests that have lost to other claims.
+    #: The number of earlier requests that failed because other claims were faster.
     lost: int = 0
-    #: A request of this operation may have been sent without being answered, and may yet claim.
+    #: A request of this operation may have been sent without an answer, and may still claim.
     doubtful: bool = False
     #: The generations of the consumers that exist: the claim is added to their allocations.
     generations: dict[Uuid, Generation] = field(default_factory=dict)
     #: The number of earlier requests that have met a consumer at another generation.
     conflicts: int = 0
-    #: The number of alternates of each request: as configured when the build was ordered, so that a repeated request
-    #: has the same content. Null in the records of earlier versions.
+    #: The number of alternates, as configured when the build was ordered, so that a repeated request has the same
+    #: content. Null in the records of earlier versions.
     num_alternates: int | None = None
-    #: The node on which an instance has allocations already: it can be placed nowhere else.
+    #: The node on which an instance has allocations already; it can be placed only there.
     node: Name | None = None
 
 
@@ -129,10 +129,11 @@ class SuperBuilds(SuperPart):
                 keep_held=bool(payload.generations),
             )
         except errors.ConsumerGenerationConflict as conflict:
-            # No doubt is left: while that consumer is there, each copy of this request is refused like this one. And it
-            # may be another's, which is not to be deleted.
+            # The request is not doubtful: while that consumer exists, each copy of the request is refused in the same
+            # way. The consumer may belong to another client, and must not be deleted.
             if conflict_policy.is_placed(conflict):
-                # The generations agree, but the consumer has a claim, or allocations on another host than chosen.
+                # The generations agree, but the consumer has a claim, or allocations on another host than the chosen
+                # one.
                 return self._on_its_node(payload, spec, conflict)
             return partial(self._refused, payload=payload, fault=conflict)
         except errors.MoorageError as fault:
@@ -164,13 +165,13 @@ class SuperBuilds(SuperPart):
     def _selected(self, connection: Connection, selected: Sequence["_Selected"]) -> list[Outcome]:
         """Record the selections of instances that are still wanted; ask again for those whose claim was released.
 
-        An instance whose deletion is on record is left out: its deletion finds no cell in the record, and releases the
-        claim for good, before or after this.
+        An instance whose deletion is recorded is left out: the deletion finds no cell in its record, and releases the
+        claim for good, before or after this transaction.
         """
         placed = {uuid: found for each in selected for uuid, found in each.placed.items()}
-        # Lock first: an order to delete one of them comes wholly before this transaction or wholly after it.
+        # Lock first: an order to delete an instance is then recorded either before this transaction or after it.
         wanted = _building(connection, placed)
-        # A claim that the reconciler was answered about as not wanted must not be used any more.
+        # If the reconciler was answered that a claim is not wanted, the claim must not be used any more.
         claims = [found[0].claim_id for found in placed.values() if found[0].claim_id is not None]
         revoked = self._super.revoked_claims.among(connection, claims)
         chosen = {
@@ -191,21 +192,21 @@ class SuperBuilds(SuperPart):
         payload = selected.payload
         missing = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid not in chosen]
         if missing:
-            # Their consumers exist since the released claim: the next request must name their generations.
+            # The released claim has left their consumers: the next request must name the generations of these.
             payload = structs.replace(
                 payload, generations=payload.generations | _generations_after_release(selected.answer, payload)
             )
             return self._ask_again(connection, payload, missing, errors.ClaimContention(tries=payload.lost + 1))
         of_operation = {uuid: chosen[uuid] for uuid in payload.instance_uuids if uuid in chosen}
-        # The first request is for all instances: there are no selections of earlier ones to hand over too.
+        # The first request is for all instances: no earlier request has selections that must be handed over too.
         builds = super_records.builds_of(selected.spec, of_operation) if payload.number == 1 else None
         return Next("hand_over", HandOverStep(), carried=builds)
 
     def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, UNDECIDED) and operation.tries < self._retries(fault):
             raise fault
-        # An unanswered request may yet be carried out, and claim; so may an earlier sending of one that was answered
-        # now. A request whose answer was too large for the bus was carried out.
+        # An unanswered request may still be carried out, and claim. So may an earlier copy of a request that is
+        # answered now. A request whose answer is too large for the bus was carried out.
         doubted = self._doubt(operation, payload)
         if isinstance(fault, (*UNDECIDED, errors.ReplyTooLarge)):
             doubted = structs.replace(payload, doubtful=True)
@@ -219,8 +220,8 @@ class SuperBuilds(SuperPart):
         wanted = _building(connection, payload.instance_uuids)
         match fault:
             case errors.ConsumerDeleted():
-                # Its deletion overtook this request, which was all or nothing: ask again for the others. Without a
-                # deletion on record here, the uuid has been used before.
+                # The deletion of the instance overtook this request, which was all or nothing: ask again for the
+                # others. If no deletion is recorded here, the uuid has been used before.
                 gone = fault.consumer_uuid
                 super_records.fail(connection, [gone], str(fault))
                 rest = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid != gone]
@@ -232,8 +233,8 @@ class SuperBuilds(SuperPart):
         return self._fail(connection, payload, payload.instance_uuids, fault)
 
     def _combines(self, fault: errors.ConsumerGenerationConflict) -> bool:
-        """Tell whether the claim is added to foreign allocations of a consumer that existed before its instance."""
-        # Under `retry` as under `fail`, an instance that is to be built is new, and its consumer must be new too.
+        """Return whether the claim is added to foreign allocations of a consumer that existed before its instance."""
+        # Under both `retry` and `fail`, the consumer of a new instance must be new too.
         return self._super.writes.policy == conflict_policy.COMBINE and not conflict_policy.is_placed(fault)
 
     def _combine(self, payload: SelectStep, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
@@ -268,8 +269,8 @@ class SuperBuilds(SuperPart):
     def _stop_selecting(self, payload: SelectStep, uuids: Sequence[str], reason: str | None) -> Outcome:
         """Hand over the claims of earlier requests of this operation, then release the instances that are in doubt.
 
-        A request that was never answered may still be carried out. Deleting its consumers for good is the fence: its
-        claims are released, and later ones are refused.
+        A request that was never answered may still be carried out. The fence is to delete its consumers for good: its
+        claims are released, and later claims are refused.
         """
         return Next("hand_over", HandOverStep(release=tuple(uuids) if payload.doubtful else (), reason=reason))
 
@@ -279,8 +280,8 @@ class SuperBuilds(SuperPart):
     def hand_over(self, operation: Operation) -> Calling[CommitStep]:
         """Send each cell its instances, until it answers.
 
-        There is no time-out: a cell that does not answer may have the instances, and may have built them. Their record
-        shows the reason of the wait, and they can be deleted meanwhile.
+        There is no time-out: a cell that does not answer may have the instances, and may have built them. Meanwhile the
+        records of the instances show the reason of the wait, and the instances can be deleted.
         """
         builds: dict[str, tuple[InstanceBuild, ...]] = operation.carried_as(dict) or self._super.database.read(
             lambda connection: super_records.to_hand_over(connection, operation.uuid)
@@ -292,7 +293,7 @@ class SuperBuilds(SuperPart):
             faults = yield partial(
                 concurrently, lambda uuid, part: made_here(giving(self._super.cells, operation, uuid, part)), builds
             )
-        # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
+        # If the only fault is a postponed call, wait for room without a thread; then the step sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
         if not faults and not operation.is_repeated:
@@ -303,7 +304,7 @@ class SuperBuilds(SuperPart):
 
     @staticmethod
     def _all_handed_over(connection: Connection, handed: Sequence["_HandedOver"]) -> list[Outcome]:
-        """Record builds that cells have taken at the first sending of each."""
+        """Record builds that cells have taken when they were sent for the first time."""
         by_cell = grouped((cell_uuid, each.operation_uuid) for each in handed for cell_uuid in each.cells)
         for cell_uuid, operation_uuids in sorted(by_cell.items()):
             super_records.handed_over(connection, operation_uuids, cell_uuid)
@@ -326,7 +327,7 @@ class SuperBuilds(SuperPart):
             if fault is None:
                 super_records.handed_over(connection, [operation.uuid], cell_uuid)
             elif was_refused(fault) and not operation.is_repeated:
-                # The cell has refused the only sending there was, so it has none of the instances.
+                # The message was sent only once, and the cell has refused it: the cell has none of the instances.
                 reason = str(fault)
                 super_records.fail(connection, uuids, reason, by_cell=True)
                 release += uuids
@@ -341,7 +342,7 @@ class SuperBuilds(SuperPart):
         if retry is not None:
             return Retry(retry)
         if operation.is_repeated:
-            # A try that waited for one cell has recorded no payload, even where another cell refused its instances.
+            # An earlier try that waited for one cell did not record that another cell refused its instances.
             for uuid, why in super_records.refused(connection, operation.uuid).items():
                 release, reason = [*release, uuid], reason or why
         if release:
@@ -352,9 +353,9 @@ class SuperBuilds(SuperPart):
 
     @step(BUILD, "release")
     def release(self, operation: Operation) -> CommitStep:
-        """Delete for good the allocations of instances in error, and with them those that a late request may claim.
+        """Delete the allocations of instances in error for good, so that a late request can claim nothing for them.
 
-        Foreign allocations of a consumer that existed before its instance go too or stay, by the policy.
+        The policy decides whether foreign allocations of a consumer that existed before its instance are deleted too.
         """
         payload, writes = operation.read(HandOverStep), self._super.writes
         for uuid in payload.release:
@@ -377,7 +378,7 @@ def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
 
 
 def _generations_after_release(answer: Sequence[Sequence[Selection]], payload: SelectStep) -> dict[str, int]:
-    """Return the consumer generations of the instances whose claim in a repeated answer was released since."""
+    """Return the consumer generations of the instances whose claims were released since the answer was stored."""
     return {
         uuid: claimed.consumer_generation
         for uuid, (claimed, *_) in zip(payload.instance_uuids, answer, strict=True)

@@ -1,4 +1,4 @@
-"""Delete an instance: here while no cell can have it, through its cell from then on."""
+"""Delete an instance: here if no cell can have it, otherwise through its cell."""
 
 import logging
 from functools import partial
@@ -37,9 +37,10 @@ class SuperDeletes(SuperPart):
     def release(self, operation: Operation) -> CommitStep:
         """Delete the instance's consumer for good: a claim that arrives later is refused.
 
-        A claim that may be there is released whole: its allocations are not on record here. Without a claim, all
-        allocations of the consumer are foreign, and the instance's record names them. A claim that a host has accepted
-        is not released: no cell has the instance, so it is a claim of others.
+        If the consumer has a claim, all its allocations are released, because the allocations of the claim are not
+        recorded here. Without a claim, all allocations of the consumer are foreign, and the instance's record names
+        them. A claim that a host has accepted is not released: no cell has the instance, so the claim belongs to
+        another client.
         """
         uuid, keeps = operation.subject, self._super.writes.keeps_foreign
         if (kept := why_kept(self._super.placement, uuid)) is not None:
@@ -69,7 +70,7 @@ class SuperDeletes(SuperPart):
 
     @step(DELETE, "in_cell")
     def in_cell(self, operation: Operation) -> CommitStep:
-        """Order the cell to delete the instance; the instance is deleted once the cell shows it as deleted."""
+        """Order the cell to delete the instance; its state becomes deleted when the cell reports it as deleted."""
         known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         if known.cell_uuid is None:
             # The cell has refused to take the instance, and has nothing of it.
@@ -80,10 +81,10 @@ class SuperDeletes(SuperPart):
         return lambda _connection: Ended()
 
     def _end_placing(self, connection: Connection, uuid: str) -> None:
-        """End a move or an unshelving that its cell does not yet carry out.
+        """End a move or an unshelving that the cell does not carry out yet.
 
-        The claims of its requests to the scheduler, for the instance and for the migration that the cell has prepared,
-        are deleted with the instance in one write; a later claim is refused by the tombstones.
+        Its requests to the scheduler may have claimed for the instance, and for the migration that the cell has
+        prepared. These claims are deleted with the instance in one write; the tombstones refuse later claims.
         """
         reason = "the instance is being deleted"
         for pending in self._super.operations.lock_pending(connection, uuid, (MOVE, UNSHELVE)):
@@ -92,20 +93,20 @@ class SuperDeletes(SuperPart):
                 super_migrations.change(connection, pending.uuid, state="ended", reason=reason)
 
     def order(self, connection: Connection, message: DeleteInstance) -> list[Operation]:
-        """Record that an instance is to be deleted; if that was ordered before, retry its present step at once.
+        """Record the operation that deletes an instance; if it was ordered before, retry its current step at once.
 
-        The instance's record decides which conductor deletes it. Its cell is recorded before anything is sent there,
-        so without a cell on record no cell has it or will have it: recording a cell skips instances that are being
-        deleted.
+        The instance's record decides which conductor deletes it. The cell is recorded before anything is sent there,
+        and it is not recorded for an instance that is being deleted. So if the record has no cell, no cell has the
+        instance or will have it.
 
-        :raises InstanceNotFound: there is none.
+        :raises InstanceNotFound: there is no such instance.
         """
         uuid = message.instance_uuid
         row = super_records.lock_known(connection, uuid)
         if row.state == "deleted":
             return []
         if row.state == "deleting":
-            # Ordered before. If its operation has ended, the cell has the order, and gets it once more below.
+            # It was ordered before. If that operation has ended, the cell has the order, and gets it again below.
             under_way = self._super.operations.retry_now(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way

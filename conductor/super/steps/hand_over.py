@@ -20,7 +20,7 @@ def giving(
 ) -> Calling[dict[str, errors.MoorageError | Postponed]]:
     """Send one cell its instances; return the error by cell uuid if it has not taken them.
 
-    :raises MoorageError: it has taken a part of them and refused another one: all are sent again.
+    :raises MoorageError: the cell has taken some of them and refused others: all are sent again.
     """
     taken = 0
     try:
@@ -28,20 +28,21 @@ def giving(
             yield from cells.calling(cell_uuid, message)
             taken += len(message.builds)
     except Postponed as fault:
-        return {cell_uuid: fault}  # as usual as under load
+        return {cell_uuid: fault}  # not logged: this is normal under load
     except errors.MoorageError as fault:
         LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(builds) - taken, fault)
         if taken and was_refused(fault):
-            raise  # no refusal of all of them, which would be released
+            raise  # returned as a refusal of all of them, it would release them all
         return {cell_uuid: fault}
     LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(builds))
     return {}
 
 
 def _messages(operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]) -> Iterator[BuildInCell]:
-    """Yield the messages with the builds, the same ones each time; mostly it is one."""
+    """Yield the messages with the builds, usually one; they are the same each time."""
     parts = list(in_parts(builds))
     for part in parts:
-        # The id names the part: another release may divide the builds differently. A cell takes an instance once.
+        # The id names the part, because another release may divide the builds differently. A cell takes an instance
+        # once.
         named = (part[0].instance_uuid, part[-1].instance_uuid) if len(parts) > 1 else ()
         yield BuildInCell(request_id=operation.derived("hand_over", cell_uuid, *named), builds=tuple(part))

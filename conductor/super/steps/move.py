@@ -37,8 +37,8 @@ from moorage.model import (
 
 LOG = logging.getLogger(__name__)
 
-#: The steps at which an order to delete the instance ends the move at once. The other steps undo what the move may yet
-#: cause, and must be done to their end.
+#: The steps at which an order to delete the instance ends the move at once. The other steps undo late effects of the
+#: move, and must be completed.
 ENDED_BY_DELETION = ("prepare", "read", "select", "hand_over")
 
 
@@ -61,7 +61,7 @@ class SuperMoves(PlaceExisting):
 
     @step(MOVE, "prepare")
     def prepare(self, operation: Operation) -> CommitStep:
-        """Reserve the instance for the move in its cell, and get its present placement from there."""
+        """Reserve the instance for the move in its cell, and get its current placement from the cell."""
         preparing = operation.read(PrepareMoveStep)
         message = PrepareMoveInCell(
             request_id=operation.derived("prepare"),
@@ -104,9 +104,9 @@ class SuperMoves(PlaceExisting):
         return Ended()
 
     def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
-        """Create the migration's consumer, holding nothing, and delete it for good.
+        """Create the migration's consumer without allocations, and delete it for good.
 
-        Each doubtful request would create that consumer, and is refused from now on.
+        Each doubtful request would create this consumer, so it is refused from now on.
         """
         uuid = operation.uuid
         empty = ConsumerAllocations(

@@ -1,4 +1,4 @@
-"""Place an instance that exists, to move it or to unshelve it: the steps that both operations have in common.
+"""Place an existing instance, to move or unshelve it: the steps that both operations have in common.
 
 ::
 
@@ -7,11 +7,11 @@
        └─────────┴──> fence ──> cancel ──> (end)
 
 The generation of the instance's consumer is read, recorded, and only then named in a request to the scheduler. If
-another client writes meanwhile, `[conductor] consumer_conflict_policy` decides whether to try again. At most one
-request claims all the same: each names the generation that the one before it would have bumped.
+another client writes meanwhile, `[conductor] consumer_conflict_policy` decides whether to try again. Even then at most
+one request claims, because a claim by an earlier request bumps the generation that the later requests name.
 
-A request that was sent without an answer may be carried out later. It is kept as doubtful, until `recover` has its
-answer or `fence` has made sure that it will be refused.
+A request that was sent without an answer may be carried out later. It is kept as doubtful until `recover` has its
+answer, or `fence` has made sure that it will be refused.
 """
 
 import logging
@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SentRequest(Value, frozen=True, kw_only=True):
-    """One request to the scheduler that may have been sent: all in which it differs from the operation's others."""
+    """One request to the scheduler that may have been sent: the fields that differ between an operation's requests."""
 
     number: int
     generation: Generation | None
@@ -51,12 +51,12 @@ class ScheduleStep(Value, frozen=True, kw_only=True):
     num_alternates: int
     move: Move | None = None
     current: SentRequest = SentRequest(number=0, generation=None)
-    #: The number of requests that have lost to other claims, and to other writers of the consumer.
+    #: The number of requests that failed because of faster claims, and because of other writers of the consumer.
     lost: int = 0
     conflicts: int = 0
-    #: Earlier requests that may have been carried out, or may yet be.
+    #: Earlier requests that may have been carried out, or may still be.
     doubtful: tuple[SentRequest, ...] = ()
-    #: The number of the order that is carried out; null in the records of earlier versions.
+    #: The number of the order of this operation; null in the records of earlier versions.
     order_number: int | None = None
 
 
@@ -104,16 +104,16 @@ class PlaceExisting(SuperPart, ABC):
     ) -> CommitStep:
         """Return the commit step after a failed preparation.
 
-        :raises MoorageError: the ``fault``, if the outcome is not known: the cell may have done it.
+        :raises MoorageError: the ``fault``, if the outcome is unknown: the cell may have carried the message out.
         """
         is_done = isinstance(fault, errors.ReplyTooLarge)
         if not is_done and not was_refused(fault):
             raise fault
         refused = NotScheduled(reason=str(fault), order_number=order_number)
         if is_done or operation.is_repeated:
-            # An earlier sending may arrive after this refusal: once cancelled, it is refused as well.
+            # An earlier copy may arrive after this refusal: after the cancellation it is refused too.
             return lambda _connection: Next("cancel", refused)
-        # The only sending there was: the cell refuses whatever else comes under the number of the order.
+        # The message was sent only once, and the cell refuses any later copy because of the order number.
         return partial(self._end, operation, refused)
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class PlaceExisting(SuperPart, ABC):
         return lambda _connection: Next("select", structs.replace(payload, current=current))
 
     def _not_claimable(self, uuid: str, consumer: Consumer | None, move: Move | None) -> errors.MoorageError | None:
-        """Return the error that explains why nothing can be claimed for the consumer as it is, if so."""
+        """Return the error that explains why nothing can be claimed for the consumer in its state, or None."""
         if consumer is None:
             return None if move is None else errors.ConsumerNotFound(name=uuid)
         if move is not None:
@@ -184,7 +184,7 @@ class PlaceExisting(SuperPart, ABC):
             )
         )
         claimed = selections[0]
-        # A repeated answer, whose claim was released since.
+        # The stored answer was repeated, and its claim was released since.
         if claimed.released:
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=str(claimed.claim_id))
         LOG.info(
@@ -195,7 +195,7 @@ class PlaceExisting(SuperPart, ABC):
     def _not_selected(self, operation: Operation, payload: ScheduleStep, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, UNDECIDED):
             raise fault
-        # It may have been sent before, and that sending may arrive after this answer.
+        # The request may have been sent before, and the earlier copy may arrive after this answer.
         doubted = structs.replace(payload, doubtful=(*payload.doubtful, payload.current))
         if operation.is_repeated:
             payload = doubted
@@ -207,8 +207,8 @@ class PlaceExisting(SuperPart, ABC):
                 following = structs.replace(payload, conflicts=payload.conflicts + 1)
                 delay = conflict_policy.BACKOFF.seconds(following.conflicts)
                 return lambda _connection: Next("read", following, delay=delay)
-        # A request that was sent once is in doubt too: a second copy of it may arrive when there is room again. It
-        # would claim for nobody, and take the source's allocations from a server that stays there.
+        # Even a request that was sent once is doubtful: a second copy of it may arrive when there is room again. It
+        # would claim a host that nobody uses, and take the source's allocations from an instance that stays there.
         return _not_scheduled(operation, doubted, fault)
 
     # --- recover ------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class PlaceExisting(SuperPart, ABC):
 
     @step(KIND_OF_CLASS, "hand_over")
     def hand_over(self, operation: Operation) -> CommitStep:
-        """Send the claimed host to the cell, until it answers: it may have begun to use it already."""
+        """Send the claimed host to the cell until it answers: the cell may already use the host."""
         payload = operation.read(HandOverSelections)
         cell_uuid = payload.selections[0].cell_uuid
         refusal = self._refusal(cell_uuid, self._hand_over_message(operation, payload))
@@ -273,7 +273,7 @@ class PlaceExisting(SuperPart, ABC):
 
     @step(KIND_OF_CLASS, "cancel")
     def cancel(self, operation: Operation) -> CommitStep:
-        """End the reservation of the instance in its cell, until the cell answers; a deleted one has none."""
+        """End the reservation of the instance in its cell; repeat until the cell answers. A deleted one has none."""
         refused = operation.read(NotScheduled)
         known = self._super.database.read(lambda connection: super_records.read(connection, operation.subject))
         refusal = self._refusal(str(known.cell_uuid), self._cancel_message(operation, refused))
@@ -290,9 +290,9 @@ class PlaceExisting(SuperPart, ABC):
         """Record that the instance was not placed, and why; end the operation."""
 
     def _refusal(self, cell_uuid: str, message: Message[Any]) -> errors.MoorageError | None:
-        """Send a message to a cell; return the error with which it has refused it, if so.
+        """Send a message to a cell; return the error if the cell has refused it, or None.
 
-        :raises MoorageError: any other error, after which the cell may have carried it out.
+        :raises MoorageError: any other error: the cell may have carried the message out.
         """
         try:
             self._super.cells.call(cell_uuid, message)
@@ -333,12 +333,12 @@ def _not_scheduled(operation: Operation, payload: ScheduleStep, fault: errors.Mo
         asking=payload if payload.doubtful else None,
         order_number=payload.order_number,
     )
-    # A deleted consumer needs no fence: its tombstone refuses whatever comes late.
+    # A deleted consumer needs no fence: its tombstone refuses every late request.
     return lambda _connection: Next("fence" if payload.doubtful and not deleted else "cancel", refused)
 
 
 def _not_recovered(operation: Operation, refusal: errors.MoorageError, connection: Connection) -> Outcome:
     if super_records.is_deleted(connection, operation.subject):
         return Next("cancel", NotScheduled(reason=str(refusal), deleted=True))
-    # The consumer has allocations of which no doubtful request knows: nothing that could be undone from here.
+    # The consumer has allocations that no doubtful request has claimed: they cannot be undone from here.
     return Retry(str(refusal))

@@ -61,9 +61,9 @@ class SuperUnshelves(PlaceExisting):
         return Ended()
 
     def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
-        """Write the consumer's allocations once more, unchanged, which bumps its generation.
+        """Write the consumer's allocations again, unchanged, to bump its generation.
 
-        Each doubtful request names a generation that was read before, and is refused from now on.
+        Each doubtful request names an older generation, so it is refused from now on.
         """
         uuid = operation.subject
         consumer = find_consumer(self._super.placement, uuid)
@@ -73,7 +73,7 @@ class SuperUnshelves(PlaceExisting):
             allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
         )
         same = empty if consumer is None else unchanged(consumer)
-        # At this generation it is the same write, whoever sends it and however often.
+        # For one generation it is always the same write, from any conductor and in any try.
         request_id = operation.derived("fence", same.consumer_generation)
         try:
             self._super.placement.call(PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=same))
