@@ -29,7 +29,7 @@ class CellOrders(CellPart):
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
-        """Record instances with their first attempts, and the operations that build them; known ones stay as they are.
+        """Record instances with their first attempts and the operations that build them; ignore known instances.
 
         :raises InvalidRequest: the first selection of an instance is not claimed.
         """
@@ -37,7 +37,7 @@ class CellOrders(CellPart):
 
     @serves_many(BuildInCell)
     def build_many(self, calls: Sequence[BatchItem[BuildInCell, Done]]) -> list[Callable[[], Done] | None]:
-        """Carry out orders that came in one message, as :meth:`build_instances` does each of them."""
+        """Carry out orders that came in one message, each as in :meth:`build_instances`."""
         return self._cell.requests.many_together(calls, self._plan)
 
     def _plan(self, message: BuildInCell) -> OrderPlan:
@@ -50,7 +50,7 @@ class CellOrders(CellPart):
     def _record(self, connection: Connection, orders: Sequence[SharedOrder]) -> list[list[Operation]]:
         """Record the instances of orders to build, and for each of them the operation that builds it."""
         builds = [(order, build) for order in orders for build in _builds(order)]
-        # If the order to delete it came first, the instance is on record already, and stays as it is.
+        # If the order to delete an instance came first, the instance is on record already, and stays unchanged.
         known = self._cell.records.known(connection, [build.instance_uuid for _order, build in builds])
         if known:
             LOG.info("Not built again, because they are recorded already: %s", ", ".join(sorted(known)))
@@ -71,7 +71,7 @@ class CellOrders(CellPart):
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
-        """Begin to delete an instance, which may not have arrived here yet."""
+        """Begin to delete an instance; the order to build it may not have arrived yet."""
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             begun += CellDeletes(self._cell).order(connection, message)
@@ -90,7 +90,7 @@ class CellOrders(CellPart):
 
 
 def _operation(uuid: str, build: InstanceBuild, revoked: Collection[str], returning: Collection[str]) -> NewOperation:
-    """Return the operation that builds a new instance; its first step need not read again what is recorded with it."""
+    """Return the operation that builds a new instance; it carries the order to start for its first step."""
     first = build.selections[0]
     step, payload = first_step(1, first.claim_id in revoked)
     carried = None
@@ -116,7 +116,7 @@ def _first_attempt(operation_uuid: str) -> str:
 
 
 def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
-    """Return the first step on a claimed host, with its payload: start, or release if the claim was revoked before."""
+    """Return the first step on a claimed host, with its payload: `start`, or `release` if the claim was revoked."""
     if not is_revoked:
         return "start", StartStep(number=number)
     why = "its claim had been given up before it arrived"

@@ -1,4 +1,4 @@
-"""The endpoint that answers whether an unaccepted claim is wanted: the store releases it otherwise."""
+"""The endpoint that answers whether an unaccepted claim is wanted; if it is not, the store releases it."""
 
 import logging
 
@@ -14,11 +14,11 @@ LOG = logging.getLogger(__name__)
 
 
 class CellClaims(CellPart):
-    """Serves `owns_claim` for the instances of this cell. An answer holds for the moment: requests are not stored."""
+    """Serves `owns_claim` for the instances of this cell. An answer is valid only at the moment, so none is stored."""
 
     @serves(OwnsClaimInCell)
     def owns_claim(self, message: OwnsClaimInCell) -> Ownership:
-        """Return whether a claim is wanted; a revocation is recorded before it is answered.
+        """Return whether a claim is wanted; if not, record it as revoked before the answer is sent.
 
         :raises InstanceNotFound: the consumer is unknown here, which does not prove that the claim is unwanted.
         """
@@ -29,10 +29,10 @@ class CellClaims(CellPart):
         instance = self._cell.records.lock(connection, uuid)
         if instance is None:
             if self._cell.migrations.read(connection, uuid) is not None:
-                return Ownership(owned=True)  # that of a source, which its host has accepted: it is never revoked here
+                return Ownership(owned=True)  # the claim of a source: its host has accepted it, it is never revoked
             raise errors.InstanceNotFound(name=uuid)
         current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
-        # Being placed: an order with the new claim may be on its way here.
+        # While the instance is being placed, an order with the new claim may be on its way to this cell.
         placed = instance.state in ("moving", "unshelving")
         if current or placed or self._cell.operations.pending(connection, uuid, DELETE, *ENDED_BY_DELETE) is not None:
             return Ownership(owned=True)

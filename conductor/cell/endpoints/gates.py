@@ -1,4 +1,4 @@
-"""The endpoint with the two gates of an attempt, and for the report that it has failed.
+"""The endpoint with the two gates of an attempt, and the report that an attempt has failed.
 
 A host starts a guest only after `accept_claim`, the first gate. A running guest counts only if its attempt is still the
 current one at `build_finished`, the second gate.
@@ -31,7 +31,7 @@ J = TypeVar("J")
 
 
 class CellGates(CellPart):
-    """Serves the reports of agents about attempts. Each answer holds for the moment, so the requests are not stored."""
+    """Serves the reports of agents about attempts. An answer is valid only at the moment, so none is stored."""
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
@@ -41,20 +41,20 @@ class CellGates(CellPart):
         :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
-        # Checked first here, without a lock, so that the store is called only for an attempt that may pass.
+        # Check here first, without a lock, so that the store is called only for an attempt that may pass.
         return self._accept(message, self._cell.gates.look(message))
 
     @serves_many(AcceptInCell)
     def accept_many(self, calls: Sequence[BatchItem[AcceptInCell, Done]]) -> list[Callable[[], Done] | None]:
-        """Look for the attempts of messages that came together; the store is called for each in a thread of its own."""
+        """Look up the attempts of messages that came together; each then calls the store in its own thread."""
         return _with_outcomes(
             calls, self._cell.gates.look_many, lambda message, seen: partial(self._accept, message, seen)
         )
 
     def _accept(self, message: AcceptInCell, seen: AttemptAtGate) -> Done:
         if seen.state == "held":
-            return Done()  # the claim has been accepted before, and the guest is only being moved
-        # The store refuses a claim that was released. Once it is accepted, it is not released as an unaccepted one.
+            return Done()  # the claim was accepted before; the guest is being moved away
+        # The store refuses a released claim. From now on the reconciler does not release the claim as unaccepted.
         self._cell.placement_client.call(
             AcceptClaim(
                 request_id=message.request_id,
@@ -79,7 +79,7 @@ class CellGates(CellPart):
 
     @serves_many(BuildFinished)
     def finish_many(self, calls: Sequence[BatchItem[BuildFinished, Done]]) -> list[Callable[[], Done] | None]:
-        """Do as :meth:`build_finished` for messages that came together; moves are left to threads of their own."""
+        """Do as :meth:`build_finished` for messages that came together; each move is finished in its own thread."""
 
         def ends(message: BuildFinished, is_build: bool) -> Callable[[], Done] | Done:
             return self._finished(message, is_build) if is_build else partial(self._finished, message, is_build)
@@ -94,22 +94,22 @@ class CellGates(CellPart):
         return Done()
 
     def _moved(self, message: BuildFinished, connection: Connection) -> Operation | None:
-        """Record that the guest of a move has arrived; return the operation that confirms it, if it does so itself."""
+        """Record that the guest of a move has arrived; return the operation that confirms it automatically, if any."""
         instance, attempt = self._cell.gates.locked(connection, message)
         kind = self._cell.sequences.kind(instance)
-        # Reported before, by another copy of this message: nothing changes.
+        # Another copy of this message has reported it before: nothing changes.
         if attempt.state in ("active", "held") or kind is None:
             return None
         confirmed = self._cell.sequences.record_arrival(connection, instance, attempt)
         self._cell.operations.end_pending(connection, [instance.uuid], kind)
-        # A live migration and an evacuation confirm themselves, with an operation of their own.
+        # A live migration or an evacuation is confirmed automatically, by another operation.
         if confirmed is None:
             return None
         return CellMoveEnds(self._cell).begin_confirming(connection, confirmed, attempt)
 
     @serves(BuildFailedInCell)
     def build_failed(self, message: BuildFailedInCell) -> Done:
-        """Record that an attempt has failed and left no guest; if it is the current one, go on with the next host."""
+        """Record that an attempt has failed and left no guest; if it is the current one, try the next host."""
 
         def work(connection: Connection) -> Operation | None:
             instance = self._cell.records.lock(connection, message.instance_uuid)
@@ -129,9 +129,9 @@ class CellGates(CellPart):
                     no_other_host=bool(message.no_other_host),
                 )
             if not self._is_of_this_life(connection, message, attempt):
-                # Sent in an earlier life of the host: in the present one the guest may be spawning.
+                # The report is from an earlier life of the host: in the current life the guest may be spawning.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")
-            # A cleanup of this attempt may be waiting for just this report; else the operation falls back.
+            # A cleanup of this attempt may be waiting for this report; otherwise the operation falls back.
             cleanup = CellCleanups(self._cell).gone(connection, attempt)
             return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
@@ -145,14 +145,14 @@ class CellGates(CellPart):
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
         pending = self._cell.operations.pending(connection, instance.uuid, kind)
-        # A pending swap is not disturbed, because its request may have been sent. It reads this report afterwards.
+        # Do not change a pending swap, because its request may have been sent. It reads this report afterwards.
         if pending is None or pending.step not in ("start", "wait"):
             return None
         following = self._cell.sequences.next_step(connection, instance, attempt.number, reason, fate)
         return self._cell.operations.redirect(connection, pending, following)
 
     def _is_of_this_life(self, connection: Connection, message: BuildFailedInCell, attempt: AttemptRecord) -> bool:
-        """Return True if a report is of the host's present life: the one it names, or else that of the attempt."""
+        """Return True if a report is of the host's current life: by the life that it names, or else the attempt's."""
         named = attempt.host_life if message.life is None else message.life
         return named == self._cell.records.lives.of_host(connection, attempt.host).number
 
@@ -164,8 +164,8 @@ def _with_outcomes(
 ) -> list[Callable[[], Done] | None]:
     """Judge the attempts of calls that came together, and give each call its answer or its error.
 
-    :param following: returns the answer to a call that was judged so, or the function that ends it.
-    :return: for a call that is to be ended alone, the function that does so; null for the others.
+    :param following: returns, for a message and its judgement, the answer or the function that ends the call.
+    :return: for a call that must be ended alone, the function that ends it; null for the others.
     """
     judged: list[BatchItem[M, J]] = [BatchItem(call.value, call.context) for call in calls]
     alone: list[Callable[[], Done] | None] = []

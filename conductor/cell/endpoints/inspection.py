@@ -12,11 +12,11 @@ from moorage.model.inspection import OperationSummary
 
 
 class CellInspection(CellPart):
-    """Serves `list_operations` and `list_migrations`. Nothing in the product decides by these answers."""
+    """Serves `list_operations` and `list_migrations`, for operators only: no decision depends on the answers."""
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
-        """Return the operations of this cell; with an instance named, its own and the cleanups of its attempts."""
+        """Return the operations of this cell, or those of one instance with the cleanups of its attempts."""
 
         def work(connection: Connection) -> list[OperationSummary]:
             subjects: list[str] | None = None

@@ -36,14 +36,14 @@ class CellMoves(CellPart):
 
     @serves(PrepareMoveInCell)
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
-        """Reserve an instance for a move, and return its present placement.
+        """Reserve an instance for a move, and return its current placement.
 
         :raises InvalidState: it cannot be moved in its state, or the move was cancelled before this order arrived.
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._cell.records.lock_known(connection, message.instance_uuid)
-            # A cancellation that came before this order is recorded as a revoked claim, under the migration's uuid.
+            # If the cancellation came before this order, it is recorded as a revoked claim with the migration's uuid.
             if self._cell.revoked_claims.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
             order_numbers.take(self._cell.records, connection, instance, message)
@@ -68,7 +68,7 @@ class CellMoves(CellPart):
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:
-        """Cancel a move for which nothing is claimed yet: the instance has its former state again.
+        """Cancel a move for which nothing is claimed yet, and restore the state of the instance.
 
         If the order to prepare it has not arrived yet, that order will be refused.
         """
@@ -108,7 +108,8 @@ class CellMoves(CellPart):
                 )
             number = self._cell.records.next_number(connection, instance.uuid)
             self._cell.migrations.claim(connection, message, number)
-            # Held: the source's guest passes the gates while the move lasts, and a failure it reports changes nothing.
+            # In state held, the guest on the source passes the gates during the move, and a failure report of it
+            # changes nothing.
             source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
             self._cell.records.change_attempt(connection, source.attempt_id, state="held")
             new = self._operation(migration, number)
@@ -122,11 +123,11 @@ class CellMoves(CellPart):
                 claim_id=first.claim_id,
                 migration_uuid=migration.uuid,
             )
-            # Aborted before it began: the operation returns the claim at once.
+            # The move was aborted before it began: the operation returns the claim at once.
             if migration.is_aborted:
                 self._fail(connection, attempt_id, _BROKEN_OFF, gone=True)
             self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
-            # For the order to stop the guest on the source.
+            # Number the order to stop the guest on the source.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
             begun += self._cell.operations.begin(connection, [new], origin(message))
             return Done()
@@ -147,7 +148,7 @@ class CellMoves(CellPart):
         """Confirm or revert a move that has arrived, or abort a live migration that is under way.
 
         :raises InvalidState: the instance has no such move.
-        :raises StaleOrder: the instance has another migration by now than the one named.
+        :raises StaleOrder: the order names another migration than the instance's current one.
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
@@ -163,7 +164,7 @@ class CellMoves(CellPart):
         return self._cell.requests.once(message, work)
 
     def _abort(self, connection: Connection, instance: CellInstance) -> list[Operation]:
-        """Abort a live migration: at once while it waits for its host, else as soon as the pending swap is answered."""
+        """Abort a live migration: at once if it waits for its host, otherwise when the pending swap is answered."""
         migration = None
         if instance.state == "moving" and instance.migration_uuid is not None:
             migration = self._cell.migrations.read(connection, instance.migration_uuid)
@@ -183,7 +184,7 @@ class CellMoves(CellPart):
         return [] if redirected is None else [redirected]
 
     def _fail(self, connection: Connection, attempt_id: str, reason: str, *, gone: bool) -> None:
-        """Record that an attempt has failed: from now on it passes no gate."""
+        """Record that an attempt has failed: from now on it cannot pass a gate."""
         self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)
 
     @staticmethod
@@ -194,7 +195,7 @@ class CellMoves(CellPart):
 
 
 def _require_its_move(instance: CellInstance, migration_uuid: str | None) -> None:
-    """Refuse an order about another migration than the instance's present one."""
+    """Refuse an order that names another migration than the instance's current one."""
     if migration_uuid is not None and instance.migration_uuid not in (None, migration_uuid):
         reason = f"it is about migration {migration_uuid}, and the migration is {instance.migration_uuid} by now"
         raise errors.StaleOrder(instance_uuid=instance.uuid, reason=reason)

@@ -24,8 +24,8 @@ _CUSTOM = "CUSTOM_"
 class CellProviders(CellPart):
     """Forwards messages about providers. A cell has no records of providers, only of the order of messages.
 
-    A mutation is forwarded under its own request id, so that a repetition finds the stored answer whichever conductor
-    of the cell takes it. It raises ``InvalidState`` if a later message of the agent has been taken.
+    A mutation is forwarded with its own request id, so that a repetition finds the stored answer through any conductor
+    of the cell. It raises ``InvalidState`` if a later message of the agent was received before.
     """
 
     def __init__(self, cell: CellContext) -> None:
@@ -47,9 +47,9 @@ class CellProviders(CellPart):
 
     @serves(ReshapeProviderTree)
     def reshape_provider_tree(self, message: ReshapeProviderTree) -> ReshapePlan:
-        """Forward a reshape: inventories move within a host's tree, and with them, in one transaction, allocations.
+        """Forward a reshape: inventories move within a host's tree with their allocations, in one transaction.
 
-        Custom traits of new providers are created first, as they are for a report.
+        Custom traits of new providers are created first, as for a report.
         """
         self._require_in_order(message)
         described = {name for child in message.providers for name in child.traits}
@@ -67,7 +67,7 @@ class CellProviders(CellPart):
         )
 
     def _require_in_order(self, message: ReportProviderTree | ReshapeProviderTree) -> None:
-        """Refuse a message that comes after its successor; a repetition of the last one is forwarded."""
+        """Refuse a message that arrives after a later one; forward a repetition of the last message."""
 
         def work(connection: Connection) -> Order:
             return self._reports.take(

@@ -1,4 +1,4 @@
-"""The endpoint for orders to attach resource groups and to detach them: recorded, then carried out by the worker."""
+"""The endpoint for orders to attach and detach resource groups: recorded here, then carried out by the worker."""
 
 from sqlalchemy import Connection
 
@@ -15,7 +15,7 @@ from moorage.messages.basis import NumberedOrder
 from moorage.model import ResourceGroup
 from moorage.model.states import InstanceState
 
-#: The most groups that a request has, the bound of :class:`moorage.model.RequestSpec`.
+#: The most groups of a request, as in :class:`moorage.model.RequestSpec`.
 _MOST_GROUPS = 64
 
 
@@ -26,7 +26,7 @@ class ResourceOrders(CellPart):
     def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
         """Begin to claim a further resource group for an instance, in the tree of its host.
 
-        :raises InvalidRequest: the group has no name, asks for nothing, or contradicts itself.
+        :raises InvalidRequest: the group has no name, requests no resources, or contradicts itself.
         :raises AlreadyExists: the instance's request has a group of this name.
         :raises InvalidState: it is not active on a host, or another group is being attached or detached.
         """
@@ -51,10 +51,10 @@ class ResourceOrders(CellPart):
 
     @serves(DetachResourceInCell)
     def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
-        """Begin to release a resource group that was attached; of a shelved instance only the request changes.
+        """Begin to release a resource group that was attached; for a shelved instance only the request changes.
 
         :raises NotFound: the instance's request has no group of this name.
-        :raises InvalidState: the group was asked for with the instance; or the instance is neither active nor shelved,
+        :raises InvalidState: the group was requested with the instance; or the instance is neither active nor shelved,
             or another group is being attached or detached.
         """
 
@@ -87,9 +87,9 @@ class ResourceOrders(CellPart):
 
 
 def _check(suffix: str, group: ResourceGroup) -> None:
-    """Refuse a group that could never be attached, or that no later request could contain.
+    """Refuse a group that can never be attached, or that no later request can contain.
 
-    :raises InvalidRequest: with the path of the fault.
+    :raises InvalidRequest: the group is invalid; the error has the path of the fault.
     """
     both = ", ".join(sorted({*group.required} & {*group.forbidden}))
     unmet = any({*traits} <= {*group.forbidden} for traits in group.any_of)
