@@ -37,15 +37,15 @@ class CellAgents:
         self._retries: int = conf.conductor.max_unanswered_retries
         timeout: float = conf.rpc.call_timeout
         self._probe_seconds = min(timeout / 3, _PROBE_SECONDS)
-        #: One for the orders to each agent. A refused order is repeated a few times; then the next host is tried.
+        #: The bulkhead of each agent. A refused order is repeated a few times; then the next host is tried.
         self.bulkheads = Bulkheads(
             "agent", worker_share(conf), backoff, (errors.NoReply,), timeout / 3, postpones=False
         )
 
     def order(self, operation: Operation, attempt: AttemptRecord, message: OrderOnHost) -> str | None:
-        """Carry out an order to an attempt's guest; return the reason if that is refused for good, else nothing.
+        """Send an order to an attempt's guest; return the reason if it is refused for good, else None.
 
-        :raises MoorageError: the order may still succeed: repeat the same one.
+        :raises MoorageError: the order may still succeed: repeat the same order.
         """
         with context.bound(attempt_id=attempt.attempt_id):
             try:
@@ -53,7 +53,8 @@ class CellAgents:
             except UNDECIDED:
                 raise
             except errors.MoorageError as fault:
-                # An action that failed may succeed another time. A refusal, of a missing guest for instance, is final.
+                # A failed action may succeed at the next try. A refusal is final, for instance because the guest is
+                # missing.
                 if isinstance(fault, errors.GuestActionFailed) and operation.tries < self._retries:
                     raise
                 LOG.warning(
@@ -75,8 +76,8 @@ class CellAgents:
     def destroy(self, operation: Operation, attempt: AttemptRecord) -> None:
         """Order a host to destroy the guest of an attempt; when this returns, the guest is gone.
 
-        A silent host is not called: with many dead hosts, a thread would wait for each. It is if its agent withholds
-        it: what the host has may be refused until this guest is gone.
+        A silent host is not called, because a thread would wait for each of many dead hosts. But it is called if its
+        agent withholds it: its provider tree may be refused until this guest is gone.
 
         :raises InvalidState: the host is silent.
         :raises MoorageError: the agent has raised it, or has not answered.
@@ -97,7 +98,7 @@ class CellAgents:
             self.call(self._present(attempt), message)
 
     def _present(self, attempt: AttemptRecord) -> str:
-        """Return the agent that serves the host of an attempt by now, which may be another than at its start."""
+        """Return the agent that now serves the host of an attempt; it may have changed since the start."""
         return self._hosts.agent_of(attempt.host) or attempt.agent
 
     def call(self, agent: str, message: Message[R]) -> R:

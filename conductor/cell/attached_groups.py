@@ -1,4 +1,4 @@
-"""Compute requests, claims and allocations with a resource group attached to them, or detached."""
+"""Compute requests, claims and allocations after a resource group is attached or detached."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -24,9 +24,9 @@ Pair = tuple[str, str]
 
 
 def with_group(spec: RequestSpec, suffix: str, group: ResourceGroup) -> RequestSpec:
-    """Return a request with one group more.
+    """Return a request with one more group.
 
-    From the second suffixed group on, a request needs a group policy. An instance that was built without one gets
+    A request with two or more suffixed groups needs a group policy. If the instance was built without one, it gets
     `none`: its groups may share a provider.
     """
     groups = {**spec.groups, suffix: group}
@@ -40,24 +40,24 @@ def without_group(spec: RequestSpec, suffix: str) -> RequestSpec:
     return msgspec.structs.replace(spec, groups=groups)
 
 
-# --- What was claimed -------------------------------------------------------------------------------------------------
+# --- Claims -----------------------------------------------------------------------------------------------------------
 
 
 def provider_of(claimed: AllocationRequest, suffix: str) -> str | None:
-    """Return the provider that was claimed for a suffixed group, or nothing if it is not on record."""
+    """Return the provider that was claimed for a suffixed group, or None if it is not on record."""
     return next(iter(claimed.mappings.get(suffix, ())), None)
 
 
 def is_isolated(spec: RequestSpec) -> bool:
     """Return True if no two suffixed groups may have the same provider.
 
-    The flavor may demand it too (Nova: extra spec ``group_policy``); of the two the stricter counts.
+    The flavor may demand it too (Nova: extra spec ``group_policy``); the stricter of both policies counts.
     """
     return "isolate" in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip())
 
 
 def isolated_groups(spec: RequestSpec, claimed: AllocationRequest) -> dict[str, tuple[str, ...]]:
-    """Return the providers that were claimed for each suffixed group, if groups are isolated; else nothing."""
+    """Return the providers that were claimed for each suffixed group if groups are isolated; otherwise none."""
     if not is_isolated(spec):
         return {}
     return {suffix: served for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED}
@@ -71,10 +71,10 @@ def suffixed_providers(claimed: AllocationRequest) -> set[str]:
 def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -> set[str]:
     """Return the providers that may not serve a further suffixed group, because they serve an isolated one.
 
-    A reshape may have moved the amounts of such a group. Then a provider on which the consumer holds an amount of the
-    same class that it never claimed there may be the group's by now: it is returned too.
+    A reshape may have moved the amounts of an isolated group to other providers. So a provider is returned too if the
+    consumer holds an amount of the same class there that it never claimed there.
 
-    :param held: all present allocations of the consumer.
+    :param held: all current allocations of the consumer.
     """
     if not is_isolated(spec):
         return set()
@@ -96,7 +96,7 @@ def together(one: Allocations, other: Allocations) -> Allocations:
 def claimed_with(
     claimed: AllocationRequest, suffix: str, provider_uuid: str, resources: Resources
 ) -> AllocationRequest:
-    """Return an allocation request with a further group, claimed of this provider."""
+    """Return an allocation request with a further group that is claimed from this provider."""
     amounts = amounts_of(claimed.allocations) + _of(provider_uuid, resources)
     return AllocationRequest(
         allocations=allocations_of(amounts), mappings={**claimed.mappings, suffix: (provider_uuid,)}
@@ -112,25 +112,25 @@ def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resource
     return AllocationRequest(allocations=allocations_of(amounts), mappings=mappings)
 
 
-# --- What is held -----------------------------------------------------------------------------------------------------
+# --- Allocations ------------------------------------------------------------------------------------------------------
 
 
 def held_with(held: Allocations, provider_uuid: str, resources: Resources) -> Allocations:
-    """Return a consumer's allocations with those of a further group."""
+    """Return a consumer's allocations with the allocations of a further group."""
     return allocations_of(amounts_of(held) + _of(provider_uuid, resources))
 
 
 def held_without(
     held: Allocations, selection: Selection, suffix: str, resources: Resources, tree: Collection[str]
 ) -> Allocations:
-    """Return a consumer's allocations without those of one group, as far as these are still there.
+    """Return a consumer's allocations without the remaining allocations of one group.
 
-    Amounts that are not where they were claimed are looked for in the rest of the host's tree, because a reshape moves
-    them there. The instance's other claimed amounts are matched first: if another client has released a part, it counts
-    as the group's, and the others stay whole. Foreign allocations are matched last.
+    Amounts that are no longer where they were claimed are searched in the rest of the host's tree, because a reshape
+    may have moved them. The other claimed amounts of the instance are matched first: if another client has released
+    some, they count as the group's, and the other amounts stay whole. Foreign allocations are matched last.
 
-    :param selection: the host, and the allocation request that was claimed there, this group included.
-    :param tree: the present providers of the host's tree.
+    :param selection: the host, and the allocation request that was claimed there, including this group.
+    :param tree: the current providers of the host's tree.
     """
     claimed, pools = selection.allocation_request, selection.shared_providers
     group = Counter[Pair]()
@@ -147,7 +147,7 @@ def held_without(
 def _elsewhere(
     missing: Counter[Pair], left: Counter[Pair], tree: Collection[str], pools: Collection[str]
 ) -> Counter[Pair]:
-    """Return where in the tree missing amounts are now; those of a sharing provider outside it are not looked for."""
+    """Return where in the tree missing amounts are now; amounts of sharing providers outside it are not searched."""
     gone = Counter[str]()
     for (provider_uuid, name), amount in missing.items():
         if provider_uuid not in pools:

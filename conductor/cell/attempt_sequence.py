@@ -31,13 +31,13 @@ _LONGEST_REASON = 4096
 class AttemptSequence:
     """The selected hosts on which an instance is tried, one after the other."""
 
-    #: Of its operation.
+    #: The kind of the operation.
     kind: str
     spec: RequestSpec
     selections: tuple[Selection, ...]
-    #: The number of the attempt on the first of them.
+    #: The number of the attempt on the first selection.
     first_number: int
-    #: Of a move only.
+    #: Null unless it is a move.
     migration: CellMigration | None = None
 
     @property
@@ -51,14 +51,14 @@ class AttemptSequence:
         return self.migration is not None and self.migration.is_aborted
 
     def selection(self, number: int) -> Selection:
-        """Return the selection of an attempt by its number, also before the attempt is on record."""
+        """Return the selection of an attempt by its number, even if the attempt is not recorded yet."""
         return self.selections[number - self.first_number]
 
 
 class AttemptSequences:
     """Finds the sequence of an instance, chooses the step after a failed attempt, and records where a guest runs.
 
-    Each method is a part of the transaction that it is given; the instance is locked where something is recorded.
+    Each method is a part of the caller's transaction; a method that writes expects the instance to be locked.
     """
 
     def __init__(self, records: CellRecords, migrations: MigrationRecords) -> None:
@@ -67,9 +67,9 @@ class AttemptSequences:
         self._failed_builds = FailedBuilds(records.cell_uuid)
 
     def of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, AttemptSequence]:
-        """Return an instance with its present sequence.
+        """Return an instance with its current sequence.
 
-        :raises Superseded: it has none: an order to delete it has ended its operation.
+        :raises Superseded: it has no sequence: an order to delete it has ended its operation.
         """
         if instance is None or (kind := self.kind(instance)) is None:
             raise Superseded
@@ -84,42 +84,42 @@ class AttemptSequences:
 
     @staticmethod
     def kind(instance: CellInstance | InstanceAtGate) -> str | None:
-        """Return the kind of the operation that tries an instance on its hosts, or nothing if it is in no sequence."""
+        """Return the kind of the operation that tries an instance on its hosts, or None if it is in no sequence."""
         return _KINDS.get(instance.state)
 
     def next_step(
         self, connection: Connection, instance: CellInstance, failed: int, reason: str, fate: Fate
     ) -> Outcome:
-        """Return the step that follows a failed attempt: swap to the next host, or undo when there is none.
+        """Return the step that follows a failed attempt: swap to the next host, or undo if there is none.
 
         :param failed: the number of the attempt.
         """
         _instance, sequence = self.of(connection, instance)
         attempt = self._records.numbered(connection, instance.uuid, failed)
-        # A failed build makes its host less attractive to the scheduler. A move may have failed on account of its
-        # source, and a host is not to blame for what no other host can do either: neither counts.
+        # A failed build makes its host less attractive to the scheduler. A failed move does not count, because the
+        # source may be the cause. A failure that would happen on every host does not count either.
         if sequence.kind != MOVE and not attempt.no_other_host:
             self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
         reason = reason[:_LONGEST_REASON]
         is_last = sequence.is_aborted or attempt.no_other_host
-        # Another host: the claim is swapped to it in one transaction of the store, so that it is never without one.
+        # There is another host: the store swaps the claim in one transaction, so that the instance always has a claim.
         if candidate < sequence.first_number + len(sequence.selections) and not is_last:
             return Next("swap", SwapStep(failed=failed, candidate=candidate, fate=fate, reason=reason))
-        # No other host. A moving instance still has its source and goes back to it; any other one holds nothing but
-        # the claim of the failed attempt, which is released.
+        # There is no other host. A moving instance returns to its source. Any other instance has only the claim of the
+        # failed attempt, which is released.
         if sequence.kind == MOVE:
             return Next("give_back", GiveBackStep(failed=failed, fate=fate, reason=reason))
         return Next("release", ReleaseStep(failed=failed, fate=fate, reason=reason))
 
     def record_arrival(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
-        """Record that the guest of the current attempt runs; return the migration to be confirmed now, if any."""
+        """Record that the guest of the current attempt runs; return the migration that is confirmed now, if any."""
         _instance, sequence = self.of(connection, instance)
         if sequence.migration is None:
             self.record_arrivals(connection, [attempt])
             return None
         self._guests_run(connection, [attempt])
-        # The source of a move is held until the move is confirmed, by the operator or by itself.
+        # The allocations on the source are kept until the move is confirmed, by the operator or automatically.
         LOG.info("Instance %s has arrived on host %s", instance.uuid, attempt.host)
         self._records.change(connection, instance.uuid, state="moved", host=attempt.host, reason=None)
         is_confirmed = sequence.migration.kind in SELF_CONFIRMING

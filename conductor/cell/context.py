@@ -31,7 +31,7 @@ from moorage.service.stored_requests import StoredRequests
 
 
 class CellContext:
-    """The context, made once. It alone has state: a part can be made of it at any time, and more than once.
+    """The context, made once. It has all the state: a part can be made from it at any time, and more than once.
 
     :param bus: the main bus, with the placement role.
     :param cell_bus: the bus of the cell, with its agents.
@@ -60,20 +60,20 @@ class CellContext:
         self.gates: Final = Gates(database, self.records, self.sequences, operations)
         self.revoked_claims: Final = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
         self.hosts: Final = CellHosts(conf, database, cell_uuid)
-        # Shorter than the third of it that the super conductor waits for this cell's answer.
+        # Shorter than the time that the super conductor waits for this cell's answer: a third of `call_timeout`.
         impatient = bus.client("placement", timeout=conf.rpc.call_timeout / 4)
         self.forced_down: Final = ForcedDownHosts(cell_uuid, impatient)
         self.agents: Final = CellAgents(conf, cell_uuid, cell_bus, self.hosts, operations.backoff)
         bulkheads = self.agents.bulkheads
         self.worker: Final = Worker(operations, conf.conductor.workers, service, bulkheads, acknowledgements)
         self.stored: Final = StoredRequests(database, cell_requests)
-        #: The same, for the orders to this cell.
+        #: The stored requests of the orders to this cell.
         self.requests: Final = CellRequests(database, self.stored, cell_uuid, self.worker)
-        #: The placement role as the steps send to it: stored answers are acknowledged once the step is recorded.
+        #: The client of the placement role for steps: stored answers are acknowledged once the step is recorded.
         self.placement: Final = AcknowledgingClient(bus.client("placement"), acknowledgements)
-        #: The placement role as the endpoints send to it.
+        #: The client of the placement role for endpoints.
         self.placement_client: Final = bus.client("placement")
-        #: Releases through `placement`, under the conflict policy.
+        #: Releases allocations through `placement`, under the conflict policy.
         self.writes: Final = PolicyWrites(conf, self.placement)
 
 

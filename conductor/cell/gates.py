@@ -1,4 +1,4 @@
-"""Judge attempts at the two gates of their cell, those that come together in one transaction with few statements."""
+"""Judge attempts at the two gates of their cell; attempts that arrive together share one transaction."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 #: The states of an instance whose attempt may pass a gate.
 _WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "unshelving", "rebuilding")
-#: The states of an attempt that has yet to pass the second gate.
+#: The states of an attempt that has not passed the second gate yet.
 _UNDER_WAY = ("starting", "building")
 
 
@@ -48,7 +48,7 @@ class Gates:
         )
 
     def look(self, message: AcceptInCell) -> AttemptAtGate:
-        """Return the attempt of a message if it may pass the first gate, by what is on record without a lock.
+        """Return the attempt of a message if it may pass the first gate, according to the records, read without a lock.
 
         :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
         :raises NotFound: the instance or the attempt is unknown here.
@@ -63,11 +63,11 @@ class Gates:
         return self._looks.do_many(items)
 
     def accept(self, message: AcceptInCell) -> None:
-        """Record that an attempt has passed the first gate, unless a lock shows that it may not; as :meth:`look`."""
+        """Check an attempt as :meth:`look` does, but with a lock, and record that it has passed the first gate."""
         self._acceptances.do(message)
 
     def finish(self, message: BuildFinished) -> bool:
-        """Record that the guest of a build or an unshelving runs; return False for a move, which is left as it is.
+        """Record that the guest of a build or an unshelving runs; change nothing and return False for a move.
 
         :raises NotFound: the instance or the attempt is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
@@ -99,10 +99,10 @@ class Gates:
         return _judged(messages, judge)
 
     def _accept(self, connection: Connection, messages: Sequence[AcceptInCell]) -> list[Exception | None]:
-        # Checked again, under the lock: an order to delete may have come since.
+        # Check again, under the lock: an order to delete may have arrived since.
         found = gates.lock(connection, self._records.cell_uuid, [_name(message) for message in messages])
-        # Under the lock too. A list of guests without this one has either been compared already; or it is compared
-        # later, when the host is no longer in the life that the list names.
+        # Read the lives under the lock too. A list of guests without this guest was either compared before, or is
+        # compared later, when the host is no longer in the life that the list names.
         hosts = _hosts(found.values())
         lives = self._records.lives.of_hosts(connection, hosts) if hosts else {}
         passing: set[str] = set()
@@ -127,7 +127,7 @@ class Gates:
         def judge(message: BuildFinished) -> bool:
             instance, attempt = _current(message, found.get(_name(message)))
             kind = self._sequences.kind(instance)
-            # Reported before: nothing changes.
+            # It was reported before: nothing changes.
             if attempt.state in ("active", "held") or kind is None:
                 return True
             if kind == MOVE:
@@ -152,15 +152,15 @@ def _current(message: AcceptInCell | BuildFinished, found: AtGate | None) -> tup
 
     An attempt whose guest is being moved away passes both gates, as often as its host reports it again.
 
-    :raises NotFound: the instance is unknown here, or the attempt with this claim, which does not prove that it is
-        unwanted: its record may have been lost, as after a restore from a backup.
+    :raises NotFound: the instance, or its attempt with this claim, is unknown here. This does not prove that the guest
+        is unwanted: the record may have been lost, for instance by a restore from a backup.
     :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
     """
     if found is None:
         raise errors.InstanceNotFound(name=message.instance_uuid)
     instance, attempt = found.instance, found.attempt
     if attempt is None or attempt.claim_id != message.claim_id:
-        # Of a deleted instance no guest is wanted, and the records of its attempts are pruned before its own.
+        # No guest of a deleted instance is wanted; the records of its attempts are pruned before its own.
         if instance.state not in ("deleting", "deleted"):
             raise errors.NotFound(kind="attempt with such a claim", name=message.attempt_id)
     elif _is_wanted(instance, attempt):
@@ -172,7 +172,7 @@ def _is_wanted(instance: InstanceAtGate, attempt: AttemptAtGate) -> bool:
     if attempt.state == "held":
         return True
     is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")
-    # An instance in error may have its guest, for instance after a failed rebuild: the guest is not destroyed.
+    # An instance in error may still have its guest, for instance after a failed rebuild: keep the guest.
     return is_current and (instance.state in _WANTED or attempt.state == "active")
 
 
@@ -182,7 +182,7 @@ def _require_returned(message: AcceptInCell, attempt: AttemptAtGate, *, is_retur
 
 
 def _hosts(found: Iterable[AtGate]) -> set[str]:
-    """Return the hosts of attempts that have yet to pass the second gate."""
+    """Return the hosts of attempts that have not passed the second gate yet."""
     attempts = (at_gate.attempt for at_gate in found)
     return {attempt.host for attempt in attempts if attempt is not None and attempt.state in _UNDER_WAY}
 

@@ -1,4 +1,4 @@
-"""Compute the allocations of a cell's instances from its records: an audit compares and heals the store by them."""
+"""Compute the allocations of a cell's instances from its records; an audit compares the store with them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, RecordedHold
 from moorage.model.states import InstanceState
 
-#: The owner of every claim of a conductor, as the store has it.
+#: The owner that the store has for every claim of a conductor.
 _OWNER = "conductor"
 #: In these states the allocations are known, as long as no operation is pending.
 _AT_REST: tuple[InstanceState, ...] = ("active", "error", "moved", "shelved", "deleted")
-#: While one of these steps keeps failing, both sides of a move are held as they were before it.
+#: While one of these steps keeps failing, the allocations of both sides of a move stay as before the step.
 _UNENDED = {
     (CONFIRM, "destroy"),
     (CONFIRM, "end"),
@@ -56,7 +56,7 @@ class CellHolds(CellPart):
     ) -> list[InstanceHolds]:
         """Return the recorded allocations of these instances.
 
-        :param besides: operations that do not count as pending.
+        :param besides: operations that must not count as pending.
         """
         uuids = [instance.uuid for instance in instances]
         attempts = self._cell.records.attempts_of(connection, uuids)
@@ -86,7 +86,7 @@ def _holds(
     by_number = {attempt.number: attempt for attempt in attempts}
     current = by_number.get(instance.attempt_number)
     under_way = list(pending)
-    # A move that is being placed, or that goes from one host to the next, is not at rest.
+    # A move that is being placed, or that changes from one host to the next, is not at rest.
     at_rest = instance.state in _AT_REST or (instance.state == "moving" and bool(under_way))
     settled = at_rest and all(_leaves_alone(instance, each) for each in under_way)
     holds = [
@@ -123,7 +123,7 @@ def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
     return instance.state in ("moved", "moving") and pending.is_stuck and is_unended
 
 
-# --- What one consumer holds ------------------------------------------------------------------------------------------
+# --- The holds of one consumer ----------------------------------------------------------------------------------------
 
 
 def _of_a_move(
@@ -131,7 +131,7 @@ def _of_a_move(
 ) -> list[RecordedHold]:
     """Return the holds of both sides of a move.
 
-    Of a sharing provider that both use, the instance alone holds an amount: the larger of the two.
+    If both sides use the same sharing provider, only the instance holds an amount there: the larger of both amounts.
     """
     _spec, request = move.claimed_with
     held, claimed = _amounts(request), _amounts(current.selection.allocation_request)
@@ -145,7 +145,7 @@ def _of_a_move(
 
 
 def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOperation) -> list[RecordedHold]:
-    """Return the hold of a residue: the amounts of the host's own tree, nothing of sharing providers."""
+    """Return the hold of a residue: the amounts in the host's own tree, without those of sharing providers."""
     if attempt.encoded_selection is None:
         return []
     uuid = msgspec.json.decode(cleanup.payload, type=CleanStep).residue_uuid
@@ -172,7 +172,7 @@ def _hold(
     selection, allocations = attempt.selection, attached_groups.allocations_of(amounts)
     if not allocations:
         return []
-    # An active or a held attempt has been accepted, even if an earlier version did not record it.
+    # An active or held attempt was accepted, even if an earlier version did not record it.
     accepted = attempt.accepted or attempt.state in ("active", "held")
     hold = RecordedHold(
         consumer_uuid=instance.uuid,

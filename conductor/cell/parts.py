@@ -1,4 +1,4 @@
-"""List the parts of a cell's conductor: those with the steps of its operations, and the endpoints of its topic."""
+"""List the parts of a cell's conductor: the steps of its operations, and the endpoints of its topic."""
 
 from conductor.cell.context import CellContext
 from conductor.cell.endpoints.builds import CellOrders

@@ -17,9 +17,9 @@ from moorage.model import (
     Value,
 )
 
-#: The fate of an attempt's guest, which decides about its claim. ``gone``: the host has confirmed that there is none;
-#: the claim is released. ``unstarted``: the claim is released if no host has accepted it, else the host's report is
-#: waited for. ``unknown``: an accepted claim stays held, as a residue, until the guest is gone.
+#: The fate of an attempt's guest, which decides what happens to the claim. ``gone``: the host has confirmed that there
+#: is no guest; the claim is released. ``unstarted``: the claim is released if no host has accepted it; otherwise the
+#: operation waits for the host's report. ``unknown``: an accepted claim stays, as a residue, until the guest is gone.
 Fate = Literal["gone", "unstarted", "unknown"]
 
 
@@ -36,33 +36,33 @@ class SwapStep(Value, frozen=True, kw_only=True):
     candidate: int
     fate: Fate
     reason: str
-    #: The next one's allocation request, translated because its host was reshaped since it was selected.
+    #: The allocation request of the next attempt, translated if the host was reshaped since it was selected.
     translated: AllocationRequest | None = None
-    #: The number of waits for the next one's host because it was returning.
+    #: The number of times that the operation has waited for the next host because the host was returning.
     waited: int = 0
 
 
 class ReleaseStep(Value, frozen=True, kw_only=True):
     """Step `release` of a build or an unshelving: every attempt has failed."""
 
-    #: The number of the last one, and its fate; without it all allocations of the instance are released, for good.
+    #: The number of the last attempt, and its fate. If null, all allocations of the instance are released, for good.
     failed: int | None
     fate: Fate
-    #: The reason of the last one's failure, or of the error state if the others were not tried.
+    #: The reason of the last failure, or of the error state if the other hosts were not tried.
     reason: str
-    #: Without an attempt, the claim of an unshelving: the instance may be placed again before this is carried out.
+    #: The claim of an unshelving without an attempt: the instance may be placed again before the claim is released.
     claim_id: Uuid | None = None
 
 
 class GiveBackStep(RelyingOnGenerations, frozen=True, kw_only=True):
-    """Step `give_back`: the instance returns to its source after every attempt has failed, or by a revert."""
+    """Step `give_back`: the instance returns to its source, because every attempt has failed or by a revert."""
 
-    #: The number of the attempt that has the claim on a destination, and its fate.
+    #: The number of the attempt that has the claim on a destination, and the fate of its guest.
     failed: int
     fate: Fate
     #: The reason of the move's failure; null for a revert.
     reason: str | None
-    #: The source's guest has been stopped, or may have been.
+    #: The guest on the source was stopped, or may have been stopped.
     stopped: bool = True
 
 
@@ -70,7 +70,7 @@ class RestartStep(Value, frozen=True, kw_only=True):
     """Step `restart` of a move or of its revert: the instance is back on its source."""
 
     reason: str | None
-    #: A description of the foreign allocations on the destination, released or kept.
+    #: A description of the foreign allocations on the destination that were released or kept.
     extras: str | None = None
 
 
@@ -93,30 +93,30 @@ class ChooseStep(Value, frozen=True, kw_only=True):
     group: ResourceGroup
     #: The number of the instance's active attempt; null for a shelved instance.
     number: int | None
-    #: The number of recorded writes, and of those that met a conflict with another client.
+    #: The number of recorded writes, and the number of writes that conflicted with another client.
     writes: int = 0
     conflicts: int = 0
-    #: The providers that were chosen and had no capacity.
+    #: The providers that were chosen but had no capacity.
     refused: tuple[Uuid, ...] = ()
 
 
 class WriteStep(Value, frozen=True, kw_only=True):
-    """Step `write` of both, and step `fence`: the consumer's allocations as they were read, and as they are written."""
+    """Steps `write` and `fence` of both: the consumer's allocations as they were read, and as they must be written."""
 
     choosing: ChooseStep
-    #: The provider of a group that is attached.
+    #: The provider for the group, if it is attached.
     provider_uuid: Uuid | None = None
     before: ConsumerAllocations
     after: Allocations
-    #: The group with its provider, or without one if it is detached, where groups are isolated.
+    #: If groups are isolated: the group with its provider, or without a provider if it is detached.
     isolated: dict[Suffix, tuple[Uuid, ...]] = msgspec.field(default_factory=dict)
 
 
 class DestroyAllStep(Value, frozen=True, kw_only=True):
     """Step `destroy` of a deletion."""
 
-    #: The attempts that may have a residue which no record names, because the deletion has cut their step short. They
-    #: are cleaned up even if their hosts have reported the guests gone.
+    #: The attempts that may have a residue that no record names, because the deletion has interrupted their step. They
+    #: are cleaned up even if their hosts have reported the guests as gone.
     left: tuple[Uuid, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Carry out orders to a cell exactly once, and refuse an order number for good with the order that it came with."""
+"""Carry out orders to a cell exactly once; if an order is refused, later orders with its number are refused too."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,20 +20,20 @@ R = TypeVar("R")
 
 
 class CellRequests(OrderRequests):
-    """Stored requests of one cell. Several cells may share one table: the ids there are derived for each cell."""
+    """The stored requests of one cell. Several cells may share a table: the ids in it are derived for each cell."""
 
     def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
         super().__init__(database, requests, worker)
         self._cell_uuid = cell_uuid
 
     def _stored(self, message: Mutation[R]) -> Mutation[R]:
-        """Return a message with the id that its order has in this cell."""
+        """Return a message with the request id under which its order is stored in this cell."""
         return msgspec.structs.replace(message, request_id=ids.derived(self._cell_uuid, message.request_id))
 
     def _taken_up(
         self, message: Mutation[R], carry_out: Callable[[Mutation[R], list[Operation]], StoredAnswer[R]]
     ) -> R:
-        """Carry out an order, and take up the operations that it has begun; the number of a refused one is used up."""
+        """Carry out an order and queue its operations; if it is refused, record that its number was refused."""
         try:
             return super()._taken_up(message, carry_out)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:

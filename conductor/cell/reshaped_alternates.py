@@ -23,20 +23,20 @@ _MAX_CANDIDATES = 100
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Amounts whose inventories have left a provider of the alternate, and that must stay on one provider."""
+    """Amounts whose inventories have moved away from a provider of the alternate; they must stay on one provider."""
 
     provider_uuid: str
     resources: Resources
-    #: They serve a suffixed group, which may have to be isolated.
+    #: They belong to suffixed groups, which may have to be isolated.
     of_a_group: bool
 
 
 def translated_alternate(
     placement: AcknowledgingClient, spec: RequestSpec, selection: Selection
 ) -> AllocationRequest | None:
-    """Return the same amounts on the present providers of the tree; nothing if none has moved or they do not fit.
+    """Return the same amounts on the current providers of the tree; None if none has moved, or if they do not fit.
 
-    As in a reshape itself, an amount stays whole, and traits are not required again.
+    As in a reshape, no amount is split, and traits are not checked again.
 
     :raises Unavailable: the placement role does not answer.
     """
@@ -79,7 +79,7 @@ def _candidates(
 
 
 def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Iterator[_Moved]:
-    """Yield the moved amounts: together for a provider that serves only suffixed groups, else each class alone."""
+    """Yield the moved amounts: in one item for a provider that serves only suffixed groups, else one for each class."""
     plain = set(claimed.mappings.get(UNSUFFIXED, ()))
     for uuid, part in sorted(claimed.allocations.items()):
         resources = {name: amount for name, amount in sorted(part.resources.items()) if (uuid, name) in gone}
@@ -92,7 +92,7 @@ def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Itera
 def _mappings(
     claimed: AllocationRequest, kept: Collection[str], moved: list[_Moved], places: Mapping[int, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the providers of each group, with the present ones in place of those whose amounts have moved."""
+    """Return the providers of each group; a provider whose amounts have moved is replaced by the current one."""
     now: dict[str, list[str]] = {uuid: [uuid] for uuid in claimed.allocations if uuid in kept}
     for number, one in enumerate(moved):
         now.setdefault(one.provider_uuid, []).append(places[number])
