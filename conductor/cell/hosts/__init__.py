@@ -1,1 +1,1 @@
-"""The cell's hosts: reports, lives, loads, and what is forwarded to the schedulers."""
+"""The cell's hosts: reports, lives, loads, and the data that is forwarded to the schedulers."""

@@ -1,7 +1,7 @@
 """Records of the order of an agent's messages: by incarnation of the agent, then by message number.
 
-The incarnation whose first message came last is the present one. A message of an earlier incarnation, or one that
-arrives after its successor, changes nothing.
+The current incarnation is the one whose first message came last. A message of an earlier incarnation changes nothing,
+and neither does a message that arrives after a later one.
 """
 
 import logging
@@ -15,11 +15,12 @@ from moorage import errors
 
 LOG = logging.getLogger(__name__)
 
-#: The kinds of messages, each with numbers of its own: a message may overtake one of another kind.
+#: The kinds of messages. Each kind has its own order, because a message may overtake a message of another kind.
 Kind = Literal["described", "alive", "providers"]
 
-#: The number of incarnations that are remembered for an agent. A message of a forgotten one would count as that of a
-#: new one, and fence off the present one. Arbitrary: an agent does not start so often while a message is on its way.
+#: The number of incarnations that are kept for an agent. A message of a deleted incarnation would count as the first
+#: message of a new one, and fence off the current one. Arbitrary: an agent does not start so often while a message is
+#: in flight.
 _REMEMBERED = 16
 
 
@@ -27,7 +28,7 @@ _REMEMBERED = 16
 _OF_AGENT = (cell_agents.c.cell_uuid == bindparam("of_cell"), cell_agents.c.agent == bindparam("of_agent"))
 
 # SELECT * FROM cell_agents WHERE cell_uuid = … AND agent = … ORDER BY number DESC FOR UPDATE
-# Of two concurrent messages the second waits, and sees the number of the first.
+# If two messages are concurrent, the second waits and sees the number of the first.
 _LIVES = select(cell_agents).where(*_OF_AGENT).order_by(cell_agents.c.number.desc()).with_for_update()
 
 # UPDATE cell_agents SET alive = :taken WHERE cell_uuid = … AND agent = … AND incarnation = …
@@ -40,17 +41,17 @@ _TAKE = {
 
 
 class Order(Enum):
-    """The place of a message in the order of those that were carried out before."""
+    """The place of a message in the order of the messages that were carried out before."""
 
     NEXT = "next"
-    #: A repetition of the last one, or an earlier one.
+    #: A repetition of the last message, or an earlier message.
     LATE = "late"
-    #: Of an earlier incarnation than the present one.
+    #: A message of an earlier incarnation than the current one.
     SUPERSEDED = "superseded"
 
 
 class AgentReports:
-    """Reads and writes the incarnations of one cell's agents; each method is a part of the transaction it is given."""
+    """Reads and writes the incarnations of one cell's agents; each method is a part of the caller's transaction."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
@@ -65,7 +66,7 @@ class AgentReports:
         *,
         repeatable: bool = False,
     ) -> Order:
-        """Record a message, and return its place in the order. Agents of a former release do not number theirs.
+        """Record a message, and return its place in the order. Agents of an earlier release do not number messages.
 
         :param repeatable: a repetition of the last message counts as the next one.
         :raises RequestInProgress: the first messages of two incarnations have arrived at the same moment.

@@ -1,4 +1,4 @@
-"""Read from the placement role which hosts of a cell are forced down: their answers are not waited for."""
+"""Read from the placement role which hosts of a cell are forced down: no operation waits for their answers."""
 
 import logging
 
@@ -22,9 +22,9 @@ class ForcedDownHosts:
     def has(self, host: str, *, or_disabled: bool = False) -> bool:
         """Return True if a host is forced down with all its nodes, or was deleted.
 
-        False if the placement role does not answer: then the host is waited for.
+        Return False if the placement role does not answer: then the operation waits for the host.
 
-        :param or_disabled: return True for a disabled one too: nothing new may start there.
+        :param or_disabled: return True for a disabled host too: nothing new may start there.
         """
         message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=or_disabled)
         try:
@@ -35,7 +35,7 @@ class ForcedDownHosts:
 
 
 def why_waiting(host: str, fault: errors.MoorageError) -> str:
-    """Return the reason for waiting for a host, with the command for a host that will not come back."""
+    """Return the reason for waiting for a host, with the command to run if the host will not return."""
     return (
         f"{host}: {fault} It is waited for; if it will not come back, and once it is certain that nothing runs there, "
         f"moorage host set {host} --forced-down"

@@ -1,4 +1,4 @@
-"""Records of the host descriptions and heartbeats that the schedulers have, or have yet to get."""
+"""Records of the host descriptions and heartbeats that the schedulers have, or must still get."""
 
 from collections.abc import Sequence
 
@@ -34,9 +34,9 @@ class ForwardedHosts:
         self._cell_uuid = cell_uuid
 
     def unacknowledged(self, limit: int, after: HostReport | None = None) -> list[tuple[HostReport, int]]:
-        """Return descriptions of hosts that are up, as far as no scheduler has them yet, each with its number.
+        """Return the descriptions of hosts that are up which no scheduler has yet, each with its number.
 
-        :param after: only those that follow this one in the order of their names.
+        :param after: return only the descriptions after this one, in the order of their names.
         """
         host, node = cell_hosts.c.service_host, cell_hosts.c.nodename
         query = select(cell_hosts.c.description, cell_hosts.c.description_number).where(
@@ -49,7 +49,7 @@ class ForwardedHosts:
         return [(msgspec.json.decode(row.description, type=HostReport), row.description_number) for row in rows]
 
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
-        """Record that a scheduler has these descriptions; one that has changed again meanwhile stays unacknowledged."""
+        """Record that a scheduler has these descriptions, except those that have changed again meanwhile."""
         had = [(report.service_host, report.nodename, number) for report, number in reports]
         # UPDATE cell_hosts SET acknowledged_number = description_number
         #  WHERE … AND (service_host, nodename, description_number) IN (…)
@@ -61,7 +61,7 @@ class ForwardedHosts:
         self._database.write(lambda connection: connection.execute(statement))
 
     def number_after(self, newer: Sequence[NumberedDescription]) -> None:
-        """Raise the numbers of descriptions above those of the registry, where the registry has greater ones."""
+        """Raise the numbers of descriptions above those of the registry, if the registry has greater numbers."""
         if not newer:
             return
         rows = [
@@ -83,14 +83,14 @@ class ForwardedHosts:
         )
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
-        """Return the hosts that are up and were seen since a moment, and the present time, by the database's clock.
+        """Return the hosts that are up and were seen since ``moment``, and the current time of the database's clock.
 
-        :param interval: without a moment, the seconds to look back.
+        :param interval: the seconds to look back if there is no ``moment``.
         """
 
         def work(connection: Connection) -> tuple[list[str], float]:
             clock: float = connection.scalars(select(now())).one()
-            # After the clock was set back, times ahead of it prove nothing: these hosts may have died since.
+            # If the clock was set back, times ahead of it prove nothing: these hosts may have died since.
             since = clock - interval if moment is None else min(moment, clock)
             seen = and_(cell_hosts.c.last_seen >= since, ~is_ahead(cell_hosts.c.last_seen))
             names = connection.scalars(select(cell_hosts.c.service_host).where(*self._up(), seen).distinct())

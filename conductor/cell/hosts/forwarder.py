@@ -22,19 +22,19 @@ LOG = logging.getLogger(__name__)
 
 _ALIVE_BATCH = 20_000
 _LOADS_BATCH = 2_000
-#: Seconds between two checks for news that do not wait for the next round.
+#: Seconds between two checks for changes that do not wait for the next round.
 _TICK = 0.1
-#: The longest timeout of a report, in seconds: after that the next round has newer content.
+#: The longest timeout of a report, in seconds: after that the next round has newer data.
 _LONGEST_WAIT = 10.0
 #: The timeout of each try of a report, as a fraction of the longest. A scheduler whose database is silent takes as many
-#: messages as the others and is slow to refuse them, so a report that is not answered is sent again at once, to
-#: whichever scheduler gets it then. Heartbeats are quick to write, and hosts look dead if several tries in a row fail:
-#: they have many short ones. A load that was not reported is reported by the next round. Arbitrary.
+#: messages as the others, and is slow to refuse them. So an unanswered report is sent again at once, perhaps to another
+#: scheduler. Heartbeats have many short tries: they are quick to write, and hosts look dead if several heartbeats in a
+#: row fail. A load that was not reported is reported by the next round. Arbitrary.
 _DESCRIPTION_TRIES = (1 / 3, 1 / 3, 1.0)
 _HEARTBEAT_TRIES = (0.1,) * 6 + (0.2, 0.2, 0.5)
 _LOAD_TRIES = (1 / 3,)
-#: Seconds after which the loads of all hosts are reported once more, changed or not. That repairs a late report of
-#: another conductor of the cell, and the load of a host that was deleted and described again.
+#: Seconds after which the loads of all hosts are reported again, changed or not. This corrects a late report of another
+#: conductor of the cell, and the load of a host that was deleted and described again.
 _ALL_LOADS_EVERY = 300.0
 
 #: Seconds between two requests for the description of the same host.
@@ -64,9 +64,9 @@ class HostForwarder:
         self._interval: float = conf.conductor.report_interval
         self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
         self._reported_until: float | None = None
-        #: By host that the schedulers do not know, the time of the last request to describe it.
+        #: The time of the last request for a description, by host that the schedulers do not know.
         self._asked_at: dict[str, float] = {}
-        #: The loads that a scheduler has, without the idle ones; null for a host whose load is to be reported again.
+        #: The loads that a scheduler has, without idle ones; null for a host whose load must be reported again.
         self._reported_loads: dict[str, HostLoad | None] = {}
         self._all_loads_at = float("-inf")
         self._next_round = 0.0
@@ -78,14 +78,14 @@ class HostForwarder:
         self._periodic.start()
 
     def stop(self) -> None:
-        """Stop after the present round, of which no report is sent once more."""
+        """Stop after the current round, which does not repeat its reports any more."""
         self._ended.set()
         self._periodic.stop()
 
     def _tick(self) -> None:
         if time.monotonic() < self._next_round and not self._hosts.changed.is_set():
             return
-        # A round that fails is not repeated before the next one is due.
+        # A failed round is not repeated before the next one is due.
         self._next_round = time.monotonic() + self._interval
         self._hosts.changed.clear()
         with context.bound(service=self._service):
@@ -94,19 +94,19 @@ class HostForwarder:
     def forward(self) -> None:
         """Report the changed descriptions, the hosts seen since the last round, and the changed loads.
 
-        :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
+        :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats everything.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._reported_until, self._interval)
         reports = self._hosts.forwarded.unacknowledged(BATCH)
         while reports:
             for part in in_parts(reports):
                 self._describe(part)
-            # Each host once in a round: hosts that change all the time must not keep the heartbeats waiting.
+            # Report each host once in a round: hosts that change all the time must not delay the heartbeats.
             reports = self._hosts.forwarded.unacknowledged(BATCH, after=reports[-1][0])
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._reported_until = clock
-        # Last: a failure with the loads must not make hosts look dead.
+        # Do this last: a failed report of loads must not make hosts look dead.
         self._forward_loads()
 
     def _describe(self, reports: Sequence[tuple[HostReport, int]]) -> None:
@@ -117,12 +117,13 @@ class HostForwarder:
             numbers=tuple(number for _report, number in reports),
         )
         self._hosts.forwarded.acknowledge(reports)
-        # Greater numbers were given by another conductor of the cell, or are from lost records: count on from them.
+        # The schedulers may have greater numbers, from another conductor of the cell or from lost records: continue
+        # from these.
         self._hosts.forwarded.number_after(answer.newer)
         if answer.newer:
             self._hosts.changed.set()  # the next round begins at once
-        # A host may be new to the schedulers, so that they lack the load that was reported before. If it is not, they
-        # have that load also when the host has become idle meanwhile.
+        # Report the loads of these hosts again, because a host may be new to the schedulers. Keep the key of the host:
+        # if the host is idle by now, the schedulers may still have its old load.
         described = {report.service_host for report, _number in reports}
         self._reported_loads.update(dict.fromkeys(described & self._reported_loads.keys()))
 
@@ -146,9 +147,9 @@ class HostForwarder:
             self._all_loads_at = time.monotonic()
 
     def _ask_for(self, unknown: Sequence[str]) -> None:
-        """Request new descriptions of hosts from their agents, for each host at most once in a while.
+        """Request new descriptions of hosts from their agents, with a minimum time between two requests for a host.
 
-        A host that the schedulers refuse, because its compute node is another host's, stays unknown to them.
+        A host that the schedulers refuse, because its compute node belongs to another host, stays unknown to them.
         """
         due = time.monotonic() - _ASK_EVERY
         names = [name for name in unknown if self._asked_at.get(name, due) <= due]
@@ -160,7 +161,7 @@ class HostForwarder:
     def _report(self, tries: Sequence[float], **content: Any) -> HostsRegistered:
         """Send a report until a scheduler has taken it.
 
-        :param tries: for each try, the part of the longest wait after which it counts as unanswered.
+        :param tries: the timeout of each try, as a fraction of the longest timeout.
         :raises Unavailable: no try was answered.
         """
         message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, **content)

@@ -37,9 +37,9 @@ from moorage.model import HostReport
 
 LOG = logging.getLogger(__name__)
 
-#: The part of `host_down_after`, or of `silent_after` if that is shorter, in which one heartbeat of a host is recorded.
-#: What is written of each host again and again is nearly all that a cloud at rest costs, and a host has missed several
-#: in a row before it counts as down, or its agent as silent.
+#: A heartbeat of a host is recorded once in this fraction of `host_down_after`, or of `silent_after` if that is
+#: shorter. Heartbeats are nearly all the writes of an idle cloud. A host has missed several heartbeats in a row before
+#: it counts as down, or its agent as silent.
 _RECORDED_IN = 1 / 6
 
 #: The reason why no build may begin on a host that is returning.
@@ -53,7 +53,7 @@ _OF_AGENT = (cell_hosts.c.cell_uuid == bindparam("of_cell"), cell_hosts.c.agent 
 _OF_HOST = (_OF_AGENT[0], cell_hosts.c.service_host == bindparam("of_host"))
 
 # SELECT agent FROM cell_hosts WHERE cell_uuid = … AND service_host = … ORDER BY last_seen DESC LIMIT 1
-# A node that a former agent has described, and no other one since, is a row that no heartbeat touches.
+# The row of a node that only an earlier agent has described is not updated by heartbeats.
 _AGENT = select(cell_hosts.c.agent).where(*_OF_HOST).order_by(cell_hosts.c.last_seen.desc()).limit(1)
 
 # SELECT :now, MAX(last_seen), :now - MAX(last_seen) FROM cell_hosts WHERE cell_uuid = … AND service_host = …
@@ -70,11 +70,11 @@ _RECORDED = select(func.count(cell_hosts.c.service_host.distinct()), now()).wher
 
 
 def _undescribed() -> Select[tuple[str]]:
-    """Return the query for the hosts of an agent that it is to describe."""
+    """Return the query for the hosts of an agent that the agent must describe."""
     # SELECT DISTINCT service_host FROM cell_hosts WHERE cell_uuid = … AND agent = … AND undescribed
     #    AND NOT EXISTS (SELECT * FROM cell_hosts other WHERE … AND NOT other.undescribed) ORDER BY service_host
     column, other = cell_hosts.c.service_host, cell_hosts.alias()
-    # A node that the host no longer has is never described again: another one shows that the host was.
+    # A node that the host no longer has is never described again: check whether any node of the host was described.
     is_described = exists().where(
         other.c.cell_uuid == bindparam("of_cell"), other.c.service_host == column, other.c.undescribed.is_(False)
     )
@@ -123,18 +123,18 @@ class CellHosts:
         self._database = database
         self._cell_uuid = cell_uuid
         self._down_after: float = conf.scheduler.host_down_after
-        #: Since when, by the monotonic clock, hosts could be heard.
+        #: The time, by the monotonic clock, since which the hosts could have been heard.
         self._began = time.monotonic()
-        #: The database's clock as it was read last, and when that was.
+        #: The last known time of the database's clock, and when it was read, by the monotonic clock.
         self._clock: tuple[float, float] | None = None
         self._recorded_in = _RECORDED_IN * min(self._down_after, conf.service.silent_after)
-        #: By host that has not reported since the database's clock was set back, its time on record, and when that was
-        #: found, by the monotonic clock.
+        #: For each host that has not reported since the database's clock was set back: its recorded time, and when it
+        #: was first read, by the monotonic clock.
         self._ahead: dict[str, tuple[float, float]] = {}
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
-        #: Set when there is news for the schedulers that should not wait for the next round.
+        #: Set when there are changes for the schedulers that should not wait for the next round.
         self.changed = threading.Event()
 
     @serves(ReportHostsInCell)
@@ -142,11 +142,11 @@ class CellHosts:
         """Record new and changed descriptions, and which hosts are alive; a late report is ignored.
 
         :raises InvalidRequest: a name in a description ends with a blank.
-        :raises HostNotFound: a host that is alive has never been described to this cell, or by another agent. The rest
+        :raises HostNotFound: a host that is alive was never described to this cell, or only by another agent. The rest
             of the report is recorded; the agent must describe its hosts.
         """
         for number, report in enumerate(message.hosts):
-            # The agent then sends the other descriptions again, without this one.
+            # After the error, the agent sends the other descriptions again, without this one.
             if field := report.misnamed():
                 raise errors.InvalidRequest(path=f"$.hosts[{number}].{field}", reason="it ends with a blank")
         unknown: list[str] = []
@@ -165,17 +165,17 @@ class CellHosts:
         try:
             answer, changed = self._database.write(work)
         except exc.IntegrityError as fault:
-            # A concurrent report of the same host has come first: a repetition of this one finds its row.
+            # A concurrent report has inserted the same host first: a repetition of this report finds the row.
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if changed:
             self.changed.set()
-        # For an agent of the former release this error is the only request to describe its hosts again.
+        # For an agent of the previous release this error is the only request to describe its hosts again.
         if unknown or (answer.undescribed and message.incarnation is None):
             raise errors.HostNotFound(name=[*unknown, *answer.undescribed][0])
         return answer
 
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
-        """Record descriptions, and new lives of started hosts; return True if there is news for the schedulers."""
+        """Record descriptions, and new lives of started hosts; return True if the schedulers must get a description."""
         started = frozenset(message.started)
         changed = [self._describe(connection, part, started) for part in batches(message.hosts)]
         self._lives.begin(connection, message.agent, message.started)
@@ -196,7 +196,7 @@ class CellHosts:
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.
 
-        :param lives: the life in which each has returned; one that has begun another life is still returning.
+        :param lives: the life in which each host has returned; a host that has begun another life is still returning.
         :return: the names of the hosts that have returned.
         """
 
@@ -206,7 +206,7 @@ class CellHosts:
             for names in batches(found):
                 these = (self._here(), cell_hosts.c.agent == agent, column.in_(names))
                 connection.execute(update(cell_hosts).where(*these).values(is_returning=False, last_seen=now()))
-                # A node that a former agent has described, and no other one since, keeps no host returning.
+                # A node that only an earlier agent has described must not keep its host returning.
                 whole = sorted(set(connection.scalars(select(column).where(*these))))
                 left = (self._here(), column.in_(whole), cell_hosts.c.is_returning)
                 connection.execute(update(cell_hosts).where(*left).values(is_returning=False))
@@ -225,11 +225,11 @@ class CellHosts:
         self._database.write(work)
 
     def agent_of(self, service_host: str) -> str | None:
-        """Return the agent that reports a host, or nothing for an unknown one."""
+        """Return the agent that reports a host, or None for an unknown host."""
         return self._database.read(lambda connection: connection.scalar(_AGENT, self._of_host(service_host)))
 
     def why_returning(self, service_host: str) -> str | None:
-        """Return the reason if a host is still returning, so that no build may begin there, else nothing."""
+        """Return the reason if a host is still returning, so that no build may begin there, else None."""
         query = select(func.max(cell_hosts.c.is_returning)).where(
             self._here(), cell_hosts.c.service_host == service_host
         )
@@ -237,10 +237,10 @@ class CellHosts:
         return IS_RETURNING if returning else None
 
     def why_silent(self, service_host: str) -> str | None:
-        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing.
+        """Return the reason if a host has been silent for longer than `host_down_after`, else None.
 
-        No host was silent while there was no conductor to hear it: each has that time from the start of this one, and
-        from when the database's clock was set forward.
+        A host is not silent if no conductor could hear it: its time-out begins again when this conductor starts, and
+        when the database's clock is set forward.
         """
         named = self._of_host(service_host)
         clock, seen, age = self._database.read(lambda connection: connection.execute(_LAST_SEEN, named).one())
@@ -254,9 +254,9 @@ class CellHosts:
         return f"the host has not reported for {age:.0f} s"
 
     def _note_clock(self, clock: float) -> None:
-        """Note the database's clock, and give each host its whole time again if it was set forward since the last time.
+        """Note the database's clock; if it was set forward since the last time, restart the time-out of every host.
 
-        So it looks too after this process was suspended.
+        A suspension of this process looks the same.
         """
         present = time.monotonic()
         before, self._clock = self._clock, (clock, present)
@@ -265,16 +265,16 @@ class CellHosts:
             self._began = present
 
     def _since_set_back(self, service_host: str, last_seen: float) -> float:
-        """Return for how long a host is known not to have reported since the database's clock was set back."""
+        """Return the seconds for which a host is known to be silent since the database's clock was set back."""
         present = time.monotonic()
         known, since = self._ahead.get(service_host, (last_seen, present))
         if known != last_seen:
-            since = present  # it has reported since the clock was set back before
+            since = present  # the host has reported since, and the clock was set back again
         self._ahead[service_host] = (last_seen, since)
         return present - since
 
     def is_withheld(self, service_host: str) -> bool:
-        """Return whether a silent host's agent is alive: it cannot report what the host has, and destroys guests."""
+        """Return whether the agent of a silent host is alive: the host's tree is refused, but guests can be destroyed."""
         withheld = select(func.count()).where(
             self._here(),
             cell_hosts.c.service_host == service_host,
@@ -284,13 +284,13 @@ class CellHosts:
         return bool(self._database.read(lambda connection: connection.scalar(withheld)))
 
     def _withhold(self, connection: Connection, agent: str, names: Sequence[str]) -> None:
-        """Record that an agent withholds hosts: whichever conductor has an order for one of them has to know."""
+        """Record that an agent withholds hosts: every conductor that has an order for one of them must know it."""
         for part in batches(names):
             here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(part))
             connection.execute(update(cell_hosts).where(*here).values(withheld_at=now()))
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
-        """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""
+        """Record that these hosts of an agent are alive; return those that are unknown or belong to another agent."""
         if not names or self._are_recorded(connection, agent, len(names)):
             return []
         known = frozenset(connection.scalars(_KNOWN, self._of_agent(agent)))
@@ -303,9 +303,9 @@ class CellHosts:
         return [name for name in names if name not in known]
 
     def _are_recorded(self, connection: Connection, agent: str, hosts: int) -> bool:
-        """Return whether heartbeats of so many hosts of an agent were recorded a moment ago.
+        """Return whether heartbeats of this number of hosts of an agent were recorded a moment ago.
 
-        Where others of its hosts have taken their place since, that shows as soon as the records are older.
+        If the agent now reports other hosts, this is found out when the records are older.
         """
         named = self._of_agent(agent) | {"lately": self._recorded_in}
         count, clock = connection.execute(_RECORDED, named).one()
@@ -313,7 +313,7 @@ class CellHosts:
         return bool(count == hosts)
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
-        """Record descriptions; return True if any is new, has changed or was requested."""
+        """Record descriptions; return True if any description is new, has changed or was requested."""
         nodes = [(host.service_host, host.nodename) for host in hosts]
         found = connection.execute(
             select(
@@ -321,7 +321,7 @@ class CellHosts:
             ).where(self._here(), _NODE.in_(nodes))
         )
         known: dict[tuple[str, str], bytes | None] = {
-            # A requested description is news even if it has not changed; see below for one that comes too early.
+            # A requested description counts as changed in any case; see below for one that comes too early.
             (row.service_host, row.nodename): None if row.undescribed else row.description
             for row in found
         }
@@ -337,7 +337,7 @@ class CellHosts:
             if node not in known:
                 new.append(row)
             elif known[node] is None and host.service_host not in started:
-                continue  # sent before the agent got the request: it must report the host's providers first
+                continue  # sent before the agent received the request: it must report the host's providers first
             elif known[node] != row["description"]:
                 changed.append(
                     {

@@ -1,4 +1,4 @@
-"""Count image properties by host: how many of its instances run from an image with each value of some properties."""
+"""Count image properties by host: the number of the host's instances for each value of some properties."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -14,11 +14,11 @@ from moorage.db.database import Database
 from moorage.model import Image
 from moorage.model.states import InstanceState
 
-#: The number of hosts whose instances one statement reads, so that no result is large; arbitrary.
+#: The most hosts whose instances one statement reads, so that no result is large. Arbitrary.
 _AT_ONCE = 100
-#: Seconds by which each read reaches back before the last one: a transaction may commit later than its clock says.
+#: Seconds by which a read overlaps with the last one: a transaction may commit later than the time that it records.
 _OVERLAP = 10.0
-#: The bounds of a host's report: the most frequent pairs of name and value, each no longer than usual.
+#: The limits of a host's report: the number of pairs of name and value (the most frequent), and their length.
 _MOST_PAIRS = 64
 _LONGEST_PAIR = 300
 
@@ -36,9 +36,9 @@ class _Imaged(msgspec.Struct):
 
 
 class ImageCounts:
-    """Counts image properties: of all hosts at first, then again of those where an operation has ended.
+    """Counts image properties: first on all hosts, then only on hosts where an operation has ended.
 
-    :param names: the properties to count; without any nothing is read.
+    :param names: the properties to count; if there are none, nothing is read.
     """
 
     def __init__(self, database: Database, cell_uuid: str, names: Collection[str]) -> None:
@@ -65,9 +65,9 @@ class ImageCounts:
         return dict(self._counts)
 
     def _to_look_at(self, connection: Connection) -> tuple[set[str], float]:
-        """Return the hosts whose instances may have changed since the last read, and the present time."""
+        """Return the hosts whose instances may have changed since the last read, and the current time."""
         clock: float = connection.scalars(select(now())).one()
-        # By a clock that was set back, those that have ended since would have ended before the last read.
+        # If the clock was set back, operations that have ended since seem to have ended before the last read.
         if self._looked_at is None or clock < self._looked_at:
             return set(connection.scalars(select(cell_hosts.c.service_host).where(self._in(cell_hosts)))), clock
         # SELECT DISTINCT a.host FROM cell_operations o JOIN cell_attempts a ON a.instance_uuid = o.subject

@@ -29,11 +29,11 @@ class CellLoads:
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
     def now(self) -> tuple[Mapping[str, HostLoad], float]:
-        """Return the present loads by host, without idle ones, and the time by the clock of the cell's database."""
+        """Return the current loads by host, without idle ones, and the time of the cell's database."""
         images = self._images.now()
 
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], bool]:
-            # The clock first: the records are read after it, so they are at least as new as the returned time.
+            # Read the clock first: then the records are at least as new as the returned time.
             clock: float = connection.scalars(select(now())).one()
             return clock, self._under_way(connection), *self._failed.counts(connection, self._half_life)
 
@@ -56,7 +56,7 @@ class CellLoads:
         return self._database.read(lambda connection: list(connection.scalars(query)))
 
     def _under_way(self, connection: Connection) -> Mapping[str, int]:
-        """Return the number of instances being started, moved or rebuilt, by host, where there are any.
+        """Return the number of instances that are being started, moved or rebuilt, by host, without zeros.
 
         A moving instance counts on both of its hosts (Nova: ``HostState.num_io_ops``).
         """
