@@ -1,9 +1,10 @@
 """The endpoint for hosts that return after an absence.
 
-1. The agent asks for the ended attempts of its hosts (`list_ended_attempts`), destroys their guests and reports them
-   (`attempts_gone`): their residues are released.
-2. It lists all its guests (`return_hosts`): they are compared with the records. A missing guest means a lost build; a
-   guest without an attempt is an unknown one; a guest of an ended attempt keeps its host returning.
+1. The agent reads the ended attempts of its hosts (`list_ended_attempts`), destroys their guests and reports them as
+   gone (`attempts_gone`). Then their residues are released.
+2. The agent lists all its guests (`return_hosts`), and the cell compares them with its records. If a guest is missing,
+   its build is lost. A guest without an attempt is an unknown guest. A guest of an ended attempt keeps its host
+   returning.
 3. The other hosts count as up.
 """
 
@@ -32,8 +33,8 @@ _LOST = "its host has returned without it"
 class CellReturns(CellPart):
     """Serves the requests of an agent whose hosts return. They are idempotent, so they are not stored.
 
-    A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest
-    without such a record is an unknown guest: recorded, and left running.
+    A guest is destroyed only if a record here names its attempt and claim, and the attempt has ended. A guest without
+    a record is an unknown guest: it is recorded, and left running.
     """
 
     @serves(ListEndedAttempts)
@@ -73,18 +74,18 @@ class CellReturns(CellPart):
     def return_hosts(self, message: ReturnHosts) -> Done:
         """Compare the guests of hosts with the records; hosts without the guest of an ended attempt then count as up.
 
-        The others stay returning; the answer to their next report names them. A host that is not returning, or not in
-        the life that the message names, is left out: the list of its guests is outdated.
+        The other hosts stay returning, and the answer to their next report names them. A host that is not returning, or
+        not in the life that the message names, is ignored, because the list of its guests is outdated.
         """
-        # Leave outdated lists out.
+        # Ignore outdated lists.
         hosts = self._current(message, message.hosts)
         guests = [guest for guest in message.guests if guest.host in set(hosts)]
         known = self._known(guests)
-        # Fall back where a guest is missing. An agent of the former release names no life: its list may be from any, so
-        # it does not prove that a guest is gone.
+        # Fall back where a guest is missing. An agent of the previous release names no life: its list may be from any
+        # life, so it does not prove that a guest is gone.
         proven = {host: message.lives[host] for host in hosts if host in message.lives}
         self._lose(self._on_hosts(list(proven)), {guest.attempt_id for guest in guests}, proven)
-        # Hold up the hosts that still have the guest of an ended attempt: the agent is to destroy it first.
+        # Keep the hosts returning that still have the guest of an ended attempt: the agent must destroy it first.
         left = partial(self._left, message)
         held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and left(found)}
         # Record the unknown guests, if the host is still in the life that the list names.
@@ -99,7 +100,7 @@ class CellReturns(CellPart):
                 UnknownGuests(self._cell.cell_uuid).replace(connection, message.agent, names, of_these)
 
         self._cell.database.write(work)
-        # Last, after all comparisons: from here on builds may begin on these hosts.
+        # Do this last, after all comparisons: from now on builds may begin on these hosts.
         returned = self._cell.hosts.returned(
             message.agent, [host for host in hosts if host not in held_up], message.lives
         )
@@ -108,7 +109,7 @@ class CellReturns(CellPart):
         return Done()
 
     def _current(self, message: ReturnHosts, hosts: Sequence[str]) -> list[str]:
-        """Return the hosts that are returning, and in the life that the message names."""
+        """Return the hosts that are returning and are in the life that the message names."""
         found = self._cell.database.read(
             lambda connection: self._cell.records.lives.returning_in(connection, hosts, message.lives)
         )
@@ -156,7 +157,7 @@ class CellReturns(CellPart):
     def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str], lives: Mapping[str, int]) -> None:
         """Fall back where a host has returned without a guest that it was building in an earlier life.
 
-        The guest on the source of a move is left alone: a missing one is found when the move ends.
+        The guest on the source of a move is ignored: if it is missing, the end of the move finds that out.
         """
         for missing in attempts:
             if missing.attempt_id in there or missing.ended or missing.state == "held":
@@ -170,13 +171,13 @@ class CellReturns(CellPart):
         attempt = self._cell.records.attempt(connection, missing.instance_uuid, missing.attempt_id)
         if instance is None or attempt is None or instance.attempt_number != attempt.number:
             return None
-        # Compared under the lock, which the first gate takes too. Once the host has returned, an attempt may begin
-        # there that the list cannot contain: it must not count as lost.
+        # Compare under the lock that the first gate takes too. After the host has returned, an attempt may begin there
+        # that is not in the list: it must not count as lost.
         present = self._cell.records.lives.of_host(connection, attempt.host)
         if not present.is_returning or present.number != life or attempt.host_life >= life:
             return None
         if attempt.state == "active" and instance.state in ("active", "moved"):
-            # Its allocations stay: moving the instance is the operator's decision.
+            # The allocations stay: the operator decides whether to move the instance.
             self._cell.records.change(
                 connection, instance.uuid, reason=f"{attempt.host} has returned without the guest"
             )
@@ -184,11 +185,11 @@ class CellReturns(CellPart):
         if attempt.state not in ("starting", "building") or kind is None:
             return None
         pending = self._cell.operations.pending(connection, instance.uuid, kind)
-        # At `start` the order is sent, or sent again, to the host as it is now. A pending swap is not disturbed.
+        # At `start` the order is sent (again) to the host in its current life. A pending swap must not be changed.
         if pending is None or pending.step != "wait":
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
-        # Gone for good: there is no guest, and an attempt that has not passed the first gate cannot pass it any more.
+        # The guest is gone for good: if the attempt has not passed the first gate yet, it cannot pass it any more.
         self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
         following = self._cell.sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
         return self._cell.operations.redirect(connection, pending, following)

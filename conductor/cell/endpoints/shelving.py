@@ -1,4 +1,4 @@
-"""The endpoint for orders to shelve and to unshelve instances: recorded, then carried out by the worker."""
+"""The endpoint for orders to shelve and unshelve instances: recorded here, then carried out by the worker."""
 
 import msgspec
 from sqlalchemy import Connection
@@ -25,11 +25,11 @@ class ShelfOrders(CellPart):
 
     @serves(ShelveInCell)
     def shelve_instance(self, message: ShelveInCell) -> Done:
-        """Begin to take an instance off its host; if that is under way, its present step is tried again at once.
+        """Begin to shelve an instance; if that is in progress, retry its current step at once.
 
         :raises InvalidState: it is not active, or its host is forced down.
         """
-        # Found out before the transaction, which must not wait for the placement role's answer.
+        # Read it before the transaction, which must not wait for the placement role's answer.
         dead = self._declared_down(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
@@ -45,7 +45,7 @@ class ShelfOrders(CellPart):
                     reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
                     "can be put on the shelf: evacuate it"
                 )
-            # From now on the attempt passes no gate, and a returning host destroys its guest.
+            # From now on the attempt cannot pass a gate, and a returning host destroys its guest.
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
             self._cell.records.change(connection, instance.uuid, state="shelving", reason=None)
             begun += self._begin(connection, message, SHELVE, "destroy", StartStep(number=attempt.number))
@@ -69,7 +69,7 @@ class ShelfOrders(CellPart):
     def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
         """Reserve a shelved instance for an unshelving, and return its request spec.
 
-        One that is reserved already, and that nothing is claimed for, is reserved again.
+        An instance that is already reserved, but has no claim, is reserved again.
 
         :raises InvalidState: it is not shelved.
         """
@@ -86,7 +86,7 @@ class ShelfOrders(CellPart):
 
     @serves(CancelUnshelveInCell)
     def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
-        """Cancel an unshelving that nothing is claimed for yet: the instance is shelved again."""
+        """Cancel an unshelving for which nothing is claimed yet: the instance is shelved again."""
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
             instance = order_numbers.lock(self._cell.records, connection, message)
