@@ -1,4 +1,4 @@
-"""Change several rows of one of a cell's tables alike, by statements that are built once."""
+"""Make the same change to several rows of a cell's table, with statements that are built once."""
 
 from collections.abc import Collection, Mapping
 from functools import cache
@@ -10,7 +10,7 @@ from moorage.db.columns import now
 
 
 class AlikeChanges:
-    """Changes rows of a table alike.
+    """Makes the same change to several rows of a table.
 
     :param key: the column that names a row within its cell.
     """
@@ -18,7 +18,7 @@ class AlikeChanges:
     def __init__(self, table: Table, key: Column[str]) -> None:
         self._table = table
         self._key = key
-        # For each set of columns one: it takes SQLAlchemy longer to build a statement than to run it.
+        # One statement for each set of columns: it takes SQLAlchemy longer to build a statement than to run it.
         self._statement = cache(self._built)
 
     def execute(self, connection: Connection, cell_uuid: str, keys: Collection[str], values: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Records of attempts: one try each at building, moving or unshelving an instance, on one host.
+"""Records of attempts. An attempt is one try to build, move or unshelve an instance on one host.
 
-Their states, and how they follow each other: :data:`moorage.model.states.AttemptState`.
+For the states and their order see :data:`moorage.model.states.AttemptState`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from moorage.model.states import AttemptState
 
 G = TypeVar("G", bound=OrderOnHost)
 
-#: The condition that the host of an attempt may have a guest of it, which it destroys because of the attempt's record.
+#: The condition that a host may have a guest of an attempt; the host destroys it because of the attempt's record.
 MAY_HAVE_A_GUEST = and_(cell_attempts.c.claim_id.is_not(None), cell_attempts.c.guest_gone.is_(False))
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
@@ -31,7 +31,7 @@ _OF_ID = _OF_INSTANCE.where(cell_attempts.c.attempt_id == bindparam("id"))
 _OF_NUMBER = _OF_INSTANCE.where(cell_attempts.c.number == bindparam("number"))
 _OF_IDS = _all.where(cell_attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
 _ON_HOSTS = _all.where(cell_attempts.c.host.in_(bindparam("hosts", expanding=True)), MAY_HAVE_A_GUEST)
-#: By the column that the uuids are of.
+#: The statement for each column that the uuids may belong to.
 _AMONG = {
     name: _all.where(cell_attempts.c[name].in_(bindparam("uuids", expanding=True)))
     for name in ("instance_uuid", "migration_uuid")
@@ -54,21 +54,21 @@ class AttemptRecord:
     state: AttemptState
     reason: str | None
     guest_gone: bool
-    #: The migration that it was made for; null for a build or an unshelving.
+    #: The migration that the attempt belongs to; null for a build or an unshelving.
     migration_uuid: str | None
     encoded_selection: bytes | None
-    #: Its host has found a fault that every other host would have too: no alternate is tried.
+    #: The host has reported a failure that would happen on every host: no alternate is tried.
     no_other_host: bool
     #: The life of its host when the attempt was recorded; see :mod:`conductor.cell.records.lives`.
     host_life: int = 0
-    #: It has passed the first gate; false also in records of earlier versions, which did not note it.
+    #: It has passed the first gate; false also in records of earlier versions, which did not record it.
     accepted: bool = False
 
     @property
     def claim(self) -> str:
-        """The uuid of the claim that the attempt is made under.
+        """The uuid of the attempt's claim.
 
-        :raises ValueError: the attempt was skipped, so it has none.
+        :raises ValueError: the attempt was skipped, so it has no claim.
         """
         if self.claim_id is None:
             raise ValueError(f"attempt {self.attempt_id} was skipped")
@@ -78,7 +78,7 @@ class AttemptRecord:
     def selection(self) -> Selection:
         """The host, and the allocation request that was claimed there.
 
-        :raises ValueError: an earlier version has lost it.
+        :raises ValueError: an earlier version did not keep it.
         """
         if self.encoded_selection is None:
             raise ValueError(f"what attempt {self.attempt_id} was claimed with is not on record")
@@ -86,25 +86,25 @@ class AttemptRecord:
 
     @property
     def claimed_with(self) -> dict[str, AllocationRequest]:
-        """The allocation request, keyed by the claim; empty without a claim, or if an earlier version has lost it."""
+        """The allocation request, keyed by the claim; empty without a claim, or if an old version did not keep it."""
         if self.claim_id is None or self.encoded_selection is None:
             return {}
         return {self.claim_id: self.selection.allocation_request}
 
     @property
     def may_have_a_guest(self) -> bool:
-        """True if its host may have a guest: one may have been started, and is not known to be gone."""
+        """True if the host may have a guest: one may have been started, and is not known to be gone."""
         return self.claim_id is not None and not self.guest_gone
 
     @property
     def ended(self) -> bool:
-        """True if it passes no gate any more. A host destroys a guest only on such a record."""
+        """True if the attempt cannot pass a gate any more. A host destroys a guest only because of such a record."""
         return self.state not in ("starting", "building", "active", "held")
 
     def order(self, kind: type[G], request_id: str, number: int | None, **content: Any) -> G:
         """Return an order to its guest.
 
-        :param number: of the order, among those to guests of the instance.
+        :param number: the number of the order among all orders to guests of the instance.
         """
         return kind(
             request_id=request_id,
@@ -118,11 +118,11 @@ class AttemptRecord:
 
 
 class AttemptRecords:
-    """Reads and writes the attempts of one cell; each method is a part of the transaction that it is given."""
+    """Reads and writes the attempts of one cell; each method is a part of the caller's transaction."""
 
     def __init__(self, cell_uuid: str) -> None:
         self.cell_uuid = cell_uuid
-        #: Compared with the life that an attempt or a message names.
+        #: The current lives, to compare with the life that an attempt or a message names.
         self.lives = HostLives(cell_uuid)
 
     def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
@@ -139,7 +139,7 @@ class AttemptRecords:
     ) -> dict[str, tuple[Attempt, ...]]:
         """Return attempts as they are shown to an operator, in the order they were made.
 
-        :param column: the uuids, and the keys of the result, are of this column: an instance or a migration.
+        :param column: the column of the uuids and of the result's keys: that of the instance or of the migration.
         """
         found: dict[str, list[Attempt]] = {}
         for row in connection.execute(_AMONG[column], {"cell": self.cell_uuid, "uuids": list(uuids)}):
@@ -149,7 +149,7 @@ class AttemptRecords:
         return {uuid: tuple(attempts) for uuid, attempts in found.items()}
 
     def attempt(self, connection: Connection, instance_uuid: str, attempt_id: str) -> AttemptRecord | None:
-        """Return one attempt of an instance, or nothing if the instance has none of this id."""
+        """Return one attempt of an instance, or None if the instance has no attempt with this id."""
         found = self._attempts(connection, _OF_ID, instance=instance_uuid, id=attempt_id)
         return found[0] if found else None
 
@@ -158,7 +158,7 @@ class AttemptRecords:
         return [attempt for names in batches(hosts) for attempt in self._attempts(connection, _ON_HOSTS, hosts=names)]
 
     def by_ids(self, connection: Connection, attempt_ids: Sequence[str]) -> dict[str, AttemptRecord]:
-        """Return the attempts of these ids, keyed by id; an unknown id is left out."""
+        """Return the attempts with these ids, keyed by id; an unknown id is left out."""
         return {
             attempt.attempt_id: attempt
             for ids in batches(attempt_ids)
@@ -166,12 +166,12 @@ class AttemptRecords:
         }
 
     def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
-        """Return an attempt by its number, which must be on record."""
+        """Return an attempt by its number; it must be on record."""
         [attempt] = self._attempts(connection, _OF_NUMBER, instance=instance_uuid, number=number)
         return attempt
 
     def next_number(self, connection: Connection, instance_uuid: str) -> int:
-        """Return the number of an instance's next attempt: they are counted through all its builds and moves."""
+        """Return the number of an instance's next attempt; numbers continue through all its builds and moves."""
         return max((attempt.number for attempt in self.attempts(connection, instance_uuid)), default=0) + 1
 
     def add_attempt(
@@ -186,9 +186,9 @@ class AttemptRecords:
         skipped: str | None = None,
         migration_uuid: str | None = None,
     ) -> None:
-        """Insert an attempt on a claimed host, or one whose host was passed over.
+        """Insert an attempt on a claimed host, or on a host that was skipped.
 
-        :param skipped: the reason why the host was passed over.
+        :param skipped: the reason why the host was skipped.
         """
         row = attempt_row(instance_uuid, selection, attempt_id, number, claim_id) | {
             "reason": None if skipped is None else skipped.encode(),
@@ -211,7 +211,7 @@ class AttemptRecords:
         state: AttemptState | None = None,
         **values: Any,
     ) -> None:
-        """Update columns of attempts alike; without a state each keeps its own."""
+        """Update the same columns of several attempts; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
         _CHANGES.execute(connection, self.cell_uuid, attempt_ids, encoded(values))
@@ -228,7 +228,7 @@ class AttemptRecords:
         state: AttemptState,
         **same: Any,
     ) -> dict[str, Life]:
-        """Insert attempts, each with the present life of its host; return these lives by host."""
+        """Insert attempts, each with the current life of its host; return these lives by host."""
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
         numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
         _NEW.insert(connection, numbered, cell_uuid=self.cell_uuid, state=state, **same)

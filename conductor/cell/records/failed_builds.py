@@ -1,7 +1,7 @@
 """Records of failed builds, by host: a failure counts less with time, and with every guest that starts there.
 
-Every failure is a row with its weight, 1 at first. A guest that starts on the host halves the weights, which is as much
-as a half-life of time. So nothing has to be written for time to pass, and the rows can be added up in any order.
+Every failure is a row with a weight, at first 1. Each guest that starts on the host halves the weights, which has the
+same effect as one half-life. So nothing is written when time passes, and the rows can be added up in any order.
 """
 
 import math
@@ -13,14 +13,14 @@ from sqlalchemy import Connection, Double, bindparam, case, func, select
 from conductor.schema import cell_failed_builds
 from moorage.db.columns import now
 
-#: Less than this counts as nothing, so one failure counts for one half-life. The weigher puts a host with any failure,
-#: however small, behind all hosts without one.
+#: A smaller count is reported as 0, so that one failure counts for one half-life. The weigher ranks a host with any
+#: count, however small, behind all hosts without one.
 _LEAST = 0.5
-#: After so many half-lives a failure adds nothing that counts, even if there are hundreds: its row is deleted.
+#: The number of half-lives after which a failure is deleted: even hundreds of such failures do not count.
 _FORGOTTEN_AFTER = 12
 #: The most failures that one transaction deletes. Arbitrary.
 _DELETED_AT_ONCE = 1000
-#: Steps within a doubling, so that a reported count changes at most twice in a half-life.
+#: The steps between a power of two and the next, so that a reported count changes at most twice in a half-life.
 _STEPS = (1.0, 1.5, 2.0)
 
 # UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host IN (…)
@@ -36,7 +36,7 @@ _HALVING = (
 
 # SELECT host, SUM(CASE WHEN age <= 12 THEN weight * POW(0.5, age) ELSE 0 END), MAX(age) FROM cell_failed_builds
 #  WHERE cell_uuid = :cell GROUP BY host, where age is (now - failed_at) / :half_life
-# A clock that is set back must not make a failure count more than it did.
+# If the clock is set back, a failure must not count more than before.
 _PASSED = now() - cell_failed_builds.c.failed_at
 _AGE = case((_PASSED > 0.0, _PASSED), else_=0.0) / bindparam("half_life", type_=Double)
 _COUNTED = case((_AGE <= _FORGOTTEN_AFTER, cell_failed_builds.c.weight * func.pow(0.5, _AGE)), else_=0.0)
@@ -56,16 +56,16 @@ _OLD = (
 
 
 class FailedBuilds:
-    """Reads and writes the failed builds of one cell; each method is a part of the transaction that it is given.
+    """Reads and writes the failed builds of one cell; each method is a part of the caller's transaction.
 
-    Whether the host, the image or the request was at fault is not distinguished.
+    It does not distinguish whether the host, the image or the request has caused the failure.
     """
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def add(self, connection: Connection, attempt_id: str, host: str) -> None:
-        """Insert the failure of an attempt, unless it is on record; the caller has locked the instance."""
+        """Insert the failure of an attempt unless it is on record; the caller has locked the instance."""
         table = cell_failed_builds.c
         known = select(table.attempt_id).where(table.cell_uuid == self._cell_uuid, table.attempt_id == attempt_id)
         if connection.execute(known).first() is None:
@@ -76,14 +76,14 @@ class FailedBuilds:
             )
 
     def halve(self, connection: Connection, hosts: Iterable[str]) -> None:
-        """Halve the weights of hosts' failures, once for each time that a host is named: a guest has started there."""
+        """Halve the weights of hosts' failures, once for each guest that has started (each time a host is named)."""
         guests = Counter(hosts)
         for started in sorted(set(guests.values())):
             names = sorted(host for host, count in guests.items() if count == started)
             connection.execute(_HALVING, {"cell": self._cell_uuid, "hosts": names, "factor": 0.5**started})
 
     def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], bool]:
-        """Return the present count of each host that has one, and whether there are failures that count no more.
+        """Return the current count of each host that has one, and whether there are failures that no longer count.
 
         :param half_life: seconds after which a failure counts half as much.
         """
@@ -92,15 +92,15 @@ class FailedBuilds:
         return counts, any(row.oldest > _FORGOTTEN_AFTER for row in found)
 
     def forget_old(self, connection: Connection, half_life: float) -> None:
-        """Delete failures that count no more: as many as one transaction may, since there may be any number of them."""
-        # By keys that were read without a lock: those that fail at this moment do not wait for it.
+        """Delete failures that no longer count, but only a limited number of them in one transaction."""
+        # Delete by keys that were read without a lock: builds that fail at this moment do not wait for it.
         old = list(connection.scalars(_OLD, {"cell": self._cell_uuid, "seconds": _FORGOTTEN_AFTER * half_life}))
         table = cell_failed_builds
         connection.execute(table.delete().where(table.c.cell_uuid == self._cell_uuid, table.c.attempt_id.in_(old)))
 
 
 def in_steps(count: float) -> float:
-    """Round a count to the nearest, in proportion, of 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8 and so on; below 0.5 to 0."""
+    """Round a count to the value of 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, … with the smallest ratio; below 0.5 to 0."""
     if count < _LEAST:
         return 0.0
     below = 2.0 ** math.floor(math.log2(count))

@@ -1,4 +1,4 @@
-"""Read instances, each with one of its attempts: what decides whether the attempt passes a gate."""
+"""Read instances, each with one of its attempts: the columns that decide whether the attempt passes a gate."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -10,8 +10,8 @@ from moorage.model.states import AttemptState, InstanceState
 
 # SELECT … FROM cell_instances LEFT OUTER JOIN cell_attempts ON … AND attempt_id IN (…)
 #  WHERE cell_uuid = :cell_uuid AND uuid IN (…) [FOR UPDATE]
-# The instance comes first, so it is locked first, as in every other transaction. Only what a gate judges by is read:
-# reading a column costs as much as looking for a row.
+# The instance comes first, so it is locked first, as in every other transaction. Read only the columns that a gate
+# needs: reading a column costs as much as finding a row.
 _JOINED = (
     select(
         cell_instances.c.uuid,
@@ -55,7 +55,7 @@ class AttemptName(NamedTuple):
 
 
 class InstanceAtGate(NamedTuple):
-    """The columns of an instance by which its attempt is judged."""
+    """The columns of an instance that a gate needs."""
 
     uuid: str
     state: InstanceState
@@ -63,7 +63,7 @@ class InstanceAtGate(NamedTuple):
 
 
 class AttemptAtGate(NamedTuple):
-    """The columns of an attempt by which it is judged."""
+    """The columns of an attempt that a gate needs."""
 
     attempt_id: str
     instance_uuid: str
@@ -78,7 +78,7 @@ class AtGate(NamedTuple):
 
     instance: InstanceAtGate
     attempt: AttemptAtGate | None
-    #: The attempt's host is returning; false where this was not read.
+    #: The attempt's host is returning; false if this was not read.
     is_returning: bool = False
 
 
@@ -93,8 +93,8 @@ def look(connection: Connection, cell_uuid: str, named: Collection[AttemptName])
 def lock(connection: Connection, cell_uuid: str, named: Collection[AttemptName]) -> Found:
     """Lock instances and their attempts, and return those that are known.
 
-    Whether a host is returning is left to another statement: a locking one would lock the host too, and one that does
-    not lock has to begin after this has its locks.
+    This statement does not read whether a host is returning, because it would lock the host too. The caller reads that
+    without a lock, but only after this statement has its locks.
     """
     return _found(connection, _LOCKED, cell_uuid, named)
 
@@ -104,7 +104,7 @@ def _found(connection: Connection, query: Select[Any], cell_uuid: str, named: Co
     rows = connection.execute(query, {"cell_uuid": cell_uuid, "uuids": uuids, "attempt_ids": attempt_ids})
     known: dict[str, AtGate] = {}
     attempts: Found = {}
-    # An instance of which several attempts are named has several rows.
+    # If several attempts of an instance are named, the instance has several rows.
     for uuid, state, attempt_number, attempt_id, number, host, claim_id, attempt_state, *returning in rows:
         instance = InstanceAtGate(uuid, state, attempt_number)
         known[uuid] = AtGate(instance, None)

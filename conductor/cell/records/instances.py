@@ -1,6 +1,6 @@
-"""Records of a cell's instances, on top of those of their attempts.
+"""Records of a cell's instances, in addition to the records of their attempts.
 
-Their states, and how they follow each other: :data:`moorage.model.states.InstanceState`.
+For the states and their order see :data:`moorage.model.states.InstanceState`.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
-#: Shown for an instance whose order to delete came before the order to build it. The super conductor has the real one.
+#: Shown if the order to delete an instance came before the order to build it. The super conductor has the real spec.
 _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flavor(vcpus=1, memory_mb=1))
 
 
@@ -45,21 +45,21 @@ _CHANGES = AlikeChanges(cell_instances, cell_instances.c.uuid)
 
 @dataclass(frozen=True, slots=True)
 class CellInstance:
-    """The record of an instance; ``attempt_number`` is that of the current attempt."""
+    """The record of an instance; ``attempt_number`` is the number of the current attempt."""
 
     uuid: str
     state: InstanceState
     spec: RequestSpec
     selections: tuple[Selection, ...]
-    #: The number of the attempt with the first of the selections.
+    #: The number of the attempt on the first selection.
     first_number: int
     attempt_number: int
     claim_id: str | None
-    #: The migration that is under way, or waits to be confirmed or reverted.
+    #: The migration that is in progress, or waits to be confirmed or reverted.
     migration_uuid: str | None
     #: The suffixes of the request's groups that were attached after the build.
     attached: tuple[str, ...]
-    #: The numbers of the last order that was carried out, of the greatest that was refused, and of the last to a guest.
+    #: The numbers of the last order that was carried out, the greatest refused order, and the last order to a guest.
     order_number: int
     refused_order_number: int
     guest_order_number: int
@@ -72,7 +72,7 @@ class CellInstance:
     def require(self, *states: InstanceState) -> None:
         """Refuse an order unless the instance is in one of these states.
 
-        :raises InvalidState: it is in another one.
+        :raises InvalidState: it is in another state.
         """
         if self.state not in states:
             needed = " or ".join(states)
@@ -88,17 +88,17 @@ class NewInstance(NamedTuple):
 
 
 class CellRecords(AttemptRecords):
-    """Reads and writes the instances of one cell; each method is a part of the transaction that it is given."""
+    """Reads and writes the instances of one cell; each method is a part of the caller's transaction."""
 
     def known(self, connection: Connection, uuids: Collection[str]) -> set[str]:
-        """Return the uuids that have a record, those of deleted instances included."""
+        """Return the uuids that have a record, including those of deleted instances."""
         return set(connection.scalars(_KNOWN, {"cell_uuid": self.cell_uuid, "uuids": list(uuids)}))
 
     def add(self, connection: Connection, new: Collection[NewInstance]) -> set[str]:
         """Insert instances, each with its first attempt on the host that is claimed for it.
 
         :return: the names of those hosts that are returning.
-        :raises RequestInProgress: another transaction has recorded one of them just now.
+        :raises RequestInProgress: another transaction has just recorded one of them.
         """
         if not new:
             return set()
@@ -114,9 +114,9 @@ class CellRecords(AttemptRecords):
         return {host for host, life in lives.items() if life.is_returning}
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
-        """Insert an instance that is being deleted. The order to build it has yet to arrive, and then changes nothing.
+        """Insert an instance that is being deleted. When the order to build it arrives later, it changes nothing.
 
-        :raises RequestInProgress: another transaction has recorded it just now.
+        :raises RequestInProgress: another transaction has just recorded it.
         """
         row = {"uuid": uuid, "request_id": request_id}
         self._insert_instances(connection, [row], state="deleting", attempt_number=0)
@@ -142,9 +142,9 @@ class CellRecords(AttemptRecords):
         return None if row is None else instance_of(row)
 
     def expect(self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False) -> CellInstance:
-        """Return the instance of an operation, which is in one of these states until the operation ends.
+        """Return the instance of an operation; it is in one of these states until the operation ends.
 
-        :raises Superseded: it is in another one: an order to delete it has ended the operation.
+        :raises Superseded: it is in another state: an order to delete it has ended the operation.
         """
         instance = (self.lock if lock else self.read)(connection, uuid)
         if instance is None or instance.state not in states:
@@ -152,7 +152,7 @@ class CellRecords(AttemptRecords):
         return instance
 
     def current(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
-        """Return the current attempt of an instance, which must have one."""
+        """Return the current attempt of an instance; it must have one."""
         return self.numbered(connection, instance.uuid, instance.attempt_number)
 
     def part(self, connection: Connection, after: str | None, limit: int) -> list[CellInstance]:
@@ -168,7 +168,7 @@ class CellRecords(AttemptRecords):
         return [instance_of(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
 
     def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
-        """Return the instances, deleted ones included, that own these uuids of instances, attempts or migrations."""
+        """Return the instances, including deleted ones, that own these uuids of instances, attempts or migrations."""
         attempts, migrations = cell_attempts, cell_migrations
         owners = set(uuids)
         for query in (
@@ -183,7 +183,7 @@ class CellRecords(AttemptRecords):
     def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the current attempt of an instance, whose guest is on its host.
 
-        :raises InvalidState: the instance is on no host, or an earlier version has lost the attempt's selection.
+        :raises InvalidState: the instance is on no host, or an earlier version did not keep the attempt's selection.
         """
         current = None if instance.claim_id is None else self.current(connection, instance)
         if current is None or current.state != "active":
@@ -199,7 +199,7 @@ class CellRecords(AttemptRecords):
     def change_instances(
         self, connection: Connection, uuids: Collection[str], *, state: InstanceState | None = None, **values: Any
     ) -> None:
-        """Update columns of instances alike; without a state each keeps its own."""
+        """Update the same columns of several instances; without a state each keeps its own."""
         if state is not None:
             values["state"] = state
         _CHANGES.execute(connection, self.cell_uuid, uuids, encoded(values))
@@ -207,7 +207,7 @@ class CellRecords(AttemptRecords):
     def show(self, connection: Connection, uuids: Collection[str], *, with_request: bool = False) -> list[Instance]:
         """Return instances as they are shown to an operator, each with all its attempts; an unknown one is left out.
 
-        :param with_request: with the request spec.
+        :param with_request: include the request spec.
         """
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
         shown = []
@@ -222,7 +222,7 @@ class CellRecords(AttemptRecords):
                 reason=text(row.reason),
                 attempts=attempts.get(row.uuid, ()),
                 attached=self._attached_shown(connection, row, spec),
-                # Null also for one whose order to delete came first.
+                # Null also if the order to delete the instance came first.
                 request_spec=spec if with_request and row.request_spec is not None else None,
             )
             shown.append(instance)

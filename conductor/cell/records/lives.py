@@ -1,7 +1,7 @@
-"""Records of host lives: a number that is raised each time a host begins to return after an absence.
+"""Records of host lives. A life is a number that is raised each time a host begins to return after an absence.
 
-An agent's message about the guests of a host names the life in which the list was made. The transaction that acts on
-the message compares the two, so that a list from an earlier life proves nothing.
+An agent's message about the guests of a host names the life in which the list was made. The transaction that uses the
+list compares this life with the current one, so that a list from an earlier life proves nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from conductor.schema import cell_hosts
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The present life of a host; number 0 for a host that has never returned, and for an unknown one."""
+    """The current life of a host; number 0 for a host that has never returned, and for an unknown host."""
 
     number: int = 0
     is_returning: bool = False
@@ -43,18 +43,18 @@ _RETURNING = (
 
 
 class HostLives:
-    """Reads and raises the lives of one cell's hosts; each method is a part of the transaction that it is given."""
+    """Reads and raises the lives of one cell's hosts; each method is a part of the caller's transaction."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def of_hosts(self, connection: Connection, hosts: Collection[str], *, lock: bool = False) -> dict[str, Life]:
-        """Return the present lives of hosts, keyed by name; an unknown host is left out.
+        """Return the current lives of hosts, keyed by name; an unknown host is left out.
 
-        :param lock: keep these hosts from beginning another life before the transaction ends.
+        :param lock: lock these hosts, so that they cannot begin another life before the transaction ends.
         """
         found: dict[str, Life] = {}
-        # A service host may have several nodes, with a row each.
+        # A service host may have several nodes, each with a row.
         named = {"cell_uuid": self._cell_uuid, "hosts": list(hosts)}
         for host, number, is_returning in connection.execute(_LOCKED if lock else _PRESENT, named):
             known = found.get(host, _UNKNOWN)
@@ -62,18 +62,18 @@ class HostLives:
         return found
 
     def of_host(self, connection: Connection, host: str) -> Life:
-        """Return the present life of a host."""
+        """Return the current life of a host."""
         return self.of_hosts(connection, [host]).get(host, _UNKNOWN)
 
     def returning(self, connection: Connection, agent: str) -> dict[str, int]:
-        """Return the present life of each returning host of an agent, keyed by host."""
+        """Return the current life of each returning host of an agent, keyed by host."""
         found = connection.execute(_RETURNING, {"cell_uuid": self._cell_uuid, "of_agent": agent})
         return {row.service_host: row.life for row in found}
 
     def returning_in(
         self, connection: Connection, hosts: Sequence[str], lives: Mapping[str, int], *, lock: bool = False
     ) -> list[str]:
-        """Return the hosts that are returning, and in the life that ``lives`` names for them, if it names one."""
+        """Return the hosts that are returning and are in the life that ``lives`` names for them, if it names one."""
         found: dict[str, Life] = {}
         for names in batches(hosts):
             found |= self.of_hosts(connection, names, lock=lock)

@@ -1,6 +1,6 @@
 """Records of a cell's migrations.
 
-Their states, and how they follow each other: :data:`moorage.model.states.MigrationState`.
+For the states and their order see :data:`moorage.model.states.MigrationState`.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
 from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
 from moorage.model.states import InstanceState, MigrationState
 
-#: Migrations that stop the guest on its source; it is started again if they fail or are reverted.
+#: Migrations that stop the guest on its source; the guest is started again if they fail or are reverted.
 STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
 #: Migrations that are confirmed as soon as the guest runs, without an order.
 SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
@@ -34,12 +34,12 @@ class CellMigration:
     instance_uuid: str
     kind: MoveKind
     state: MigrationState
-    #: The state that the instance had before, and has again if the migration fails or is reverted.
+    #: The state of the instance before the migration; it is restored if the migration fails or is reverted.
     instance_state: InstanceState
     source_number: int
     is_aborted: bool
-    #: The request that holds from now on, the amounts of the source that the migration holds, and the destinations to
-    #: try; null and empty until something is claimed.
+    #: The request of the instance after the migration, the allocations that the migration holds on the source, and the
+    #: destinations to try; null and empty until something is claimed.
     spec: RequestSpec | None
     held: AllocationRequest | None
     selections: tuple[Selection, ...]
@@ -47,7 +47,7 @@ class CellMigration:
 
     @property
     def claimed_with(self) -> tuple[RequestSpec, AllocationRequest]:
-        """The request that holds from now on, and the amounts of the source that the migration holds.
+        """The request of the instance after the migration, and the allocations that the migration holds on the source.
 
         :raises ValueError: nothing is claimed yet.
         """
@@ -56,14 +56,14 @@ class CellMigration:
         return self.spec, self.held
 
     def guest(self, source: AttemptRecord) -> MovingGuest:
-        """Return the source of the guest, as the destination's agent gets it."""
+        """Return the description of the source that the destination's agent gets."""
         return MovingGuest(
             migration_uuid=self.uuid, kind=self.kind, source_host=source.host, source_attempt_id=source.attempt_id
         )
 
 
 class MigrationRecords:
-    """Reads and writes the migrations of one cell; each method is a part of the transaction that it is given.
+    """Reads and writes the migrations of one cell; each method is a part of the caller's transaction.
 
     The caller locks the instance before it changes a migration.
     """
@@ -73,9 +73,9 @@ class MigrationRecords:
         self._records = records
 
     def of(self, connection: Connection, instance: CellInstance) -> CellMigration:
-        """Return the migration of an instance that is under way, or waits to be confirmed or reverted.
+        """Return the migration of an instance that is in progress, or waits to be confirmed or reverted.
 
-        :raises Superseded: the instance has none any more.
+        :raises Superseded: the instance has no such migration any more.
         """
         found = None if instance.migration_uuid is None else self.read(connection, instance.migration_uuid)
         if found is None:
@@ -85,7 +85,7 @@ class MigrationRecords:
     def expect(
         self, connection: Connection, uuid: str, *states: InstanceState, lock: bool = False
     ) -> tuple[CellInstance, CellMigration]:
-        """Return the instance of an operation, which is in one of these states until the operation ends, and its move.
+        """Return the instance of an operation, in one of these states until the operation ends, and its migration.
 
         :raises Superseded: an order to delete the instance has ended the operation.
         """
@@ -93,7 +93,7 @@ class MigrationRecords:
         return instance, self.of(connection, instance)
 
     def read(self, connection: Connection, uuid: str) -> CellMigration | None:
-        """Return one migration, or nothing if it is unknown."""
+        """Return one migration, or None if it is unknown."""
         row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()
         return None if row is None else _migration(row)
 
@@ -135,7 +135,7 @@ class MigrationRecords:
         )
 
     def claim(self, connection: Connection, message: MoveInCell, first_number: int) -> None:
-        """Record the claimed destination, its alternates and the amounts held of the source; set state `moving`."""
+        """Record the claimed destination, the alternates and the allocations on the source; set state `moving`."""
         self.change(
             connection,
             message.migration_uuid,
@@ -156,7 +156,7 @@ class MigrationRecords:
     def show(self, connection: Connection, uuids: Collection[str]) -> list[Migration]:
         """Return migrations as they are shown to an operator, each with its attempts; an unknown one is left out.
 
-        One that is stuck has the reason of its operation's step.
+        If a migration is stuck, its reason is that of its operation's step.
         """
         operations = cell_operations.c
         of_cell = cell_migrations.c.cell_uuid == self._cell_uuid

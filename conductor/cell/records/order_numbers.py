@@ -1,7 +1,7 @@
-"""Order numbers, which fence off late orders: a cell refuses one older than the last, or one it has refused before.
+"""Order numbers fence off late orders: a cell refuses an order after a later one was carried out, or after a refusal.
 
-The super conductor raises the number in the transaction that records an order. So an order whose caller has stopped
-waiting, and that arrives only after a later one was carried out, changes nothing.
+The super conductor raises the number in the transaction that records an order. So if a caller has stopped waiting for
+an order, and the order arrives after a later one was carried out, it changes nothing.
 """
 
 from sqlalchemy import Connection
@@ -43,7 +43,7 @@ def take(records: CellRecords, connection: Connection, instance: CellInstance, m
 
 
 def refuse(connection: Connection, cell_uuid: str, message: NumberedOrder[R]) -> None:
-    """Record that an order was refused: its caller gets the error, so a second copy must not be carried out later."""
+    """Record that an order was refused: the caller gets an error, so a second copy must not be carried out later."""
     columns = cell_instances.c
     connection.execute(
         cell_instances.update()
@@ -58,9 +58,9 @@ def refuse(connection: Connection, cell_uuid: str, message: NumberedOrder[R]) ->
 
 
 def next_guest_order(records: CellRecords, connection: Connection, instance: CellInstance) -> None:
-    """Raise an instance's number of orders to its guests, because one is recorded now; the instance is locked.
+    """Raise the number of the last order to a guest of an instance, for a new order; the instance is locked.
 
-    The agent refuses an order with a lower number than the last.
+    The agent refuses an order with a lower number than the last one.
     """
     records.change(connection, instance.uuid, guest_order_number=instance.guest_order_number + 1)
 

@@ -1,6 +1,6 @@
-"""Records of unknown guests: a cell's host has them, and the cell has no attempt of theirs.
+"""Records of unknown guests: guests on a cell's hosts for which the cell has no attempt.
 
-They are listed to the operator and left running: a guest is destroyed only on the record of an ended attempt.
+They are shown to the operator and left running: a guest is destroyed only because of the record of an ended attempt.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,13 +16,13 @@ from moorage.model.inspection import UnknownGuest
 
 
 class UnknownGuests:
-    """Reads and replaces the unknown guests of one cell; each method is a part of the transaction that it is given."""
+    """Reads and replaces the unknown guests of one cell; each method is a part of the caller's transaction."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def replace(self, connection: Connection, agent: str, hosts: Collection[str], unknown: Sequence[Guest]) -> None:
-        """Replace the unknown guests of these hosts by those of a new list."""
+        """Replace the unknown guests of these hosts with those of a new list."""
         connection.execute(cell_guests.delete().where(self._here(), cell_guests.c.host.in_(hosts)))
         rows = [
             {"host": guest.host, "attempt_id": guest.attempt_id, "guest": msgspec.json.encode(guest)}
