@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 class CellCleanups(CellPart):
     """The operation `clean`, whose subject is an attempt.
 
-    It ends once no guest of the attempt is left; or, if its host is away, once nothing is held for the guest.
+    It ends when no guest of the attempt is left; or, if the host is silent, when the residue holds nothing any more.
     """
 
     # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
@@ -31,7 +31,7 @@ class CellCleanups(CellPart):
         request_id: str,
         residue_uuid: str | None = None,
     ) -> None:
-        """Begin the cleanup of ended attempts, once each; a worker that looks for due operations takes it up.
+        """Begin the cleanup of ended attempts, once for each; the next sweep of a worker takes the operations.
 
         :param residue_uuid: the consumer that holds the residue, if its uuid is not the attempt's id.
         """
@@ -47,11 +47,11 @@ class CellCleanups(CellPart):
         return self._cell.operations.known(connection, _uuid(attempt.attempt_id))
 
     def gone(self, connection: Connection, attempt: AttemptRecord) -> Operation | None:
-        """Record that a host has reported an attempt as gone; return its cleanup if that can go on with the release."""
+        """Record that a host has reported an attempt as gone; return its cleanup if the release can begin."""
         if not attempt.guest_gone:
             self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
         pending = self._cell.operations.pending(connection, attempt.attempt_id, CLEAN)
-        # At `release` the guest is known to be gone already.
+        # At step `release` the guest is already known to be gone.
         if pending is None or pending.step != "destroy":
             return None
         return self._cell.operations.redirect(connection, pending, Next("release", pending.read(CleanStep)))
@@ -60,10 +60,10 @@ class CellCleanups(CellPart):
 
     @step(CLEAN, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
-        """Order the host to destroy the guest and to start none of this attempt; repeat until the host has answered.
+        """Order the host to destroy the guest of this attempt and never to start it; repeat until the host answers.
 
-        A host that is silent is not waited for once nothing is held for the guest, for instance because the host was
-        deleted. Should it return all the same, it destroys the guest because the record of its attempt has ended.
+        The operation does not wait for a silent host if the residue holds nothing, for instance because the host was
+        deleted. If the host returns later, it destroys the guest, because the record says that the attempt has ended.
         """
         payload, attempt_id = operation.read(CleanStep), operation.subject
         attempt = self._cell.database.read(
@@ -84,7 +84,7 @@ class CellCleanups(CellPart):
         return record
 
     def _is_held(self, *uuids: str | None) -> bool:
-        """Return True if a residue under one of these uuids holds anything for the guest."""
+        """Return True if a residue with one of these uuids has allocations."""
         for uuid in uuids:
             try:
                 if uuid is not None and self._cell.placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
@@ -95,7 +95,7 @@ class CellCleanups(CellPart):
 
     @step(CLEAN, "release")
     def release(self, operation: Operation) -> CommitStep:
-        """Release for good the residue under the attempt's id, and the one under another uuid, if there is any."""
+        """Release the residue with the attempt's id for good, and the residue with another uuid, if there is one."""
         residue_uuid = operation.read(CleanStep).residue_uuid
         released = {operation.subject: operation.derived("release")}
         if residue_uuid is not None and residue_uuid != operation.subject:

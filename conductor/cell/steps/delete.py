@@ -44,15 +44,15 @@ class CellDeletes(CellPart):
     """Takes orders to delete, and has the steps `destroy` and `release`."""
 
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
-        """Begin to delete an instance and end all other operations on it; a deletion under way is tried again at once.
+        """Begin to delete an instance and end all other operations on it; retry a deletion in progress at once.
 
-        :raises RequestInProgress: another transaction has recorded the instance just now.
+        :raises RequestInProgress: another transaction has just recorded the instance.
         """
         uuid = message.instance_uuid
         instance = self._cell.records.lock(connection, uuid)
         payload = DestroyAllStep()
         if instance is None:
-            # The order to build it is still on its way, and will find it deleted.
+            # The order to build the instance has not arrived yet, and will find it deleted.
             self._cell.records.add_deleting(connection, uuid, origin(message))
         elif instance.state in ("deleting", "deleted"):
             return self._cell.operations.retry_now(connection, uuid, DELETE)
@@ -63,20 +63,20 @@ class CellDeletes(CellPart):
     def _end_all(self, connection: Connection, instance: CellInstance) -> DestroyAllStep:
         left: list[str] = []
         self._cell.records.change(connection, instance.uuid, state="deleting", reason=None)
-        # From here on no attempt passes a gate, and a host that returns destroys its guest.
+        # From now on no attempt can pass a gate, and a host that returns destroys its guest.
         for attempt in self._cell.records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._cell.records.change_attempt(connection, attempt.attempt_id, state="ended")
         if instance.migration_uuid is not None:
-            # The instance keeps its uuid: both consumers are released in one write.
+            # The instance keeps the migration's uuid, because both consumers are released in one write.
             reason = "the instance was deleted"
             self._cell.migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
         for operation in self._cell.operations.lock_pending(connection, instance.uuid, ENDED_BY_DELETE):
             if operation.kind == ATTACH and operation.step != "choose":
-                # The group may be written already. Recorded as claimed, it is released as the instance's own, and not
-                # reported as a foreign allocation.
+                # The group may already be in the store. Record it as claimed, so that its allocations are released as
+                # the instance's own, and not reported as foreign.
                 record_claim(self._cell.records, connection, instance, operation.read(WriteStep))
-            # A step that is cut short may have left a residue in the store that no record names.
+            # An interrupted step may have left a residue in the store that no record names.
             if (number := _leaving(operation)) is not None:
                 left.append(self._cell.records.numbered(connection, instance.uuid, number).attempt_id)
             self._cell.operations.redirect(connection, operation, Ended("the instance is being deleted"))
@@ -86,7 +86,7 @@ class CellDeletes(CellPart):
     def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest on each host that may have one; repeat until all have answered, at most for the patience.
 
-        Attempts that are being cleaned up are not waited for: residues hold the amounts of their guests.
+        Do not wait for attempts that are being cleaned up: residues hold the amounts of their guests.
         """
         attempts = self._cell.database.read(lambda connection: self._to_destroy(connection, operation.subject))
         faults: list[str] = []
@@ -104,7 +104,7 @@ class CellDeletes(CellPart):
                 self._cell.records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             if faults and self._cell.operations.age(connection, operation) < self._cell.options.delete_patience:
                 return Retry("; ".join(faults))
-            # All have answered, or the patience is over. The release is written down with what is known now, so that a
+            # All have answered, or the patience is over. Record the release with the present results, so that a
             # repeated request has the same content even if a host reports meanwhile.
             guests_gone = self._guests_gone(connection, operation.subject)
             left = operation.read(DestroyAllStep).left
@@ -113,14 +113,14 @@ class CellDeletes(CellPart):
         return record
 
     def _guests_gone(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
-        """Return the ids of the attempts that the instance and its migration hold, whose hosts have no guest left."""
+        """Return the ids of the current attempts of the instance and its migration whose guests are gone."""
         instance = self._cell.records.read(connection, instance_uuid)
         if instance is None:
             return ()
         return tuple(each.attempt_id for each in self._current(connection, instance) if each.guest_gone)
 
     def _current(self, connection: Connection, instance: CellInstance) -> list[AttemptRecord]:
-        """Return the instance's current attempt, and that on the source of its migration if there is one."""
+        """Return the instance's current attempt, and the attempt on the source of its migration if there is one."""
         numbers = {instance.attempt_number}
         if instance.migration_uuid is not None:
             numbers.add(self._cell.migrations.of(connection, instance).source_number)
@@ -135,10 +135,10 @@ class CellDeletes(CellPart):
 
     @step(DELETE, "release")
     def release(self, operation: Operation) -> CommitStep:
-        """Release all allocations of the instance for good: the store refuses a swap or a claim that comes late.
+        """Release all allocations of the instance for good: the store refuses a late swap or claim.
 
-        The amounts on a host that may still have a guest stay held by a residue until that host is cleaned up. Foreign
-        allocations are released too or kept, by the policy, and named in the instance's record.
+        If a host may still have a guest, a residue holds the amounts there until the host is cleaned up. The policy
+        decides whether foreign allocations are released or kept; the instance's record names them.
         """
         uuid, payload = operation.subject, operation.read(ReleaseAllStep)
         migration_uuid, claimed_with = self._cell.database.read(lambda connection: self._claimed(connection, uuid))
@@ -159,7 +159,7 @@ class CellDeletes(CellPart):
 
         released = self._cell.writes.write(operation, payload, message, migration_uuid)
         if not isinstance(released, Released):
-            return released  # not carried out: generations to read, or a conflict, are recorded first
+            return released  # not carried out: first record the generations that were read, or a conflict
         residues = {released.residue_uuid, *released.residue_uuids, *payload.left}
         reason = describe_foreign(released.extras, stay=self._cell.writes.keeps_foreign)
 
@@ -168,13 +168,13 @@ class CellDeletes(CellPart):
             self._cell.records.change(
                 connection, uuid, state="deleted", host=None, claim_id=None, migration_uuid=None, reason=reason
             )
-            # A host may have reported its guest gone after the release was written down. Its residue exists all the
-            # same, and only a cleanup releases it.
+            # A host may have reported its guest as gone after this step was recorded. Then the residue exists
+            # nevertheless, and only a cleanup releases it.
             attempts = self._cell.records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             cleanups = CellCleanups(self._cell)
             if migration_uuid is not None and migration_uuid in residues:
-                # A confirm that this deletion has cut short has left it, of the source.
+                # A confirm that this deletion has interrupted has left a residue on the source.
                 migration = self._cell.migrations.read(connection, migration_uuid)
                 source = [each for each in attempts if migration and each.number == migration.source_number]
                 cleanups.begin(connection, uuid, source, operation.request_id, migration_uuid)
@@ -187,7 +187,7 @@ class CellDeletes(CellPart):
     def _claimed(self, connection: Connection, uuid: str) -> tuple[str | None, dict[str, AllocationRequest]]:
         """Return the migration of an instance, and the allocation requests of both, keyed by claim.
 
-        They stay the same from the order to delete on: nothing else changes an instance that is being deleted.
+        They stay the same after the order to delete: nothing else changes an instance that is being deleted.
         """
         instance = self._cell.records.read(connection, uuid)
         if instance is None or instance.claim_id is None:
@@ -197,9 +197,9 @@ class CellDeletes(CellPart):
 
 
 def _leaving(operation: Operation) -> int | None:
-    """Return the number of the attempt that may have a residue which no record names, if a step left one.
+    """Return the number of the attempt for which an interrupted step may have left a residue, or None.
 
-    The step has been cut short by a deletion: its request may have reached the store, and its outcome is not recorded.
+    A deletion has interrupted the step: its request may have reached the store, but its outcome is not recorded.
     """
     match operation.kind, operation.step:
         case _, "swap":

@@ -1,7 +1,7 @@
-"""End a move that has arrived: confirm or revert it. The unwanted guest goes first, then the claims are put in order.
+"""End a move that has arrived: confirm or revert it. First destroy the unwanted guest, then change the claims.
 
-To confirm: `destroy` the guest on the source, then `end`, which releases the amounts that the migration holds there. To
-revert: `destroy` the guest on the destination, then `give_back` and `restart`
+Confirm: `destroy` the guest on the source, then `end`, which releases the amounts that the migration holds there.
+Revert: `destroy` the guest on the destination, then `give_back` and `restart`
 (:mod:`conductor.cell.steps.return_to_source`).
 """
 
@@ -56,21 +56,21 @@ class CellMoveEnds(CellPart):
         return self._begin_end(connection, CONFIRM, arrived.instance_uuid, migration_uuid)
 
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
-        """Begin to confirm or revert a move; if that is under way, its present step is tried again at once.
+        """Begin to confirm or revert a move; if that is in progress, retry its current step at once.
 
         :raises InvalidState: the instance has no move that waits to be confirmed or reverted, or is being healed.
         """
         if retried := self._cell.operations.retry_now(connection, instance.uuid, kind):
             return retried
         migration = self._waiting(connection, instance)
-        # A heal writes what both sides hold now.
+        # Refuse during a heal, which writes the present allocations of both sides.
         require_settled(connection, self._cell.operations, instance.uuid)
         state: MigrationState = "confirming" if kind == CONFIRM else "reverting"
         self._cell.migrations.change(connection, migration.uuid, state=state)
         if kind == REVERT:
             # A revert begins with an order to the guest on the source, which is numbered.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
-        # The uuid follows from the request too, so that a revert which was given up can be ordered again.
+        # The uuid is derived from the request id too, so that a revert that was given up can be ordered again.
         return [self._begin_end(connection, kind, instance.uuid, migration.uuid, request_id)]
 
     def _begin_end(
@@ -96,28 +96,28 @@ class CellMoveEnds(CellPart):
 
     @step(CONFIRM, "destroy")
     def destroy_source(self, operation: Operation) -> CommitStep:
-        """Destroy the guest on the source; repeat until its host answers, for a live migration within the patience.
+        """Destroy the guest on the source; repeat until the host answers, for a live migration within the patience.
 
-        The source of an evacuation is forced down: it is not called, and its amounts stay held by a residue. The same
-        holds for another host that does not answer and is forced down, now or later.
+        The source of an evacuation is forced down: it is not called, and a residue holds its amounts. The same applies
+        to any host that does not answer and is forced down, now or later.
         """
         _instance, migration, source = self._cell.database.read(partial(self._source, operation))
         if migration.kind == "evacuation":
             return partial(self._destroyed, operation, source.number, "unknown")
         # A cold migration or a resize is confirmed by an order: it stays pending, and the order can be repeated. A live
-        # migration confirms itself: after the patience the guest is left to a cleanup.
+        # migration is confirmed automatically: after the patience a cleanup destroys the guest.
         patience = None if migration.kind in STOPPING else self._cell.options.delete_patience
         return self._destroy(operation, source, patience)
 
     @step(REVERT, "destroy")
     def destroy_destination(self, operation: Operation) -> CommitStep:
-        """Check that the source has its guest, then destroy the one on the destination; repeat within the patience.
+        """Check that the source has its guest, then destroy the guest on the destination; repeat within the patience.
 
-        If nothing has been destroyed yet and the source has no guest that could be started, the revert is given up: the
-        server runs on where it is, and can be confirmed, or reverted later.
+        If nothing was destroyed yet and the source has no guest that can be started, the revert is given up: the
+        instance keeps running on the destination, and can be confirmed, or reverted later.
         """
         _migration, arrived = self._cell.database.read(partial(self._arrived, operation))
-        # If the attempt has ended, an earlier try may have destroyed the guest: there is no way back to giving up.
+        # If the attempt has ended, an earlier try may have destroyed the guest: the revert cannot be given up any more.
         if not arrived.ended:
             try:
                 why = self._why_no_source(operation)
@@ -125,21 +125,22 @@ class CellMoveEnds(CellPart):
                 return partial(self._source_unknown, operation, str(fault))
             if why is not None:
                 return partial(self._given_up, operation, why)
-            # Recorded before the order to destroy is sent: from then on the guest may be gone, and the revert goes on.
+            # Record it before the order to destroy is sent: from then on the guest may be gone, and the revert must go
+            # on.
             self._cell.database.write(lambda connection: self._leave(connection, operation, arrived))
         return self._destroy(operation, arrived, self._cell.options.delete_patience)
 
     def _why_no_source(self, operation: Operation) -> str | None:
-        """Order the source to keep its guest stopped; return nothing if the guest is there, else the reason."""
+        """Order the source to keep its guest stopped; return None if the guest is there, else the reason."""
         instance, _migration, source = self._cell.database.read(partial(self._source, operation))
         message = source.order(StopOnHost, operation.derived("source"), instance.guest_order)
         why = self._cell.hosts.why_silent(source.host) or self._cell.agents.order(operation, source, message)
         return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
 
     def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
-        """End the attempt on the destination: it passes no gate any more, and a returning host destroys its guest.
+        """End the attempt on the destination: it cannot pass a gate any more, and a returning host destroys its guest.
 
-        :raises Superseded: another conductor has taken the operation over, and has given the revert up.
+        :raises Superseded: another conductor has taken over the operation, and has given up the revert.
         """
         self._lock(connection, operation)
         if not self._cell.operations.is_pending(connection, operation.uuid):
@@ -152,8 +153,8 @@ class CellMoveEnds(CellPart):
 
     def _given_up(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         instance, migration = self._lock(connection, operation)
-        # A conductor that had the operation before, and was slow, may have ended the attempt since this step has read
-        # it: then that one destroys the guest, and the revert goes on.
+        # A slow conductor that had the operation before may have ended the attempt after this step read it. Then that
+        # conductor destroys the guest, and the revert goes on.
         if self._cell.records.current(connection, instance).ended:
             return Retry(why)
         self._cell.migrations.change(connection, migration.uuid, state="moved", reason=why)
@@ -164,7 +165,7 @@ class CellMoveEnds(CellPart):
         fault = self._cell.agents.why_left(operation, attempt)
         if fault is None:
             return partial(self._destroyed, operation, attempt.number, "gone")
-        # Forced down: the operator vouches that nothing runs there, so the host is not waited for.
+        # If the host is forced down, the operator guarantees that nothing runs there: do not wait for it.
         if self._cell.forced_down.has(attempt.host):
             return partial(self._destroyed, operation, attempt.number, "unknown")
         why = why_waiting(attempt.host, fault) if patience is None else f"{attempt.host}: {fault}"
@@ -174,7 +175,7 @@ class CellMoveEnds(CellPart):
         self, operation: Operation, number: int, patience: float | None, why: str, connection: Connection
     ) -> Outcome:
         is_over = patience is not None and self._cell.operations.age(connection, operation) >= patience
-        # After the patience the amounts of the guest stay held by a residue, and a cleanup goes on with the host.
+        # After the patience a residue holds the amounts of the guest, and a cleanup continues with the host.
         if is_over or self._is_gone(connection, operation, number):
             return self._destroyed(operation, number, "unknown", connection)
         return Retry(why)
@@ -182,11 +183,11 @@ class CellMoveEnds(CellPart):
     def _destroyed(self, operation: Operation, number: int, fate: Fate, connection: Connection) -> Outcome:
         self._lock(connection, operation)
         if self._is_gone(connection, operation, number):
-            fate = "gone"  # its host has reported so meanwhile
+            fate = "gone"  # the host has reported it meanwhile
         if fate == "gone":
             left = self._cell.records.numbered(connection, operation.subject, number)
             self._cell.records.change_attempt(connection, left.attempt_id, guest_gone=True)
-        # From here on the fate stands in the payload, so that a repeated request to the store has the same content.
+        # Record the fate in the payload, so that a repeated request to the store has the same content.
         if operation.kind == CONFIRM:
             return Next("end", EndMoveStep(fate=fate))
         return Next("give_back", GiveBackStep(failed=number, fate=fate, reason=None))
@@ -196,7 +197,7 @@ class CellMoveEnds(CellPart):
 
     @step(CONFIRM, "end")
     def end(self, operation: Operation) -> CommitStep:
-        """Release the amounts that the migration holds of the source; if a guest may be left, they become a residue."""
+        """Release the amounts that the migration holds on the source; if a guest may be left, they become a residue."""
         payload = operation.read(EndMoveStep)
         migration, arrived = self._cell.database.read(partial(self._arrived, operation))
         try:
@@ -204,11 +205,11 @@ class CellMoveEnds(CellPart):
         except errors.ConsumerNotFound as fault:
             if fault.name != migration.uuid:
                 raise
-            # Somebody else, an operator for instance, has released the migration's allocations already.
+            # Another client, for instance an operator, has already released the migration's allocations.
             LOG.warning("Migration %s has nothing left to release: %s", migration.uuid, fault)
             return partial(self._confirmed, operation, payload.fate, None, None)
         if not isinstance(ended, MoveEnded):
-            return ended  # not carried out: generations to read, or a conflict, are recorded first
+            return ended  # not carried out: first record the generations that were read, or a conflict
         foreign = describe_foreign(ended.extras, stay=self._cell.writes.keeps_foreign)
         return partial(self._confirmed, operation, payload.fate, ended.residue_uuid, foreign)
 
@@ -218,10 +219,12 @@ class CellMoveEnds(CellPart):
         instance, migration = self._lock(connection, operation)
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
         self._cell.records.change_attempt(connection, source.attempt_id, state="ended")
-        # The host has not reported the guest as gone: it is destroyed when the host answers, then its residue released.
+        # The host has not reported the guest as gone: a cleanup destroys it when the host answers, then releases the
+        # residue.
         if fate != "gone":
             CellCleanups(self._cell).begin(connection, instance.uuid, [source], operation.request_id, residue)
-        # Only now does the instance have the new request (of a resize: the new flavor); a revert keeps the former.
+        # Only now the instance gets the new request (after a resize: the new flavor). After a revert it keeps the old
+        # one.
         spec, _held = migration.claimed_with
         self._cell.records.change(
             connection,
@@ -258,11 +261,11 @@ def send_end(
     outcome: Literal["confirm", "revert"],
     *named: object,
 ) -> MoveEnded | CommitStep:
-    """End a move in the store, or return what must be recorded first: generations to read, or a conflict.
+    """End a move in the store, or return what must be recorded first: generations that were read, or a conflict.
 
     :param attempt: the attempt on the destination.
-    :param named: further parts of the request id, for all that the content depends on.
-    :raises MoorageError: the store has refused it, or does not answer.
+    :param named: further parts of the request id: everything that the content of the request depends on.
+    :raises MoorageError: the store has refused the request, or does not answer.
     """
     _spec, held = migration.claimed_with
 

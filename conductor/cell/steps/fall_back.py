@@ -1,6 +1,6 @@
-"""Fall back after a failed attempt: swap the claim to the next host, or release it when there is none.
+"""Fall back after a failed attempt: swap the claim to the next host, or release it if there is none.
 
-Whether another host is tried is decided by :meth:`AttemptSequences.next_step`.
+:meth:`AttemptSequences.next_step` decides whether another host is tried.
 """
 
 import logging
@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 
 #: The errors of the store after which the same request is sent again.
 STORE_UNDECIDED = (*UNDECIDED, errors.ConsumerGenerationConflict)
-#: The claim is no longer this operation's: it was released, or what it belongs to was deleted.
+#: The operation has lost its claim: the claim was released, or its consumer was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
 #: The allocation request of an alternate does not fit the host's providers, perhaps because they were reshaped.
 RESHAPED = (errors.CapacityExceeded, errors.NotFound)
@@ -56,24 +56,25 @@ class FallBack(CellPart):
         payload = operation.read(SwapStep)
         instance, sequence, failed = self._read(operation, payload.failed)
         new = _selection(sequence, payload)
-        # Skip a host that is known to be unusable. Only before the first sending: after it the claim may already be on
-        # that host, and only the repeated request can tell.
+        # Skip a host that is known to be unusable, but only before the request is sent for the first time. After that
+        # the claim may already be on that host, and only the repeated request can find out.
         if not operation.is_repeated:
             if (down := self._why_skipped(new.service_host)) is not None:
                 return partial(self._skip, operation, payload, down)
             if (returning := self._cell.hosts.why_returning(new.service_host)) is not None:
-                # Hosts that fail together return together, a moment apart: a short wait may save an alternate.
+                # Hosts that fail together return at nearly the same time: a short wait may save an alternate.
                 if payload.waited >= self._cell.options.max_unanswered_retries:
                     return partial(self._skip, operation, payload, returning)
                 waiting = msgspec.structs.replace(payload, waited=payload.waited + 1)
                 return lambda _connection: Next("swap", waiting, self._cell.operations.backoff.seconds(waiting.waited))
         translated = () if payload.translated is None else ("translated",)
-        # Release the failed host and claim the next one, in one transaction of the store. The derived id names all that
-        # the content depends on, so that a repetition is answered from the stored request.
+        # Release the failed host and claim the next one, in one transaction of the store. The derived id names
+        # everything that the content depends on, so that a repetition is answered from the stored request.
         message = SwapClaim(
             request_id=operation.derived("swap", payload.failed, payload.candidate, payload.fate, *translated),
             consumer_uuid=instance.uuid,
-            # The failed attempt's, not the instance's present one: the store refuses a late copy of this request.
+            # The claim of the failed attempt, not the instance's current one: the store refuses a late copy of the
+            # request.
             claim_id=failed.claim,
             released=failed.selection.allocation_request,
             claimed=new.allocation_request,
@@ -107,13 +108,13 @@ class FallBack(CellPart):
         # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
         if isinstance(fault, errors.InvalidState):
             return partial(self.accepted, operation, payload.failed, payload.reason)
-        # The claim was taken away: nothing is left to swap.
+        # The claim was lost: there is nothing to swap.
         if isinstance(fault, LOST):
             return partial(_lost, operation, payload, failed.claim, str(fault))
         if isinstance(fault, STORE_UNDECIDED):
             raise fault
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
-        # present providers. That is another request, so it is recorded as a step of its own.
+        # current providers. That is another request, so it is recorded as another step.
         if payload.translated is None and isinstance(fault, RESHAPED):
             alternate = sequence.selection(payload.candidate)
             translated = translated_alternate(self._cell.placement, sequence.spec, alternate)
@@ -121,7 +122,7 @@ class FallBack(CellPart):
                 LOG.info("Host %d of %s was reshaped since it was chosen", payload.candidate, operation.subject)
                 following = msgspec.structs.replace(payload, translated=translated)
                 return lambda _connection: Next("swap", following)
-        # The store has refused this host, for want of room for instance: it is skipped, and the next one is tried.
+        # The store has refused this host, for instance because it has no room: skip it, and try the next one.
         return partial(self._skip, operation, payload, str(fault))
 
     def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
@@ -145,7 +146,8 @@ class FallBack(CellPart):
         failed = self._cell.records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
             return self._cell.sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
-        # The operator has aborted the move meanwhile: the host is not waited for, and passes no gate any more.
+        # The operator has aborted the move meanwhile: do not wait for the host; the attempt cannot pass a gate any
+        # more.
         if sequence.is_aborted:
             self._cell.records.change_attempt(connection, failed.attempt_id, state="failed", reason=reason)
             return self._cell.sequences.next_step(connection, instance, number, reason, "unknown")
@@ -154,11 +156,13 @@ class FallBack(CellPart):
     def _swapped(self, operation: Operation, payload: SwapStep, claimed: Claimed, connection: Connection) -> Outcome:
         instance, sequence = self._lock(connection, operation)
         failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
-        # First the failed attempt. The swap has released foreign allocations on its host too: that is logged and kept.
+        # First the failed attempt. The swap has also released foreign allocations on its host: log them and record
+        # them.
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
             LOG.warning("Host %s is abandoned for instance %s; %s", failed.host, instance.uuid, foreign)
-        # No residue: the host has reported the guest as gone, or never accepted the claim, so that none was started.
+        # Without a residue, the host has reported the guest as gone, or has never accepted the claim and started a
+        # guest.
         self.end(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.clean(connection, operation, claimed.residue_uuid)
         # Then the new one, under the claim that the store has just made.
@@ -174,12 +178,12 @@ class FallBack(CellPart):
             migration_uuid=sequence.migration_uuid,
         )
         self._cell.records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
-        # The operator has aborted the move while the swap was in flight: the new attempt fails before it is sent out.
+        # The operator has aborted the move while the swap was in flight: the new attempt fails before it is sent.
         if sequence.is_aborted:
             reason = "it was broken off before it began here"
             self._cell.records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
             return self._cell.sequences.next_step(connection, instance, number, reason, "gone")
-        # The host of a moving instance stays its source until the guest runs on the destination.
+        # The host of a moving instance is its source until the guest runs on the destination.
         if sequence.migration is None:
             self._cell.records.change(connection, instance.uuid, host=selection.service_host)
         else:
@@ -192,7 +196,7 @@ class FallBack(CellPart):
     ) -> None:
         """Record that an attempt has failed; its first recorded reason stays.
 
-        :param gone: no guest of it is left.
+        :param gone: no guest of the attempt is left.
         :param foreign: a description of the foreign allocations that were released with it.
         """
         self._cell.records.change_attempt(
@@ -220,12 +224,13 @@ class FallBack(CellPart):
             failed = self._read(operation, payload.failed)[2]
             claim_id, claimed_with = failed.claim, failed.claimed_with
         message = DeleteAllocations(
-            # Part of the id since the answer names foreign allocations: before, it was another request.
+            # "name extras" distinguishes this request from that of earlier versions, whose answer names no foreign
+            # allocations.
             request_id=operation.derived("release", payload.failed, payload.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,
-            # A build that has lost its claim is over: the store refuses any later claim. A shelved instance is not: it
-            # can be placed again.
+            # A build that has lost its claim is over: the store must refuse any later claim. A shelved instance can be
+            # placed again.
             for_good=claim_id is None and operation.kind == BUILD,
             unaccepted=payload.fate == "unstarted",
             leave_residue=payload.fate == "unknown",
@@ -251,7 +256,7 @@ class FallBack(CellPart):
         if payload.failed is not None:
             failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
             self.end(connection, failed, payload.reason, gone=gone)
-        # Without a failed attempt the claim was lost or revoked: the current attempt is still open, and ends here.
+        # Without a failed attempt, the claim was lost or revoked. The current attempt has not ended yet: end it here.
         for attempt in self._cell.records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=payload.reason)
@@ -291,10 +296,10 @@ def _selection(sequence: AttemptSequence, payload: SwapStep) -> Selection:
 
 
 def _lost(operation: Operation, payload: SwapStep, claim_id: str, why: str, _connection: Connection) -> Outcome:
-    """Return the step after the claim was lost, to an order to delete or to another client of the store.
+    """Return the step after the claim was lost because of an order to delete or another client of the store.
 
-    A build releases whatever the instance holds. A move returns to its source, which only the store can refuse. An
-    unshelving releases the lost claim and no other: by then the instance may have been placed again.
+    A build releases all allocations of the instance. A move returns to its source; only the store can refuse that. An
+    unshelving releases only the lost claim, because the instance may have been placed again by then.
     """
     if operation.kind == MOVE:
         return Next("give_back", GiveBackStep(failed=payload.failed, fate=payload.fate, reason=why))

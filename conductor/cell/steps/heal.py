@@ -1,7 +1,7 @@
 """Heal an instance: make the store's allocations agree with the records of the cell.
 
-A heal is an operation like any other, so that no other one begins on the instance while it is pending. The allocations
-to write are computed when the step is done. The store compares the present ones with those that the audit has seen.
+A heal is an operation, so that no other operation begins on the instance while it is pending. The allocations to write
+are computed when the step is done. The store compares the current allocations with those that the audit has seen.
 """
 
 import logging
@@ -26,7 +26,7 @@ class HealOrders(CellPart):
 
     @serves(HealInCell)
     def heal_instances(self, message: HealInCell) -> HealsBegun:
-        """Begin to heal instances; one without a record here, or with a pending operation, is refused."""
+        """Begin to heal instances; refuse instances without a record here, or with a pending operation."""
 
         def work(connection: Connection, begun: list[Operation]) -> HealsBegun:
             refused: dict[str, str] = {}
@@ -54,7 +54,7 @@ class CellHeals(CellPart):
         """Write the recorded allocations to the store and release all others; if the store refuses, the heal fails."""
         recorded = self._cell.database.read_one_moment(lambda connection: self._recorded(connection, operation))
         seen = operation.read(HealStep).seen
-        # Looked at again: an order to delete may have come since the heal was begun.
+        # Check again: an order to delete may have arrived since the heal was begun.
         if not recorded.settled:
             return ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
         message = _message(operation, recorded, seen)
@@ -76,7 +76,7 @@ class CellHeals(CellPart):
         return CellHolds(self._cell).of(connection, [instance], besides=[operation.uuid])[0]
 
     def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> CommitStep:
-        """Release the allocations of claims without a record, which may be in the way of other instances, and end."""
+        """Release the allocations of claims without a record, because other instances may need the room, and end."""
         known = {hold.consumer_uuid: hold.claim_id for hold in message.holds}
         stale = {
             uuid: seen
@@ -104,6 +104,7 @@ def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, Seen
         request_id=operation.derived("heal"),
         seen=seen,
         holds=holds,
-        # A migration or a residue that is over never holds anything again: the store refuses a late write.
+        # An ended migration or residue never has allocations again: delete it for good, so that the store refuses late
+        # writes.
         for_good=tuple(sorted(uuid for uuid in others if uuid != recorded.instance_uuid or not lives)),
     )

@@ -1,4 +1,4 @@
-"""Rebuild an instance: its guest is replaced, on the same host, by one from another image. Its claim stays as it is."""
+"""Rebuild an instance: replace its guest by one from another image, on the same host. The claim stays unchanged."""
 
 import logging
 from functools import partial
@@ -36,13 +36,13 @@ class CellRebuilds(CellPart):
         instance, attempt = self._cell.database.read(work)
         uuid = operation.derived("rebuild")
         message = attempt.order(RebuildOnHost, uuid, instance.guest_order, rebuild_id=uuid, image=payload.image)
-        # A silent host is not waited for: in error the instance can be evacuated from it, or rebuilt once more.
+        # Do not wait for a silent host: an instance in error can be evacuated from it, or rebuilt again.
         why = self._cell.hosts.why_silent(attempt.host) or self._cell.agents.order(operation, attempt, message)
         return partial(self._rebuilt, operation, payload, why)
 
     def _rebuilt(self, operation: Operation, payload: RebuildStep, why: str | None, connection: Connection) -> Outcome:
         instance = self._cell.records.expect(connection, operation.subject, "rebuilding", lock=True)
-        # The new image is recorded also after a failure: nothing of the former one may be left on the host.
+        # Record the new image even after a failure, because nothing of the old one may be left on the host.
         spec = msgspec.structs.replace(instance.spec, image=payload.image)
         state: InstanceState = "active" if why is None else "error"
         reason = None if why is None else f"it could not be rebuilt: {why}"
@@ -58,10 +58,10 @@ class RebuildOrders(CellPart):
 
     @serves(RebuildInCell)
     def rebuild_instance(self, message: RebuildInCell) -> Done:
-        """Begin to replace an instance's guest; one in error may be rebuilt too, if it is on a host.
+        """Begin to replace an instance's guest; an instance in error can be rebuilt too, if it is on a host.
 
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: it is not in a state to be rebuilt.
+        :raises InstanceNotFound: this cell has no record of the instance.
+        :raises InvalidState: the instance cannot be rebuilt in its state.
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:

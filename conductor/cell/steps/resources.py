@@ -1,8 +1,8 @@
 """Attach a resource group to an instance, or detach one: choose a provider, write to the store, record.
 
-The allocations are changed by a plain write that names the consumer's generation. Two things follow. A write that met a
-conflict was not carried out and never will be. One that was refused for want of capacity may yet be carried out, if it
-was sent more than once: so it is fenced, by a write that bumps the generation, before another provider is tried.
+The allocations are changed by a plain write that names the consumer's generation. If the write meets a conflict, it was
+not carried out and never will be. If it is refused because of missing capacity and was sent more than once, a copy may
+still be carried out. So it is fenced by a write that bumps the generation, before another provider is tried.
 """
 
 import logging
@@ -46,7 +46,8 @@ class CellResources(CellPart):
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return ended(str(fault))
-        # Not again a provider without room for it, and not one that the group policy `isolate` keeps for another group.
+        # Exclude providers without room for the group, and those that the group policy `isolate` keeps for other
+        # groups.
         out = {
             *choosing.refused,
             *attached_groups.shut_out(instance.spec, selection.allocation_request, consumer.allocations),
@@ -70,13 +71,14 @@ class CellResources(CellPart):
 
     @step(DETACH, "read")
     def read(self, operation: Operation) -> CommitStep:
-        """Find the amounts that are left of the group, and compute the consumer's allocations without them."""
+        """Find the remaining amounts of the group, and compute the consumer's allocations without them."""
         choosing = operation.read(ChooseStep)
-        # Shelved: nothing is held.
+        # A shelved instance has no allocations.
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
         instance, attempt = self._instance_and_attempt(operation, choosing)
-        # Read before the tree: a reshape between the two bumps the consumer's generation, so that the write conflicts.
+        # Read the consumer before the tree: a reshape between both reads bumps its generation, so that the write
+        # conflicts.
         consumer = conflict_policy.find_consumer(self._cell.placement, operation.subject)
         if consumer is None:
             return partial(self._detached, operation, choosing)
@@ -134,19 +136,19 @@ class CellResources(CellPart):
             return ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
         if operation.is_repeated:
-            # An earlier copy of the write may still be on its way, and find room when it arrives.
+            # An earlier copy of the write may still be in flight, and find room when it arrives.
             return lambda _connection: Next("fence", writing)
         return lambda _connection: Next("choose", _other_than(writing))
 
     @step(ATTACH, "fence")
     def fence(self, operation: Operation) -> CommitStep:
-        """Keep a refused write from being carried out later, or find that it has been."""
+        """Make sure that a refused write is not carried out later, or find out that it was carried out."""
         writing = operation.read(WriteStep)
         try:
             self._put(operation, writing, "fence", writing.before)
         except errors.ConsumerGenerationConflict:
-            # Either the write was carried out after all, or another client has written. Sent once more under its own
-            # request id, it is answered from the stored request in the first case, and conflicts in the second.
+            # Either the write was carried out after all, or another client has written. Send it again with its own
+            # request id: in the first case the stored answer is returned, in the second case it conflicts.
             try:
                 self._write(operation, writing)
             except errors.ConsumerGenerationConflict:
@@ -207,13 +209,13 @@ class CellResources(CellPart):
     def _as_it_was(
         self, connection: Connection, operation: Operation, choosing: ChooseStep, *, lock: bool = False
     ) -> CellInstance:
-        """Return the instance, which has the state that it had when the operation began."""
+        """Return the instance; its state is still the one that it had when the operation began."""
         state: InstanceState = "shelved" if choosing.number is None else "active"
         return self._cell.records.expect(connection, operation.subject, state, lock=lock)
 
 
 def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: WriteStep) -> None:
-    """Add an attached group to the allocation request of the current attempt; it is written, or may be."""
+    """Add an attached group to the allocation request of the current attempt; the store has it, or may have it."""
     choosing = writing.choosing
     attempt = records.current(connection, instance)
     claimed = attached_groups.claimed_with(

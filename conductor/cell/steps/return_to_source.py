@@ -1,4 +1,4 @@
-"""Return an instance to the source of its move: first the claim (step `give_back`), then its guest (`restart`)."""
+"""Return an instance to the source of its move: first the claim (step `give_back`), then the guest (`restart`)."""
 
 import logging
 from functools import partial
@@ -21,12 +21,12 @@ from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
-#: The states of an instance that returns: its move has failed, or is reverted.
+#: The states of an instance that returns because its move has failed or is reverted.
 _RETURNING: tuple[InstanceState, ...] = ("moving", "moved")
 
 
 class ReturnToSource(CellPart):
-    """The steps of a move that has failed on every host, and of one that is reverted."""
+    """The steps of a move that has failed on every host, and of a move that is reverted."""
 
     @step((MOVE, REVERT), "give_back")
     def return_to_source(self, operation: Operation) -> CommitStep:
@@ -54,29 +54,29 @@ class ReturnToSource(CellPart):
         instance, migration = self._lock(connection, operation)
         fall_back = FallBack(self._cell)
         failed = self._cell.records.numbered(connection, instance.uuid, payload.failed)
-        # First the destination. A reverted move has no reason: its attempt has ended before, and did not fail.
+        # First the destination. A reverted move has no reason, because its attempt ended before and did not fail.
         if payload.reason is not None:
             fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
         elif ended.residue_uuid is None:
             self._cell.records.change_attempt(connection, failed.attempt_id, guest_gone=True)
         fall_back.clean(connection, operation, ended.residue_uuid)
-        # Then the source: its attempt is the current one again, under the claim that the store has put back.
+        # Then the source: its attempt is the current one again, with the claim that the store has restored.
         source = self._cell.records.numbered(connection, instance.uuid, migration.source_number)
         self._cell.records.change_attempt(connection, source.attempt_id, state="active")
         self._cell.records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
         foreign = describe_foreign(ended.extras, stay=self._cell.writes.keeps_foreign)
-        # Last the guest there: started again if it was stopped for the move.
+        # Last the guest on the source: start it again if it was stopped for the move.
         if migration.kind in STOPPING and payload.stopped:
-            # With the number raised the agent refuses a late order to stop it.
+            # Raise the number, so that the agent refuses a late order to stop the guest.
             order_numbers.next_guest_order(self._cell.records, connection, instance)
             return Next("restart", RestartStep(reason=payload.reason, extras=foreign))
         return self._back(connection, operation, payload.reason, None, foreign)
 
     @step((MOVE, REVERT), "restart")
     def restart(self, operation: Operation) -> CommitStep:
-        """Start the guest on the source; repeat until it is answered. On a refusal the instance is in error."""
+        """Start the guest on the source; repeat until the host answers. If it refuses, the instance is in error."""
         payload = operation.read(RestartStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -96,10 +96,10 @@ class ReturnToSource(CellPart):
         stopped: str | None,
         foreign: str | None,
     ) -> Outcome:
-        """Record the instance's former state, or error if its guest does not run, and end the migration.
+        """Restore the instance's state before the move, or set error if its guest does not run; end the migration.
 
-        :param reason: why the move has failed; null for one that is reverted.
-        :param stopped: why the guest on the source does not run, if so.
+        :param reason: why the move has failed; null for a revert.
+        :param stopped: why the guest on the source does not run; null if it runs.
         :param foreign: a description of the foreign allocations on the destination.
         """
         instance, migration = self._lock(connection, operation)
@@ -119,7 +119,7 @@ class ReturnToSource(CellPart):
         return Ended(why)
 
     def _why(self, connection: Connection, migration: CellMigration, reason: str | None) -> str:
-        """Return the reason of a failed move: that of each of its attempts."""
+        """Return the reason of a failed move: the reasons of all its attempts."""
         if migration.is_aborted:
             return "it was broken off"
         attempts = [

@@ -20,14 +20,14 @@ LOG = logging.getLogger(__name__)
 
 
 class CellShelves(CellPart):
-    """The steps of shelving. An unshelving takes the steps of a build."""
+    """The steps of shelving. An unshelving uses the steps of a build."""
 
     @step(SHELVE, "destroy")
     def destroy(self, operation: Operation) -> CommitStep:
-        """Destroy the guest; repeat until its host has answered, because its amounts must not be free before.
+        """Destroy the guest; repeat until its host has answered, because its amounts must stay allocated until then.
 
-        A host that is forced down meanwhile is not waited for. The shelving is never undone: an order to destroy may be
-        on its way, or carried out already.
+        The operation does not wait for a host that is forced down meanwhile. The shelving is never undone, because an
+        order to destroy may be in flight, or may have been carried out.
         """
         payload = operation.read(StartStep)
         attempt = self._attempt(operation, payload)
@@ -52,7 +52,7 @@ class CellShelves(CellPart):
     ) -> Outcome:
         self._lock(connection, operation)
         if self._cell.records.numbered(connection, operation.subject, attempt.number).guest_gone:
-            return Next("release", StartStep(number=attempt.number))  # its host has reported so meanwhile
+            return Next("release", StartStep(number=attempt.number))  # the host has reported it meanwhile
         if is_forced_down:
             return Next("leave", StartStep(number=attempt.number))
         return Retry(why_waiting(attempt.host, fault))
@@ -66,14 +66,15 @@ class CellShelves(CellPart):
     def leave(self, operation: Operation) -> CommitStep:
         """Release the allocations outside the host, which is forced down; those on the host stay as a residue.
 
-        A step of its own: a conductor of an older release, which does not know it, leaves it to a newer one.
+        This is a separate step, so that a conductor of an older release leaves it to a newer one.
         """
         return self._released(operation, leave_residue=True)
 
     def _released(self, operation: Operation, *, leave_residue: bool) -> CommitStep:
         attempt = self._attempt(operation, operation.read(StartStep))
         message = DeleteAllocations(
-            # Part of the id since the answer names foreign allocations: before, it was another request.
+            # "name extras" distinguishes it from the request of earlier versions, whose answer names no foreign
+            # allocations.
             request_id=operation.derived(operation.step, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=attempt.claim,
@@ -83,7 +84,7 @@ class CellShelves(CellPart):
         try:
             released = self._cell.placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
-            # Somebody else has taken the claim away, and has written what the instance holds instead.
+            # Another client has removed the claim and written other allocations.
             LOG.warning("%s has nothing left to release: %s", operation.subject, fault)
             released = Released()
         return partial(self._shelved, operation, attempt, released)
@@ -94,8 +95,8 @@ class CellShelves(CellPart):
         instance = self._lock(connection, operation)
         parts = [describe_foreign(released.extras, stay=False)]
         may_be_left = self._cell.records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
-        # The host may have reported the guest gone after the step was recorded. Its residue exists all the same, and
-        # only a cleanup releases it.
+        # The host may have reported the guest as gone after this step was recorded. Then the residue exists
+        # nevertheless, and only a cleanup releases it.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
             CellCleanups(self._cell).begin(connection, instance.uuid, [attempt], operation.request_id)

@@ -1,6 +1,6 @@
 """Steps `stop`, `start` and `wait`: stop the guest on the source of a move, order a host to start it, then wait.
 
-The wait is for the report of the host, until the timeout.
+Step `wait` waits for the report of the host, until the timeout.
 """
 
 import logging
@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 NO_ANSWER = "the agent did not answer"
 TIMED_OUT = "timed out"
 
-#: Another try may go otherwise: the outcome is not known, or the host has not yet returned.
+#: Errors after which another try may succeed: the outcome is unknown, or the host has not returned yet.
 _NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
 
 
@@ -49,7 +49,7 @@ class CellStops(CellPart):
 
     @step(MOVE, "stop")
     def stop(self, operation: Operation) -> CommitStep:
-        """Stop the guest on the source; repeat until it is answered. After the build timeout the move fails."""
+        """Stop the guest on the source; repeat until the host answers. After the build timeout the move fails."""
         payload = operation.read(StartStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -57,10 +57,10 @@ class CellStops(CellPart):
             return instance, self._cell.records.numbered(connection, instance.uuid, migration.source_number)
 
         instance, source = self._cell.database.read(work)
-        # A silent host is not called: it is not known when it would answer.
+        # A silent host is not called, because nobody knows when it would answer.
         why = self._cell.hosts.why_silent(source.host)
         if why is not None:
-            # If no order to stop was ever sent, the guest runs and need not be started again.
+            # If no order to stop was sent, the guest runs and need not be started again.
             stopped = operation.is_repeated
             return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", stopped)
         message = source.order(StopOnHost, operation.derived("stop"), instance.guest_order)
@@ -82,7 +82,7 @@ class CellStops(CellPart):
         self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
     ) -> Outcome:
         self._cell.migrations.expect(connection, operation.subject, "moving", lock=True)
-        # Nothing was sent to the destination yet, so its attempt can fail as "gone" and its claim be released.
+        # Nothing was sent to the destination yet, so its attempt can fail with fate "gone", and its claim is released.
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._cell.records.numbered(connection, operation.subject, number)
         self._cell.records.change_attempt(
@@ -102,7 +102,7 @@ class StartOrder:
 
     @classmethod
     def of(cls, selection: Selection, *, is_returning: bool = False, **attempt: Any) -> Self:
-        """Return the order of an attempt, which has the host and the agent of its selection.
+        """Return the order to start an attempt; the host and the agent are those of the selection.
 
         :param attempt: the other fields of the message.
         """
@@ -128,7 +128,7 @@ class CellBuilds(CellPart):
         with context.bound(attempt_id=message.attempt_id):
             LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, message.host)
             try:
-                # A host that is returning compares its guests with the records; one that started now would look lost.
+                # The guests of a returning host are compared with the records: a guest that starts now would look lost.
                 if order.is_returning:
                     raise errors.InvalidState(reason=IS_RETURNING)
                 yield from self._cell.agents.calling(order.agent, message)
@@ -151,7 +151,7 @@ class CellBuilds(CellPart):
             request_id=start_id(operation.uuid, payload.number),
             instance_uuid=instance.uuid,
             attempt_id=attempt.attempt_id,
-            # The selection of a swapped claim names none.
+            # Not the claim of the selection: after a swap the selection names none.
             claim_id=attempt.claim,
             request_spec=sequence.spec,
             moving=moving,
@@ -160,8 +160,8 @@ class CellBuilds(CellPart):
     def _not_started(self, operation: Operation, payload: StartStep, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _NOT_NOW) and operation.tries < self._cell.options.max_unanswered_retries:
             raise fault
-        # Even after a clear refusal an earlier copy of the order may have been carried out, and its answer lost. So the
-        # fate is "unstarted": the store releases the claim only if no host has accepted it, and none can afterwards.
+        # Even if the order is refused, an earlier copy may have been carried out, and its answer lost. So the fate is
+        # "unstarted": the store releases the claim only if no host has accepted it, and then no host can accept it.
         reason = NO_ANSWER if isinstance(fault, (errors.NoReply, errors.AgentUnreachable)) else str(fault)
         LOG.warning("Attempt %d of %s was not started: %s", payload.number, operation.subject, reason)
 
@@ -175,14 +175,14 @@ class CellBuilds(CellPart):
 
     @step((BUILD, MOVE, UNSHELVE), "wait")
     def time_out(self, operation: Operation) -> CommitStep:
-        """Fail the attempt of a host that has not reported in time. From here on it passes neither gate."""
+        """Fail the attempt of a host that has not reported in time. From now on it cannot pass a gate."""
         payload = operation.read(StartStep)
 
         def record(connection: Connection) -> Outcome:
             instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
             LOG.warning("Host %s is abandoned for instance %s: %s", attempt.host, instance.uuid, TIMED_OUT)
             self._cell.records.change_attempt(connection, attempt.attempt_id, state="failed", reason=TIMED_OUT)
-            # Its host may have a guest, unless it has reported that there is none.
+            # The host may have a guest, unless it has reported the guest as gone.
             fate: Fate = "gone" if attempt.guest_gone else "unknown"
             return self._cell.sequences.next_step(connection, instance, payload.number, TIMED_OUT, fate)
 
@@ -201,12 +201,12 @@ class CellBuilds(CellPart):
 def start_id(operation_uuid: str, number: int) -> str:
     """Return the request id of the order to start an attempt.
 
-    :param number: of the attempt.
+    :param number: the number of the attempt.
     """
     return ids.derived(operation_uuid, "start", number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:
-    """Return the allocation request if it names providers beside the compute node; else the amounts are enough."""
+    """Return the allocation request if it names providers besides the compute node, or None."""
     request = selection.allocation_request
     return None if request.allocations.keys() == {selection.compute_node_uuid} else request
