@@ -147,7 +147,7 @@ class InstanceShow(Configured, ShowOne):
             return {"holds": f"unknown: {fault}"}
 
     def _foreign(self, instance: Instance) -> dict[str, str]:
-        """Return the allocations of an instance without a claim, which can only be foreign."""
+        """Return the allocations of an instance without a claim; they can only be foreign."""
         try:
             consumer = self.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
         except errors.ConsumerNotFound:

@@ -32,14 +32,14 @@ from moorage.model import Flavor, Image, Migration
 
 Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 
-#: The states of a migration in which nothing is under way.
+#: The states of a migration in which nothing is in progress.
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
 
 
 class _ServerOrder(OrderCommand):
     """A command that gives an order for each of some servers, and shows them."""
 
-    #: The order, the state that `--wait` waits for, and the states in which it cannot be reached any more.
+    #: The order, the state that `--wait` waits for, and the states from which it cannot be reached any more.
     kind: ClassVar[type[OrderAfter[Any] | EndOfMigration]]
     comes_to: ClassVar[str] = "active"
     ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
@@ -59,7 +59,7 @@ class _ServerOrder(OrderCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
         """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
-        # All names first: a name that is not clear is refused before anything is ordered.
+        # Resolve all names first: an unknown or ambiguous name is refused before anything is ordered.
         uuids = [instance_uuid(self.client("conductor"), named) for named in parsed_args.uuid]
 
         def order(uuid: str) -> Any:
@@ -102,7 +102,7 @@ class _MoveOrder(_ServerOrder):
         def look(uuid: str) -> Migration:
             return self.client("conductor").call(ShowMigration(uuid=uuid))
 
-        # A migration that is confirmed automatically is in state moved for a moment before.
+        # A migration that is confirmed automatically is in state moved for a moment.
         ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
         wanted = ("moved", "confirmed")
         seen = self.waited(given, migrations, look, lambda one: one.state, (wanted, ends), "moving")
@@ -155,7 +155,7 @@ class InstanceResize(_MoveOrder):
         return parser
 
     def content(self, given: argparse.Namespace, uuid: str) -> dict[str, Any]:
-        """Return the further content of the order for one server: its new flavor too."""
+        """Return the further content of the order for one server, with its new flavor."""
         names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
         if not (sizes or given.extra_spec or given.unset_extra_spec):
@@ -167,9 +167,9 @@ class InstanceResize(_MoveOrder):
 
 
 def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str]) -> dict[str, str]:
-    """Return the extra specs, updated by those ``given`` and without the keys of ``unset``.
+    """Return the extra specs, updated with those ``given`` and without the keys of ``unset``.
 
-    :raises InvalidRequest: a key of ``unset`` is not there, or is given too.
+    :raises InvalidRequest: a key of ``unset`` does not exist, or is given too.
     """
     for key in unset:
         if key not in extra_specs or key in dict(given):

@@ -46,13 +46,13 @@ class OrderCommand(Configured, Lister):
         try:
             return self.client("conductor").call(self._guarded(message))
         except (errors.NoReply, errors.BusUnavailable, errors.StoreUnavailable, errors.CellUnreachable):
-            # It may be on record all the same, also where the connection was lost before its answer came: the same
-            # order with the same request id is carried out once.
+            # The order may have been recorded although no answer came. If it is repeated with the same request id, it
+            # is carried out only once.
             LOG.error("It is unknown whether the order was recorded. Repeat it with --request-id %s", self._request_id)
             raise
 
     def order_each(self, uuids: Sequence[str], order: Callable[[str], T]) -> list[T]:
-        """Give an order for each of these instances; if one is not taken, log for which it was given before."""
+        """Send an order for each of these instances; if one fails, log the instances for which it was sent before."""
         given: list[T] = []
         for uuid in uuids:
             try:
@@ -65,7 +65,7 @@ class OrderCommand(Configured, Lister):
         return given
 
     def _guarded(self, message: Mutation[R]) -> Mutation[R]:
-        """Add the number of the last order, or the migration, to an order: it is refused after any other order."""
+        """Add the number of the last order, or the migration, so that the order is refused after any other order."""
         if not isinstance(message, OrderAfter | EndOfMigration):
             return message
         instance = self.client("conductor").call(ShowInstance(instance_uuid=message.instance_uuid))
@@ -86,7 +86,7 @@ class OrderCommand(Configured, Lister):
         what: str,
         ends: Collection[str] = (),
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of instances; with `--wait`, once each is in ``state`` or in one of ``ends``."""
+        """Return the rows of instances; with `--wait`, when each is in ``state`` or in one of ``ends``."""
         conductor = self.client("conductor")
         seen = self.waited(
             given,
@@ -107,7 +107,7 @@ class OrderCommand(Configured, Lister):
         wanted_and_ends: tuple[Collection[str], Collection[str]],
         what: str,
     ) -> list[T]:
-        """Return the objects by uuid; with `--wait`, once each is in one of the states that end the wait."""
+        """Return the objects by uuid; with `--wait`, when each is in one of the states that end the wait."""
         wanted, ends = wanted_and_ends
         seconds = given.wait_timeout if given.wait else 0.0
         seen = _wait_for(look, uuids, lambda one: state(one) in ends, what, seconds)
@@ -120,14 +120,14 @@ def _wait_for(
 ) -> list[T]:
     """Read each object until it is ``done``, for ``seconds`` at most, with a progress bar; return them as last read.
 
-    An unavailable conductor is asked again: it has the orders on record.
+    If the conductor is unavailable, read again: it has the orders on record.
 
     :raises Unavailable: an object could not be read even once in that time.
     """
     end = time.monotonic() + seconds
     seen: dict[str, T] = {}
     open_ = list(uuids)
-    # Without a wait there is nothing to draw.
+    # Without a wait, show no progress bar.
     with progress.bars() if seconds else nullcontext() as bars:
         task = None if bars is None else bars.add_task(what, total=len(uuids))
         while True:
