@@ -274,7 +274,7 @@ class CellHosts:
         return present - since
 
     def is_withheld(self, service_host: str) -> bool:
-        """Return whether the agent of a silent host is alive: the host's tree is refused, but guests can be destroyed."""
+        """Return whether a silent host's agent is alive: the host's tree is refused, but guests can be destroyed."""
         withheld = select(func.count()).where(
             self._here(),
             cell_hosts.c.service_host == service_host,
