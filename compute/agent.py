@@ -130,7 +130,8 @@ class ComputeAgent:
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
         """Check that a message's host is this agent's and alive.
 
-        For a dead host the caller gets, at once, the error that it would get if the host had its own agent, also dead.
+        A dead host raises at once the error that the caller would get, after its time-out, if the host had its own
+        agent.
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.

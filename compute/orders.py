@@ -43,7 +43,7 @@ class _PendingOrder:
 
 
 class GuestOrders:
-    """Serves an agent's orders to guests, beside :class:`~compute.agent.ComputeAgent`."""
+    """Serves an agent's orders to guests, in addition to :class:`~compute.agent.ComputeAgent`."""
 
     def __init__(self, driver: Driver, agent: ComputeAgent, workers: int, *, patience: float = _PATIENCE) -> None:
         self._driver = driver

@@ -62,7 +62,7 @@ class Tracker:
         self._trees: dict[str, ProviderTree] = {}
         self._reported: set[str] = set()
         self._refused_reshapes: dict[str, tuple[MoveInstruction, ...]] = {}
-        #: The names of the hosts that the last report could not report, and, below, those of the current report so far.
+        #: The names of the hosts that were refused in the last report; and those in the current report so far.
         self.refused: frozenset[str] = frozenset()
         self._refused_so_far: set[str] = set()
 

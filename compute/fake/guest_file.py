@@ -264,7 +264,7 @@ def _other_claim(host: str, attempt_id: str, found: str, named: str) -> str:
 
 
 def _check_room(connection: sqlite3.Connection, guest: Guest, capacity: Mapping[str, float]) -> None:
-    """Check that a guest fits beside the guests of its host: the host has no claims, and detects an over-commit so."""
+    """Check that a guest fits on its host. The host does not know claims, so this check detects an over-commit."""
     used: dict[str, int] = dict(
         connection.execute(
             "SELECT resource_class, SUM(amount) FROM amounts WHERE host = ? GROUP BY resource_class", (guest.host,)

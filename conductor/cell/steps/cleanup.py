@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 class CellCleanups(CellPart):
     """The operation `clean`, whose subject is an attempt.
 
-    It ends when no guest of the attempt is left; or, if the host is silent, when the residue holds nothing any more.
+    It ends when no guest of the attempt is left; or, if the host is silent, when the residue has no allocations.
     """
 
     # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------

@@ -197,7 +197,7 @@ class CellDeletes(CellPart):
 
 
 def _leaving(operation: Operation) -> int | None:
-    """Return the number of the attempt for which an interrupted step may have left a residue, or None.
+    """Return the number of the attempt for which an interrupted step may have left a residue without a record, or None.
 
     A deletion has interrupted the step: its request may have reached the store, but its outcome is not recorded.
     """

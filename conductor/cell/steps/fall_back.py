@@ -161,8 +161,8 @@ class FallBack(CellPart):
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
             LOG.warning("Host %s is abandoned for instance %s; %s", failed.host, instance.uuid, foreign)
-        # Without a residue, the host has reported the guest as gone, or has never accepted the claim and started a
-        # guest.
+        # Without a residue, the host has reported the guest as gone, or has never accepted the claim, so that no guest
+        # was started.
         self.end(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.clean(connection, operation, claimed.residue_uuid)
         # Then the new one, under the claim that the store has just made.
@@ -224,8 +224,7 @@ class FallBack(CellPart):
             failed = self._read(operation, payload.failed)[2]
             claim_id, claimed_with = failed.claim, failed.claimed_with
         message = DeleteAllocations(
-            # "name extras" distinguishes this request from that of earlier versions, whose answer names no foreign
-            # allocations.
+            # "name extras": earlier versions sent another request, whose answer did not name foreign allocations.
             request_id=operation.derived("release", payload.failed, payload.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,

@@ -73,8 +73,7 @@ class CellShelves(CellPart):
     def _released(self, operation: Operation, *, leave_residue: bool) -> CommitStep:
         attempt = self._attempt(operation, operation.read(StartStep))
         message = DeleteAllocations(
-            # "name extras" distinguishes it from the request of earlier versions, whose answer names no foreign
-            # allocations.
+            # "name extras": earlier versions sent another request, whose answer did not name foreign allocations.
             request_id=operation.derived(operation.step, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=attempt.claim,

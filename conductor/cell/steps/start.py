@@ -207,6 +207,6 @@ def start_id(operation_uuid: str, number: int) -> str:
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:
-    """Return the allocation request if it names providers besides the compute node, or None."""
+    """Return the allocation request if it names providers besides the compute node; else None: amounts are enough."""
     request = selection.allocation_request
     return None if request.allocations.keys() == {selection.compute_node_uuid} else request

@@ -101,7 +101,7 @@ class ForwardedOrders(SuperPart):
     def _relay(self, message: Mutation[R], uuid: str, kind: type[NumberedOrder[R]], **content: Any) -> R:
         """Forward an order to the cell of its instance.
 
-        :param kind: of the order to the cell, with its own ``content``.
+        :param kind: the type of the order to the cell, which has the further fields ``content``.
         :raises InstanceNotFound: there is no such instance.
         :raises StaleOrder: another order was given since the caller read the instance, or was carried out first.
         :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.

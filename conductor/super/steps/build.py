@@ -342,7 +342,7 @@ class SuperBuilds(SuperPart):
         if retry is not None:
             return Retry(retry)
         if operation.is_repeated:
-            # An earlier try that waited for one cell did not record that another cell refused its instances.
+            # An earlier try that waited for one cell has kept no payload: find the instances that other cells refused.
             for uuid, why in super_records.refused(connection, operation.uuid).items():
                 release, reason = [*release, uuid], reason or why
         if release:
