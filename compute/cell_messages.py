@@ -59,7 +59,7 @@ def finished(guest: Guest) -> BuildFinished:
 def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool = False) -> BuildFailedInCell:
     """Return the message that the build has failed and nothing of the guest is left.
 
-    :param life: the present life of its host, if known.
+    :param life: the current life of its host, if known.
     """
     # The reason is part of the id: a restarted agent may have another reason, and then sends another request.
     shortened = reason[:_LONGEST_REASON]

@@ -74,7 +74,7 @@ conductor_instances = Table(
     Column("request_id", request_id_type(), nullable=False),
     Column("project_id", name_type(), nullable=False),
     Column("user_id", name_type(), nullable=False),
-    # What operators call it; not unique.
+    # The name that the operator has given; not unique.
     Column("name", name_type()),
     Column("request_spec", document_type(), nullable=False),
     # The state until the hand-over; after it, the state in the cell has precedence.

@@ -1,6 +1,6 @@
 """The sequence of attempts of a build, a move or an unshelving: one host after the other until a guest runs.
 
-All three take the same steps; only what follows the last host differs.
+All three use the same steps; they differ only in what follows the last host.
 """
 
 import logging

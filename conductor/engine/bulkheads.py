@@ -135,7 +135,7 @@ class _Bulkhead:
 
     @property
     def is_suspected(self) -> bool:
-        """Tell whether a call has timed out and the first probe has not been made yet."""
+        """True if a call has timed out and the first probe has not been made yet."""
         return self.open_since is not None and not self.failures
 
     def overdue(self, now: float, patience: float) -> bool:

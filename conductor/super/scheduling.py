@@ -44,7 +44,7 @@ class Scheduling:
 
         :param number: distinguishes this request from the other requests of the operation.
         :param generations: the consumer generations that the claims name, by instance.
-        :param keep_held: add the claims to the present allocations of the consumers.
+        :param keep_held: add the claims to the existing allocations of the consumers.
         :raises ClaimContention: other claims were faster each time.
         :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
         :raises NoValidHost: no host fits.
