@@ -295,7 +295,7 @@ def _change(connection: Connection, *where: ColumnElement[bool], **values: Any) 
 
 
 def _given_to(operation_uuid: str, cell_uuid: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the builds of an operation that belong to a cell."""
+    """Return the conditions for the builds of an operation that must be handed over to a cell."""
     columns = instances.c
     return columns.operation_uuid == operation_uuid, columns.cell_uuid == cell_uuid, columns.selections.is_not(None)
 
