@@ -274,11 +274,20 @@ class Judge:
         return dict(found)
 
     def _probe(self) -> None:
-        """Request the most that any host has left, and more than that: the results are known."""
-        free = [
-            row[0] for row in self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")
-        ]
-        most = max(free, default=0)
+        """Request the most that any provider has left, and more than that: the results are known."""
+        most = self._most_left()
+        while (fault := self._fault_of_decisions(most)) is not None:
+            # A host may become nested or flat during the requests, which changes what its providers have left.
+            before, most = most, self._most_left()
+            if most == before:
+                raise Broken(fault)
+
+    def _most_left(self) -> int:
+        free = self._file.execute("SELECT total - used FROM inventories WHERE resource_class_id = 0")
+        return max((row[0] for row in free), default=0)
+
+    def _fault_of_decisions(self, most: int) -> str | None:
+        """Return why decisions on ``most`` VCPU and on more are wrong, if the most that a provider has left is that."""
         for vcpus, fits in ((most, True), (most + 1, False)):
             if not vcpus:
                 continue
@@ -291,14 +300,15 @@ class Judge:
             try:
                 self._ask("scheduler", message)
             except errors.NoValidHost as refusal:
-                if fits:
-                    raise Broken(f"promise 8: a host has {vcpus} VCPU left, and yet: {refusal}") from None
                 if refusal.data.get("explanation") is None:
                     raise Broken(f"promise 9: this is not explained: {refusal}") from None
+                if fits:
+                    return f"promise 8: a host has {vcpus} VCPU left, and yet: {refusal}"
                 continue
-            if not fits:
-                raise Broken(f"promise 1: no host has {vcpus} VCPU left, and yet they are claimed")
             self._ask("placement", DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid))
+            if not fits:
+                return f"promise 1: no host has {vcpus} VCPU left, and yet they are claimed"
+        return None
 
     def _ask(self, topic: str, message: Message[Any]) -> Any:
         return until_answered(lambda: self._cloud.client(topic, timeout=20.0).call(message))
