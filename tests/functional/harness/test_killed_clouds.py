@@ -27,7 +27,8 @@ def test_the_services_of_a_process_that_is_killed_end_with_it(tmp_path: Path, mo
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         scheduler = psutil.Process(int(parent.stdout.readline()))
-        assert scheduler.is_running()
+        # The program that binds it to its parent runs first, and replaces itself by the service.
+        wait_until(lambda: "setpriv" not in scheduler.cmdline()[0], "the service to run", 20.0)
         parent.send_signal(signal.SIGKILL)
     try:
         wait_until(lambda: not scheduler.is_running(), "the scheduler to end", 20.0)
