@@ -172,7 +172,7 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_WAIT_SECONDS,
         metavar="SECONDS",
-        help=f"Time limit of --wait (default: {_WAIT_SECONDS:g})",
+        help=f"Maximum seconds to wait for the end (default: {_WAIT_SECONDS:g})",
     )
 
 

@@ -107,7 +107,7 @@ class DirectConnection:
     def drop(self) -> None:
         """Close the connection without AMQP's closing hand-shake, which a broker with an alarm does not answer."""
         with suppress(AttributeError, OSError):  # it is closed already
-            self._amqp.transport.sock.settimeout(0)
+            self._amqp._transport.sock.settimeout(0)  # noqa: SLF001 - the public property would connect again
         self._amqp.collect()
 
     def _open(self) -> None:

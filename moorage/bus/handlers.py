@@ -196,8 +196,8 @@ class Endpoint:
         since = time.perf_counter()
         try:
             of_sender, message = self._received(*call)
-        except errors.MoorageError as refusal:
-            return self._counted(Answer(failure=_failure(refusal)), since)
+        except Exception as fault:  # noqa: BLE001 - it is the answer; other calls of the message have their own
+            return self._counted(Answer(failure=self._failure_of(fault)), since)
         with context.adopted(of_sender):
             span = tracing.begin(self._span_name, kind="server", place=self._place(message), about=message)
         own = of_sender if span is None else replace(of_sender, span=span)
@@ -215,10 +215,10 @@ class Endpoint:
                 answer = Answer(fitting(message, encode(begun.item.outcome())))
             except Exception as error:  # noqa: BLE001 - it is the answer
                 fault = error
-                answer = Answer(failure=self._failure_of_handler(error))
-                # The frames of the traceback refer to this call and to all objects of its handler. Without this line
-                # only the garbage collector would free them, and it runs seldom.
-                error.__traceback__ = None
+                answer = Answer(failure=self._failure_of(error))
+                # An unexpected exception is rare, and other calls of its batch log the same one with its traceback.
+                if isinstance(error, errors.MoorageError):
+                    _forget_tracebacks(error)
         tracing.end(begun.span, fault)
         return self._counted(answer, begun.since)
 
@@ -262,7 +262,7 @@ class Endpoint:
         # A step of another request has its own request id. No trace begins with it, even if the sender sends no span.
         return "first of request" if request_id_of(message) == context.current().request_id else "below request"
 
-    def _failure_of_handler(self, fault: Exception) -> Failure:
+    def _failure_of(self, fault: Exception) -> Failure:
         if isinstance(fault, errors.MoorageError):
             LOG.debug("%s is answered with %s: %s", self.method, type(fault).__name__, fault)
             return _failure(fault)
@@ -283,6 +283,22 @@ def _handled(many: ManyHandler | None, items: Sequence[BatchItem[Any, Any]]) -> 
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def _forget_tracebacks(error: BaseException) -> None:
+    """Remove the tracebacks of an exception and of its causes.
+
+    Their frames refer to the call and to all objects of its handler. Otherwise only the garbage collector would free
+    them, and it runs seldom.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            pending += (one.__cause__, one.__context__)
 
 
 def _failure(error: errors.MoorageError) -> Failure:

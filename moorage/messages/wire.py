@@ -21,6 +21,7 @@ T = TypeVar("T")
 #: levels are used.
 _MOST_LEVELS = 100
 _TOO_DEEP = f"its values are nested more than {_MOST_LEVELS} levels deep"
+_NOT_UTF8 = "a text that is not written in UTF-8"
 
 
 class Message(Value, Generic[R], frozen=True, kw_only=True):
@@ -169,6 +170,8 @@ def decode(kind: type[T], data: object) -> T:
         raise errors.InvalidRequest(path=path or "$", reason=_in_words(reason)[:300]) from fault
     except RecursionError:
         raise errors.InvalidRequest(path="$", reason=_TOO_DEEP) from None
+    except UnicodeEncodeError:  # the name of a field
+        raise errors.InvalidRequest(path="$", reason=_NOT_UTF8) from None
 
 
 def _in_words(reason: str) -> str:
@@ -199,8 +202,8 @@ def _check_parts(value: object, data: object, path: str, levels: int) -> None:
     elif isinstance(value, dict) and isinstance(data, dict):
         for name, part in value.items():
             _refuse_text_outside_utf8(name, path)
-            # Shorten the names: the paths of all levels are in memory at once.
-            _check_parts(part, data[name], f"{path}[{name!r:.60}]", levels - 1)
+            # Shorten names that are longer than any valid one: the paths of all levels are in memory at once.
+            _check_parts(part, data[name], f"{path}[{name!r:.300}]", levels - 1)
     elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
         for position, part in enumerate(value):
             _check_parts(part, data[position], f"{path}[{position}]", levels - 1)
@@ -226,4 +229,4 @@ def _refuse_text_outside_utf8(text: object, path: str) -> None:
         if isinstance(text, str) and not text.isascii():
             text.encode()
     except UnicodeEncodeError:
-        raise errors.InvalidRequest(path=path, reason="a text that is not written in UTF-8") from None
+        raise errors.InvalidRequest(path=path, reason=_NOT_UTF8) from None

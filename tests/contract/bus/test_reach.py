@@ -8,12 +8,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import amqp
 import pytest
 
 from harness.servers import RabbitMQServer
 from moorage import errors, ids
 from moorage.bus import broker_hosts
-from moorage.bus.broker_hosts import BrokerHosts
+from moorage.bus.broker_hosts import BrokerHosts, DirectConnection
 from moorage.bus.bus import Bus, oslo_messaging, serves
 from moorage.bus.direct import DirectBus, is_plain
 from moorage.cli.clients import Clients
@@ -279,3 +280,8 @@ def test_a_status_that_is_watched_leaves_no_bus_open(
     monkeypatch.setattr("moorage.cli.command.ListCommand.produce_output", shown)
     assert main(["--config-file", str(file), "status", "--watch", "0.01", "--timeout", "0.1"]) == 1
     assert open_by_round == [0, 0, 0]
+
+
+def test_a_connection_that_is_closed_already_is_dropped_without_connecting_again() -> None:
+    # The library would connect to port 1, and warn that it does.
+    DirectConnection(amqp.Connection("127.0.0.1:1"), 1.0).drop()

@@ -1,4 +1,4 @@
-"""The memory that is freed once a handler has refused a request."""
+"""What remains of a request that its handler has refused or failed: no memory, and a log line with the fault."""
 
 import gc
 import weakref
@@ -28,10 +28,22 @@ def refuse(_message: ListCells) -> list[Cell]:
     raise errors.InvalidState(reason="not now")
 
 
-def refuse_many(items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | None]:
-    for item in items:
-        item.do(refuse)
-    return [None] * len(items)
+def refuse_for_a_cause(_message: ListCells) -> list[Cell]:
+    large = Large()
+    MADE.append(weakref.ref(large))
+    try:
+        raise ValueError(large)
+    except ValueError as fault:
+        raise errors.InvalidState(reason="not now") from fault
+
+
+def refuse_in_place_of_a_fault(_message: ListCells) -> list[Cell]:
+    large = Large()
+    MADE.append(weakref.ref(large))
+    try:
+        raise ValueError("fault")
+    except ValueError:
+        raise errors.InvalidState(reason="not now") from None
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +54,28 @@ def _without_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_what_a_handler_has_made_is_free_once_its_refusal_is_answered() -> None:
-    endpoint: Any = Endpoint(ListCells, refuse, None, refuse_many)
+@pytest.mark.parametrize("handler", [refuse, refuse_for_a_cause, refuse_in_place_of_a_fault])
+def test_what_a_handler_has_made_is_free_once_its_refusal_is_answered(handler: Callable[[Any], Any]) -> None:
+    def refuse_many(items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | None]:
+        for item in items:
+            item.do(handler)
+        return [None] * len(items)
+
+    endpoint: Any = Endpoint(ListCells, handler, None, refuse_many)
     with pytest.raises(oslo_messaging.ExpectedException):
         endpoint.list_cells({})
     answers = endpoint.answer_many([ReceivedCall({}, {}), ReceivedCall({}, {})])
     assert [type(answer.failure[1]) for answer in answers] == [errors.InvalidState] * 2
     assert [made() for made in MADE] == [None] * 3
+
+
+def test_each_call_of_a_batch_that_fails_is_logged_with_the_place_of_the_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def place_of_the_fault(_items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | None]:
+        raise ZeroDivisionError
+
+    endpoint: Any = Endpoint(ListCells, refuse, None, place_of_the_fault)
+    answers = endpoint.answer_many([ReceivedCall({}, {}), ReceivedCall({}, {})])
+    assert [type(answer.failure[1]) for answer in answers] == [errors.InternalError] * 2
+    assert caplog.text.count(", in place_of_the_fault") == 2

@@ -119,6 +119,11 @@ def test_a_field_with_a_number_that_json_does_not_have_is_refused_by_its_path(nu
     assert caught.value.path == "$.older_than"
 
 
+def test_the_name_of_a_field_that_is_not_written_in_utf8_is_refused() -> None:
+    with pytest.raises(errors.InvalidRequest, match="not written in UTF-8"):
+        decode_strictly(Order, {"name": "x", "\ud800": 1})
+
+
 class Described(Mutation[list[Inner]], frozen=True, kw_only=True):
     topic = "shop"
     method = "describe"

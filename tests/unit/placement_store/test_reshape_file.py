@@ -175,3 +175,9 @@ def test_a_file_that_cannot_be_read_is_told_of(file: Path, tmp_path: Path) -> No
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(MalformedFile, match="not text in UTF-8"):
         reshape_file.read(file)
+
+
+def test_a_number_that_is_not_finite_is_told_by_its_line_however_long_the_name_of_its_class_is(file: Path) -> None:
+    name = "CUSTOM_" + 248 * "X"
+    text = GOOD.replace("{VGPU: {max_unit: 4}}", f"{{{name}: {{allocation_ratio: .inf}}}}")
+    assert "9 " in faults(file, text)[0]
