@@ -1,4 +1,4 @@
-"""What remains of a request that its handler has refused or failed: no memory, and a log line with the fault."""
+"""The answers of a handler that refuses or fails: they keep no memory, and the log has the place of the fault."""
 
 import gc
 import weakref
