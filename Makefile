@@ -45,13 +45,13 @@ demo: $(VENV)/.package
 test: $(VENV)/.test
 	.ci/install-servers
 ifeq ($(strip $(ARGS)),)
-	@# The simulation has what the tests leave of the processors, a quarter to a third of the time: it has a clock of its
-	@# own, and needs no servers. Whole clouds of processes come last, in a run of their own.
+	@# Whole clouds come last. They leave the processors idle for a third of the time. The simulation has that: it has a
+	@# clock of its own, and needs no servers.
 	status=0; \
+	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
 	mkdir -p build; \
 	$(IDLE) $(PYTEST) 2 tests/external/simulation > $(SIMULATED) 2>&1 & simulation=$$!; \
 	trap "kill $$simulation; exit 130" INT TERM; \
-	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
 	$(PYTEST) $(CLOUDS) tests/external --ignore=tests/external/simulation || status=$$?; \
 	echo "waiting for the simulation"; \
 	wait $$simulation || status=$$?; \
