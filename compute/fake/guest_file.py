@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import tenacity
+
 from compute.driver import GuestOrder
 from compute.fake import guest_schema
 from moorage import errors
@@ -17,6 +19,17 @@ Action = Literal["stop", "start", "rebuild"]
 
 # Seconds to wait for another process that reads the file. Arbitrary: much longer than a transaction.
 _BUSY_SECONDS = 10.0
+
+
+# If two processes change the mode of one file at the same time, SQLite does not wait for the busy time-out.
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_message(message="database is locked"),
+    stop=tenacity.stop_after_delay(_BUSY_SECONDS),
+    wait=tenacity.wait_fixed(0.02),
+    reraise=True,
+)
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode=wal")
 
 
 class GuestFile:
@@ -44,7 +57,7 @@ class GuestFile:
                 connection = sqlite3.connect(
                     self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
                 )
-                connection.execute("PRAGMA journal_mode=wal")
+                _use_write_ahead_log(connection)
                 connection.execute("PRAGMA synchronous=normal")
                 guest_schema.upgrade(connection)
             except sqlite3.Error as fault:
