@@ -1,12 +1,13 @@
 """Builders of an agent's messages about an attempt, with request ids derived from the attempt's id."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import convert
 
 from compute.driver import GuestSpec
 from moorage import ids
+from moorage.batches import in_parts
 from moorage.messages import AcceptInCell, AttemptsGone, BuildFailedInCell, BuildFinished, BuildOnHost
 from moorage.model import EndedAttempt, Guest
 
@@ -15,18 +16,10 @@ T = TypeVar("T")
 _LONGEST_REASON = 1000
 
 
-def in_batches(items: Sequence[T], most: int, size: Callable[[T], int] = lambda _item: 1) -> Iterator[list[T]]:
-    """Yield items in batches, one for each message, of a total size of at most ``most``, or with one larger item."""
-    batch: list[T] = []
-    room = most
-    for item in items:
-        if batch and size(item) > room:
-            yield batch
-            batch, room = [], most
-        batch.append(item)
-        room -= size(item)
-    if batch:
-        yield batch
+def in_batches(items: Sequence[T], most: int, size: Callable[[T], int] = lambda _item: 1) -> Iterable[Sequence[T]]:
+    """Return items in batches, one for each message, of a total size of at most ``most``, or with one larger item."""
+    # Without items there is nothing to send.
+    return in_parts(items, size, most) if items else ()
 
 
 def guest(order: BuildOnHost) -> Guest:
