@@ -223,26 +223,9 @@ class SchedulerService:
         failure_counts = FailureCounts()
         watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
         policy = SchedulingPolicy.load(conf, failure_counts, watch)
-        database = Database.configured(conf)
-        opened.callback(database.close)
-        until_available(lambda: schema.MAIN.check(database), "the main database")
-        names = ResourceClassNames(database)
-        # The view must be complete before the first decision.
-        host_cache = HostCache()
-        follower = Follower(database, names, host_cache)
-        until_available(lambda: follower.catch_up(follower.now()), "the main database")
-        LOG.info("Knows %s hosts", len(host_cache.snapshot()))
+        environment = self._environment(opened, policy)
+        database, names, follower = environment.database, environment.names, environment.follower
         requests = StoredRequests(database, schema.requests)
-        environment = DecisionEnvironment(
-            database,
-            names,
-            host_cache,
-            follower,
-            policy.decision_policy,
-            AggregateReader(database, follower.now).read,
-            max_age=conf.scheduler.view_max_age,
-            max_tries=conf.scheduler.max_claim_tries,
-        )
 
         def take(policy: SchedulingPolicy) -> None:
             environment.policy = policy.decision_policy
@@ -272,7 +255,9 @@ class SchedulerService:
             kinds.append("placement")
         heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
         periodics = self._periodics(database, follower, bus)
-        observation = SchedulerObservation(conf, servers, follower, host_cache, endpoint.decisions, policies)
+        observation = SchedulerObservation(
+            conf, servers, follower, environment.host_cache, endpoint.decisions, policies
+        )
         # Register the callbacks in the reverse order of the stop. The scheduler's server stops first: `moorage host set
         # --disable` does not wait for a scheduler that has reported its stop. The placement role is the last server to
         # stop: it receives that report, and may be in this process.
@@ -282,6 +267,28 @@ class SchedulerService:
         for each in (*servers, *heartbeats, *periodics):
             each.start()
         self._observation = observation
+
+    def _environment(self, opened: ExitStack, policy: SchedulingPolicy) -> DecisionEnvironment:
+        """Open the main database and read all hosts: the view must be complete before the first decision."""
+        conf = self._conf
+        database = Database.configured(conf)
+        opened.callback(database.close)
+        until_available(lambda: schema.MAIN.check(database), "the main database")
+        names = ResourceClassNames(database)
+        host_cache = HostCache()
+        follower = Follower(database, names, host_cache)
+        until_available(lambda: follower.catch_up(follower.now()), "the main database")
+        LOG.info("Knows %s hosts", len(host_cache.snapshot()))
+        return DecisionEnvironment(
+            database,
+            names,
+            host_cache,
+            follower,
+            policy.decision_policy,
+            AggregateReader(database, follower.now).read,
+            max_age=conf.scheduler.view_max_age,
+            max_tries=conf.scheduler.max_claim_tries,
+        )
 
     def _periodics(self, database: Database, follower: Follower, bus: Bus) -> list[Periodic]:
         settings = self._conf.scheduler
