@@ -47,7 +47,7 @@ test: $(VENV)/.test
 ifeq ($(strip $(ARGS)),)
 	@# Whole clouds come last. They leave the processors idle for a third of the time. The simulation has that: it has a
 	@# clock of its own, and needs no servers.
-	status=0; \
+	@status=0; \
 	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
 	mkdir -p build; \
 	$(IDLE) $(PYTEST) 2 tests/external/simulation > $(SIMULATED) 2>&1 & simulation=$$!; \

@@ -28,18 +28,50 @@ def entry_points() -> list[importlib.metadata.EntryPoint]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The files of a wheel, built from a copy: a check-out's own build folder may hold files that are long gone."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the check-out, whose own build folder may contain files that no longer exist."""
     copy = tmp_path_factory.mktemp("wheel") / "source"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)],
+    return copy
+
+
+def build(source: Path, kind: str) -> tuple[list[str], str]:
+    """Build a distribution as pip does, by `build_KIND` of setuptools; return its files and its output."""
+    target = source / "dist" / kind
+    target.mkdir(parents=True)
+    hook = f"from setuptools import build_meta; build_meta.build_{kind}({str(target)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", hook],
+        cwd=source,
         check=True,
-        stdout=subprocess.DEVNULL,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
-    [built] = (copy / "dist").glob("*.whl")
+    [built] = target.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
-        return archive.namelist()
+        return archive.namelist(), done.stdout
+
+
+@pytest.fixture(scope="module")
+def built_wheel(source: Path) -> tuple[list[str], str]:
+    """Build a wheel; return its files and its output."""
+    return build(source, "wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(built_wheel: tuple[list[str], str]) -> list[str]:
+    """Return the files of a wheel."""
+    return built_wheel[0]
+
+
+def test_the_installation_of_a_check_out_and_of_a_wheel_gives_no_warning(
+    source: Path, built_wheel: tuple[list[str], str]
+) -> None:
+    _, written = build(source, "editable")
+
+    assert "Warning" not in written
+    assert "Warning" not in built_wheel[1]
 
 
 def test_a_wheel_holds_our_packages_and_no_tests(wheel: list[str]) -> None:
