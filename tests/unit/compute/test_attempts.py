@@ -33,7 +33,7 @@ def test_a_destroyed_attempt_is_never_taken_up() -> None:
     assert known.take_up(guest("a")) is None
 
 
-def test_the_oldest_are_forgotten_and_those_in_hand_are_not() -> None:
+def test_old_attempts_are_forgotten_except_those_in_hand() -> None:
     known = Attempts()
     in_hand = known.take_up(guest("in hand"))
     first = known.take_up(guest("first"))
@@ -50,7 +50,7 @@ def test_the_oldest_are_forgotten_and_those_in_hand_are_not() -> None:
     assert known.take_up(guest("first")) is not first
 
 
-def test_whoever_is_taken_up_while_the_agent_stops_waits_for_nothing() -> None:
+def test_a_stopping_agent_interrupts_its_attempts_and_new_ones() -> None:
     known = Attempts()
     before = known.take_up(guest("before"))
 
@@ -63,7 +63,7 @@ def test_whoever_is_taken_up_while_the_agent_stops_waits_for_nothing() -> None:
     assert after.interrupt.is_set()
 
 
-def test_what_an_earlier_life_has_left_is_inherited_once_and_only_if_this_one_knows_nothing_of_it() -> None:
+def test_an_attempt_of_an_earlier_incarnation_is_inherited_once_unless_it_is_known() -> None:
     known = Attempts()
     ours = known.take_up(guest("ours"))
     assert ours is not None
@@ -77,7 +77,7 @@ def test_what_an_earlier_life_has_left_is_inherited_once_and_only_if_this_one_kn
     assert known.inherit(guest("left")) is None
 
 
-def test_a_count_names_what_is_in_hand_on_its_hosts_and_nothing_that_was_destroyed() -> None:
+def test_a_count_has_the_attempts_in_hand_on_its_hosts_without_destroyed_ones() -> None:
     known = Attempts()
     here, there, over, done = guest("here"), guest("there", "host-0002"), guest("over"), guest("done")
     for one in (here, there, over):
@@ -90,7 +90,7 @@ def test_a_count_names_what_is_in_hand_on_its_hosts_and_nothing_that_was_destroy
         assert in_hand == [here]
 
 
-def test_whoever_is_interrupted_does_not_wait_for_the_end_of_a_count() -> None:
+def test_an_interrupted_attempt_does_not_wait_for_the_end_of_a_count() -> None:
     known = Attempts()
     attempt = known.take_up(guest("a"))
     assert attempt is not None

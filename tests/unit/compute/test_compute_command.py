@@ -19,7 +19,7 @@ def test_an_agent_needs_a_cell(parser: argparse.ArgumentParser, capsys: pytest.C
     assert "--cell" in capsys.readouterr().err
 
 
-def test_its_name_and_its_fake_hosts_are_optional(parser: argparse.ArgumentParser) -> None:
+def test_the_agents_name_and_its_fake_hosts_are_optional(parser: argparse.ArgumentParser) -> None:
     bare = parser.parse_args(["--cell", "cell1"])
     full = parser.parse_args(["--cell", "cell1", "--agent", "a", "--fake-hosts", "10"])
 
@@ -28,7 +28,7 @@ def test_its_name_and_its_fake_hosts_are_optional(parser: argparse.ArgumentParse
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "1.5", ""])
-def test_what_is_no_number_of_hosts_is_refused(
+def test_an_invalid_number_of_hosts_is_refused(
     parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str], number: str
 ) -> None:
     with pytest.raises(SystemExit):

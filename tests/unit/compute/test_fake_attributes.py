@@ -1,4 +1,4 @@
-"""Test the options that set the attributes of fake hosts, on which filters and weighers can be tried."""
+"""Test the options that set attributes of fake hosts for filters and weighers."""
 
 from pathlib import Path
 from typing import Any
@@ -19,39 +19,39 @@ def attributes_of(folder: Path, **chosen: Any) -> dict[str, dict[str, Any]]:
     return {host.service_host: host.attributes for host in driver.hosts()}
 
 
-def test_fake_hosts_say_nothing_of_themselves_unless_told_to(tmp_path: Path) -> None:
+def test_fake_hosts_have_no_attributes_by_default(tmp_path: Path) -> None:
     assert attributes_of(tmp_path) == {"host-0001": {}, "host-0002": {}, "host-0003": {}}
 
 
-def test_what_all_hosts_say_and_what_one_says_alone_are_put_together(tmp_path: Path) -> None:
-    said = attributes_of(
+def test_attributes_of_all_hosts_and_of_one_host_are_merged(tmp_path: Path) -> None:
+    found = attributes_of(
         tmp_path, attributes=['{"rack": "a", "cpu_info": {"bits": 46}}', 'host-0002: {"rack": "b", "gpu": "a100"}']
     )
 
-    assert said["host-0001"] == said["host-0003"] == {"rack": "a", "cpu_info": {"bits": 46}}
-    assert said["host-0002"] == {"rack": "b", "cpu_info": {"bits": 46}, "gpu": "a100"}
+    assert found["host-0001"] == found["host-0003"] == {"rack": "a", "cpu_info": {"bits": 46}}
+    assert found["host-0002"] == {"rack": "b", "cpu_info": {"bits": 46}, "gpu": "a100"}
 
 
-def test_what_is_said_later_counts(tmp_path: Path) -> None:
+def test_a_later_value_replaces_an_earlier_one(tmp_path: Path) -> None:
     assert attributes_of(tmp_path, attributes=['{"rack": 1}', '{"rack": 2}'])["host-0001"] == {"rack": 2}
 
 
-def test_a_value_may_hold_colons_and_braces(tmp_path: Path) -> None:
-    said = attributes_of(tmp_path, attributes=['{"host_ip": "fd00::1", "odd": "{:"}'])
+def test_a_value_may_contain_colons_and_braces(tmp_path: Path) -> None:
+    found = attributes_of(tmp_path, attributes=['{"host_ip": "fd00::1", "odd": "{:"}'])
 
-    assert said["host-0003"] == {"host_ip": "fd00::1", "odd": "{:"}
+    assert found["host-0003"] == {"host_ip": "fd00::1", "odd": "{:"}
 
 
-def test_a_metric_is_the_same_of_all_hosts_or_drawn_for_each_within_its_bounds(tmp_path: Path) -> None:
+def test_a_metric_is_equal_on_all_hosts_or_drawn_for_each_within_its_bounds(tmp_path: Path) -> None:
     chosen = ["io.pressure=0.5", "cpu.percent = -20..80"]
-    said = [host["metrics"] for host in attributes_of(tmp_path, hosts=50, metrics=chosen).values()]
+    found = [host["metrics"] for host in attributes_of(tmp_path, hosts=50, metrics=chosen).values()]
 
-    assert {metrics["io.pressure"] for metrics in said} == {0.5}
-    assert all(-20 <= metrics["cpu.percent"] <= 80 for metrics in said)
-    assert len({metrics["cpu.percent"] for metrics in said}) > 10
+    assert {metrics["io.pressure"] for metrics in found} == {0.5}
+    assert all(-20 <= metrics["cpu.percent"] <= 80 for metrics in found)
+    assert len({metrics["cpu.percent"] for metrics in found}) > 10
 
 
-def test_drawn_metrics_are_the_same_at_every_start_and_others_for_another_seed(tmp_path: Path) -> None:
+def test_drawn_metrics_depend_only_on_the_seed(tmp_path: Path) -> None:
     first, again, other = (attributes_of(tmp_path, metrics=["cpu.percent=0..100"], seed=seed) for seed in (1, 1, 2))
 
     assert first == again
@@ -60,13 +60,13 @@ def test_drawn_metrics_are_the_same_at_every_start_and_others_for_another_seed(t
 
 def test_a_host_may_have_metrics_of_its_own_or_none(tmp_path: Path) -> None:
     own = ['host-0001: {"metrics": {"cpu.percent": 99}}', 'host-0002: {"metrics": null}']
-    said = attributes_of(tmp_path, metrics=["cpu.percent=10"], attributes=own)
+    found = attributes_of(tmp_path, metrics=["cpu.percent=10"], attributes=own)
 
-    assert [host["metrics"] for host in said.values()] == [{"cpu.percent": 99}, None, {"cpu.percent": 10.0}]
+    assert [host["metrics"] for host in found.values()] == [{"cpu.percent": 99}, None, {"cpu.percent": 10.0}]
 
 
 @given(seed=st.integers(), host=st.text(max_size=20), low=st.floats(-1e6, 1e6), width=st.floats(0, 1e6))
-def test_no_drawn_metric_is_outside_of_its_bounds(seed: int, host: str, low: float, width: float) -> None:
+def test_a_drawn_metric_is_within_its_bounds(seed: int, host: str, low: float, width: float) -> None:
     high = low + width
     conf = options.new({"fake_driver": {"metrics": [f"m={low}..{high}"], "seed": seed}})
 
@@ -88,7 +88,7 @@ def test_no_drawn_metric_is_outside_of_its_bounds(seed: int, host: str, low: flo
         '{"rack": 1} and more',
     ],
 )
-def test_attributes_that_are_no_object_are_named(tmp_path: Path, text: str) -> None:
+def test_an_error_names_attributes_that_are_not_a_json_object(tmp_path: Path, text: str) -> None:
     with pytest.raises(errors.ConfigurationError) as refused:
         attributes_of(tmp_path, attributes=['{"fine": true}', text])
 
@@ -111,7 +111,7 @@ def test_attributes_that_are_no_object_are_named(tmp_path: Path, text: str) -> N
         "cpu=..1",
     ],
 )
-def test_metrics_that_are_no_numbers_are_named(tmp_path: Path, text: str) -> None:
+def test_an_error_names_metrics_that_are_not_numbers(tmp_path: Path, text: str) -> None:
     with pytest.raises(errors.ConfigurationError) as refused:
         attributes_of(tmp_path, metrics=[text])
 

@@ -1,4 +1,4 @@
-"""The misbehaviour of the fake driver, which is chosen, and the same on every run."""
+"""Test the misbehaviour of the fake driver: options choose it, and it is the same in every run."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.compute.builders import guest_spec, settings, tree_of, wait_until
-from support.compute.driver_rigs import order
+from support.compute.driver_rigs import destroy, order
 
 from compute.driver import GuestSpec
 from compute.fake.behaviour import Behaviour, chance
@@ -43,25 +43,29 @@ def test_the_draw_is_the_same_on_every_machine() -> None:
     assert chance(7, "instance", "host-0001") == pytest.approx(0.16172208750672823)
 
 
-def test_the_share_of_failing_spawns_is_the_one_asked_for() -> None:
+def test_the_share_of_failing_spawns_is_the_configured_one() -> None:
     draws = [chance(3, ids.derived("share", n), "host-0001") for n in range(4000)]
 
     assert sum(drawn < 0.2 for drawn in draws) / len(draws) == pytest.approx(0.2, abs=0.03)
 
 
-def test_a_failed_spawn_leaves_pieces_that_hold_room_until_they_are_destroyed(tmp_path: Path) -> None:
+def test_a_failed_spawn_leaves_a_guest_that_holds_room_until_it_is_destroyed(tmp_path: Path) -> None:
     with started(tmp_path, failing_hosts=["host-0002"]) as driver:
-        asked = guest_spec(vcpus=16)
+        failed, other = guest_spec(vcpus=16), guest_spec(vcpus=16)
 
         with pytest.raises(errors.BuildFailed, match="every spawn fails here"):
-            driver.spawn("host-0002", asked)
-        assert [guest.attempt_id for guest in driver.guests("host-0002")] == [asked.attempt_id]
-        driver.destroy("host-0002", asked.instance_uuid, asked.attempt_id, asked.claim_id)
+            driver.spawn("host-0002", failed)
+        assert [guest.attempt_id for guest in driver.guests("host-0002")] == [failed.attempt_id]
+        with pytest.raises(errors.BuildFailed, match="16 VCPU asked, 0 free"):
+            driver.spawn("host-0002", other)
+        destroy(driver, "host-0002", failed)
         assert driver.guests("host-0002") == []
-        driver.spawn("host-0001", asked)
+        with pytest.raises(errors.BuildFailed, match="every spawn fails here"):
+            driver.spawn("host-0002", other)
+        driver.spawn("host-0001", failed)
 
 
-def test_a_refusing_host_says_so_before_anything_begins(tmp_path: Path) -> None:
+def test_a_refusing_host_admits_no_guest(tmp_path: Path) -> None:
     with started(tmp_path, refusing_hosts=["host-0003"]) as driver:
         with pytest.raises(errors.BuildFailed, match="takes no guests"):
             driver.admit("host-0003", guest_spec())
@@ -107,7 +111,7 @@ def test_a_half_made_guest_is_finished_by_the_same_attempt_after_a_crash(tmp_pat
         assert len(driver.guests("host-0001")) == 1
 
 
-def test_each_misbehaviour_is_chosen_by_its_option_and_for_its_hosts_alone(tmp_path: Path) -> None:
+def test_each_option_chooses_a_misbehaviour_for_its_hosts_only(tmp_path: Path) -> None:
     chosen = {
         "hanging_hosts": ["host-0001"],
         "late_hosts": ["host-0002"],
@@ -148,7 +152,7 @@ def test_moved_guests_have_misbehaviour_of_their_own(tmp_path: Path) -> None:
     assert cold == Behaviour(seconds=2.0)
 
 
-def test_a_rebuild_takes_its_time_as_a_spawn_does_and_stuck_hosts_do_nothing(tmp_path: Path) -> None:
+def test_a_rebuild_misbehaves_like_a_spawn_and_stuck_hosts_carry_out_no_order(tmp_path: Path) -> None:
     chosen = {
         "hanging_hosts": ["host-0001"],
         "late_hosts": ["host-0002"],
@@ -183,7 +187,7 @@ def test_a_rebuild_does_not_survive_the_death_of_its_host_and_leaves_a_stopped_g
         assert list(driver.unfinished("host-0001")) == []
 
 
-def test_a_dead_host_does_nothing_and_keeps_its_guests(tmp_path: Path) -> None:
+def test_a_dead_host_does_not_answer_and_keeps_its_guests(tmp_path: Path) -> None:
     with started(tmp_path) as driver:
         asked = guest_spec()
         driver.spawn("host-0001", asked)
@@ -194,7 +198,7 @@ def test_a_dead_host_does_nothing_and_keeps_its_guests(tmp_path: Path) -> None:
         with pytest.raises(errors.NoReply):
             driver.spawn("host-0001", guest_spec())
         with pytest.raises(errors.NoReply):
-            driver.destroy("host-0001", asked.instance_uuid, asked.attempt_id, asked.claim_id)
+            destroy(driver, "host-0001", asked)
         with pytest.raises(errors.NoReply):
             driver.stop_guest("host-0001", order(asked))
         wait_until(lambda: driver.is_alive("host-0001"))
@@ -212,50 +216,50 @@ def test_a_spawn_does_not_survive_the_death_of_its_host(tmp_path: Path) -> None:
         assert list(driver.unfinished("host-0001")) == [asked.attempt_id]
 
 
-def test_strangers_guests_are_the_same_after_a_restart_and_stay_away_once_they_are_destroyed(tmp_path: Path) -> None:
-    def strangers(driver: FakeDriver) -> list[Any]:
+def test_unknown_guests_are_the_same_after_a_restart_and_destroyed_ones_do_not_return(tmp_path: Path) -> None:
+    def guests(driver: FakeDriver) -> list[Any]:
         return [guest for host in driver.alive() for guest in driver.guests(host)]
 
     with started(tmp_path, stranger_guests=4) as driver:
-        first, *others = strangers(driver)
+        first, *others = guests(driver)
         assert [guest.host for guest in (first, *others)] == ["host-0001", "host-0001", "host-0002", "host-0003"]
         assert list(driver.unfinished("host-0001")) == []
         driver.destroy(first.host, first.instance_uuid, first.attempt_id, first.claim_id)
 
     with started(tmp_path, stranger_guests=4) as driver:
-        assert strangers(driver) == others
+        assert guests(driver) == others
 
 
-def test_the_guests_of_all_hosts_can_be_read_by_another_process(tmp_path: Path) -> None:
-    onlooker = GuestFile(tmp_path / "guests.sqlite")
-    onlooker.open()
+def test_another_reader_of_the_file_sees_the_guests_of_all_hosts(tmp_path: Path) -> None:
+    reader = GuestFile(tmp_path / "guests.sqlite")
+    reader.open()
     try:
         with started(tmp_path) as driver:
             asked = [guest_spec(), guest_spec()]
             for host, guest in zip(("host-0001", "host-0002"), asked, strict=True):
                 driver.spawn(host, guest)
 
-            assert [guest.attempt_id for guest in onlooker.guests()] == [guest.attempt_id for guest in asked]
-            assert [guest.resources for guest in onlooker.guests("host-0002")] == [asked[1].resources]
+            assert [guest.attempt_id for guest in reader.guests()] == [guest.attempt_id for guest in asked]
+            assert [guest.resources for guest in reader.guests("host-0002")] == [asked[1].resources]
     finally:
-        onlooker.close()
+        reader.close()
 
 
-def test_a_file_that_cannot_be_opened_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
     driver = FakeDriver(settings(tmp_path, fake_driver={"state_file": str(tmp_path)}), "agent1", "cell1")
 
     with pytest.raises(errors.ConfigurationError):
         driver.start()
 
 
-def test_a_closed_file_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_driver_that_is_not_started_lists_no_guests(tmp_path: Path) -> None:
     driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
 
     with pytest.raises(errors.InvalidState):
         driver.guests("host-0001")
 
 
-def test_the_default_file_is_named_after_cell_and_agent_whatever_their_letters(
+def test_the_default_file_is_named_after_cell_and_agent_with_special_characters_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

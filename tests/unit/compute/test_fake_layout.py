@@ -1,5 +1,6 @@
 """Test the inventories of a fake host, and their distribution over the providers of its tree."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def driver_of(folder: Path, **options: Any) -> FakeDriver:
 
 
 def totals(tree: ProviderTree, resource_class: str) -> dict[str, int]:
-    """The totals of a class by the name of the provider, without the host's."""
+    """The totals of a class by the name of the provider, without the prefix of the host's name."""
     return {
         provider.name.removeprefix(f"{HOST}_"): provider.inventories[resource_class].total
         for provider in tree
@@ -28,7 +29,7 @@ def totals(tree: ProviderTree, resource_class: str) -> dict[str, int]:
     }
 
 
-def test_numa_nodes_have_the_whole_host_in_shares_as_equal_as_can_be(tmp_path: Path) -> None:
+def test_numa_nodes_divide_the_host_as_evenly_as_possible(tmp_path: Path) -> None:
     tree = tree_of(driver_of(tmp_path, numa_nodes=3, vcpus=16, memory_mb=1000, vcpu_allocation_ratio=2.0))
 
     assert totals(tree, "VCPU") == {"numa0": 6, "numa1": 5, "numa2": 5}
@@ -38,12 +39,12 @@ def test_numa_nodes_have_the_whole_host_in_shares_as_equal_as_can_be(tmp_path: P
     assert set(tree.get(HOST).inventories) == {"DISK_GB"}
 
 
-def test_more_numa_nodes_than_processors_leave_some_without(tmp_path: Path) -> None:
+def test_more_numa_nodes_than_processors_leave_some_nodes_without_any(tmp_path: Path) -> None:
     assert totals(tree_of(driver_of(tmp_path, numa_nodes=3, vcpus=2)), "VCPU") == {"numa0": 1, "numa1": 1}
     assert totals(tree_of(driver_of(tmp_path, numa_nodes=2, pcpus=5)), "PCPU") == {"numa0": 3, "numa1": 2}
 
 
-def test_devices_are_children_with_what_each_of_them_has(tmp_path: Path) -> None:
+def test_each_device_is_a_child_with_its_own_inventory(tmp_path: Path) -> None:
     tree = tree_of(
         driver_of(tmp_path, gpus=2, vgpus_per_gpu=4, nics=3, vfs_per_nic=2, nic_bandwidth=1000, physnets=["a", "b"])
     )
@@ -56,7 +57,7 @@ def test_devices_are_children_with_what_each_of_them_has(tmp_path: Path) -> None
     assert networks == [["CUSTOM_PHYSNET_A"], ["CUSTOM_PHYSNET_B"], ["CUSTOM_PHYSNET_A"]]
 
 
-def test_a_flat_host_has_in_all_what_a_nested_one_has(tmp_path: Path) -> None:
+def test_a_flat_host_has_the_totals_of_a_nested_one(tmp_path: Path) -> None:
     parts: dict[str, Any] = {"numa_nodes": 2, "gpus": 2, "nics": 2}
     flat = tree_of(driver_of(tmp_path, layout="flat", **parts))
     nested = tree_of(driver_of(tmp_path, **parts))
@@ -67,10 +68,9 @@ def test_a_flat_host_has_in_all_what_a_nested_one_has(tmp_path: Path) -> None:
         assert inventory.max_unit == inventory.total
 
 
-def test_a_guest_that_needs_what_the_children_have_fits_the_host(tmp_path: Path) -> None:
-    driver = driver_of(tmp_path, numa_nodes=2, gpus=2, vgpus_per_gpu=1)
-    driver.start()
-    try:
+def test_a_guest_uses_the_inventories_of_the_children(tmp_path: Path) -> None:
+    with contextlib.closing(driver_of(tmp_path, numa_nodes=2, gpus=2, vgpus_per_gpu=1)) as driver:
+        driver.start()
         for _ in range(2):
             asked = guest_spec(vcpus=8)
             asked.resources["VGPU"] = 1
@@ -79,8 +79,6 @@ def test_a_guest_that_needs_what_the_children_have_fits_the_host(tmp_path: Path)
         third.resources["VGPU"] = 1
         with pytest.raises(errors.BuildFailed, match="1 VGPU asked, 0 free"):
             driver.spawn(HOST, third)
-    finally:
-        driver.close()
 
 
 def test_a_host_on_a_shared_pool_has_no_disk_of_its_own(tmp_path: Path) -> None:
@@ -93,7 +91,7 @@ def test_a_host_on_a_shared_pool_has_no_disk_of_its_own(tmp_path: Path) -> None:
     assert totals(tree, "DISK_GB") == {}
 
 
-def test_a_child_that_an_operator_has_made_by_a_reshape_of_his_own_is_the_hosts(tmp_path: Path) -> None:
+def test_a_child_that_an_operator_created_by_a_reshape_is_used(tmp_path: Path) -> None:
     tree = tree_of(driver_of(tmp_path))
     tree.new_child(f"{HOST}_gpu0", HOST, ids.fresh())
     tree.set_inventory(f"{HOST}_gpu0", "VGPU", Inventory(total=1))
@@ -104,7 +102,7 @@ def test_a_child_that_an_operator_has_made_by_a_reshape_of_his_own_is_the_hosts(
     assert again.get(f"{HOST}_gpu0").uuid == tree.get(f"{HOST}_gpu0").uuid
 
 
-def test_a_child_that_an_operator_has_given_another_name_is_known_by_its_uuid(tmp_path: Path) -> None:
+def test_a_child_that_an_operator_renamed_is_found_by_its_uuid(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, gpus=1)
     uuid = tree_of(driver).get(f"{HOST}_gpu0").uuid
     renamed = tree_of(driver_of(tmp_path))
@@ -113,7 +111,7 @@ def test_a_child_that_an_operator_has_given_another_name_is_known_by_its_uuid(tm
     assert [provider.name for provider in tree_of(driver, tree=renamed)] == [HOST, "tesla"]
 
 
-def test_parts_that_are_no_more_go_and_the_children_of_others_stay(tmp_path: Path) -> None:
+def test_children_of_removed_devices_are_removed_and_children_of_others_stay(tmp_path: Path) -> None:
     tree = tree_of(driver_of(tmp_path, gpus=3))
     tree.new_child(f"{HOST}_fpga0", HOST)
 
@@ -124,7 +122,7 @@ def test_parts_that_are_no_more_go_and_the_children_of_others_stay(tmp_path: Pat
     }
 
 
-def test_a_reshape_is_wanted_where_something_stands_elsewhere_and_for_nothing_else(tmp_path: Path) -> None:
+def test_a_reshape_is_needed_only_if_inventory_is_on_another_provider(tmp_path: Path) -> None:
     flat = driver_of(tmp_path, layout="flat", numa_nodes=2, gpus=2)
     nested = driver_of(tmp_path, numa_nodes=2, gpus=2)
 
@@ -137,7 +135,7 @@ def test_a_reshape_is_wanted_where_something_stands_elsewhere_and_for_nothing_el
     assert totals(tree_of(larger, tree=tree_of(nested)), "VGPU") == {"gpu0": 8, "gpu1": 8, "gpu2": 8}
 
 
-def test_what_an_operator_has_reserved_stays_reserved_wherever_it_stands_then(tmp_path: Path) -> None:
+def test_amounts_that_an_operator_reserved_stay_reserved_in_each_layout(tmp_path: Path) -> None:
     flat = tree_of(driver_of(tmp_path, layout="flat"))
     found = flat.get(HOST).inventories["VCPU"]
     flat.set_inventory(HOST, "VCPU", Inventory(total=found.total, reserved=10))

@@ -1,4 +1,4 @@
-"""The fake driver's file of guests: any history leaves what it should, and an older file is brought up in place."""
+"""Test the fake driver's file of guests: its content after any history, and the upgrade of an older file in place."""
 
 import sqlite3
 import tempfile
@@ -30,39 +30,39 @@ class Killed(BaseException):
     """The agent's process ends here."""
 
 
-class Mortal(FakeDriver):
-    """Its process is killed in the middle of the next spawn or order."""
+class KillableDriver(FakeDriver):
+    """A driver whose process is killed in the middle of the next spawn or order, once `killed` is set."""
 
     killed = False
 
-    def _live(self) -> Behaviour:
+    def _behaviour(self) -> Behaviour:
         if self.killed:
             raise Killed
         return Behaviour()
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
-        """Be killed."""
-        return self._live()
+        """End the process if it is to be killed."""
+        return self._behaviour()
 
     def order_behaviour(self, host: str, order: GuestOrder, action: Any) -> Behaviour:
-        """Be killed."""
-        return self._live()
+        """End the process if it is to be killed."""
+        return self._behaviour()
 
 
 class History:
-    """A driver, and beside it what should be so: by attempt the state of its guest, and its orders so far."""
+    """A driver, and a model of it: the expected state of each guest, and the orders that it was given."""
 
     def __init__(self, folder: Path) -> None:
         self.conf = settings(folder)
         self.asked = [guest_spec(vcpus=3 + number) for number in range(5)]
         self.states: dict[int, str] = {}
         self.orders: dict[int, list[tuple[str, GuestOrder]]] = {}
-        #: The latest order of each that was carried out.
+        #: The latest order of each guest that was carried out.
         self.done: dict[int, GuestOrder] = {}
         self.driver = self.begin()
 
-    def begin(self) -> Mortal:
-        driver = Mortal(self.conf, "agent1", "cell1")
+    def begin(self) -> KillableDriver:
+        driver = KillableDriver(self.conf, "agent1", "cell1")
         driver.start()
         return driver
 
@@ -71,7 +71,7 @@ class History:
         self.driver = self.begin()
 
     def kill(self, act: Callable[[], object]) -> None:
-        """Have what is begun by ``act`` never come to its end."""
+        """Call ``act``, kill the process before it ends, and restart it."""
         self.driver.killed = True
         with pytest.raises(Killed):
             act()
@@ -99,40 +99,39 @@ class History:
         destroy(self.driver, HOST, self.asked[number])
         self.states[number] = "gone"
 
-    def give(self, number: int, action: str, told: GuestOrder | None, *, killed: bool) -> None:
+    def give(self, number: int, action: str, repeated: GuestOrder | None, *, killed: bool) -> None:
         """Give an order, a new one or one that was given before."""
-        repeated = told is not None
-        told = told or order(self.asked[number])
+        given = repeated or order(self.asked[number])
         known = self.orders.setdefault(number, [])
-        late = repeated and (not known or known[-1][1] != told)
+        late = repeated is not None and (not known or known[-1][1] != given)
         if self.states.get(number) not in {"runs", "stopped"} or late:
             with pytest.raises(errors.InvalidState):
-                self.act(action, told)
+                self.act(action, given)
             return
-        if not repeated:
-            known.append((action, told))
-        if self.done.get(number) == told:
-            self.act(action, told)
+        if repeated is None:
+            known.append((action, given))
+        if self.done.get(number) == given:
+            self.act(action, given)
             return
         if killed:
-            self.kill(lambda: self.act(action, told))
+            self.kill(lambda: self.act(action, given))
             self.states[number] = "stopped" if action == "rebuild" else self.states[number]
             return
-        self.act(action, told)
-        self.done[number] = told
+        self.act(action, given)
+        self.done[number] = given
         self.states[number] = "stopped" if action == "stop" else "runs"
 
     def give_again(self, number: int, which: int, *, killed: bool) -> None:
         known = self.orders.get(number)
         if known:
-            action, told = known[which % len(known)]
-            self.give(number, action, told, killed=killed)
+            action, given = known[which % len(known)]
+            self.give(number, action, given, killed=killed)
 
-    def act(self, action: str, told: GuestOrder) -> None:
+    def act(self, action: str, given: GuestOrder) -> None:
         if action == "rebuild":
-            self.driver.rebuild_guest(HOST, told, Image(id="another"))
+            self.driver.rebuild_guest(HOST, given, Image(id="another"))
         else:
-            {"stop": self.driver.stop_guest, "start": self.driver.start_guest}[action](HOST, told)
+            {"stop": self.driver.stop_guest, "start": self.driver.start_guest}[action](HOST, given)
 
     def verify(self) -> None:
         def attempts(*states: str) -> set[str]:
@@ -157,7 +156,7 @@ STEPS = st.one_of(
 
 @examples(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=5, max_size=30))
-def test_whatever_the_order_destroyed_stays_destroyed_nothing_is_overfilled_and_no_restart_loses_anything(
+def test_in_any_history_destroyed_guests_stay_destroyed_capacity_holds_and_restarts_lose_nothing(
     steps: Sequence[Any],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -181,20 +180,19 @@ def test_whatever_the_order_destroyed_stays_destroyed_nothing_is_overfilled_and_
             history.driver.close()
 
 
-def test_a_rebuilt_guest_is_known_by_the_order_that_has_done_so(tmp_path: Path) -> None:
+def test_a_rebuilt_guest_names_the_order_of_its_last_rebuild(tmp_path: Path) -> None:
     driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
     driver.start()
-    asked, told = guest_spec(), None
+    asked = guest_spec()
     driver.spawn(HOST, asked)
-    for _ in range(2):
-        told = order(asked)
-        driver.rebuild_guest(HOST, told, Image())
+    orders = [order(asked), order(asked)]
+    for rebuild in orders:
+        driver.rebuild_guest(HOST, rebuild, Image())
     driver.close()
 
     file = GuestFile(tmp_path / "guests.sqlite")
     file.open()
-    assert told is not None
-    assert file.rebuilt(HOST) == {asked.attempt_id: told.order_id}
+    assert file.rebuilt(HOST) == {asked.attempt_id: orders[-1].order_id}
     assert file.rebuilt("host-0002") == {}
     file.close()
 
@@ -215,7 +213,7 @@ CREATE TABLE destroyed (host TEXT NOT NULL, attempt_id TEXT NOT NULL, PRIMARY KE
 
 
 def older_file(path: Path, *, running: GuestSpec, half_made: GuestSpec, gone: GuestSpec) -> None:
-    """Make a file as the first version of the fake driver has left it."""
+    """Create a file with the tables of the fake driver's first version."""
     connection = sqlite3.connect(path)
     connection.executescript(_FIRST_TABLES)
     for guest, runs in ((running, 1), (half_made, 0)):
@@ -230,7 +228,7 @@ def older_file(path: Path, *, running: GuestSpec, half_made: GuestSpec, gone: Gu
     connection.close()
 
 
-def test_an_older_file_is_brought_up_in_place_and_loses_nothing(tmp_path: Path) -> None:
+def test_an_older_file_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
     running, half_made, gone = guest_spec(), guest_spec(), guest_spec()
     older_file(tmp_path / "guests.sqlite", running=running, half_made=half_made, gone=gone)
 
@@ -248,7 +246,7 @@ def test_an_older_file_is_brought_up_in_place_and_loses_nothing(tmp_path: Path) 
         driver.close()
 
 
-def test_an_older_file_is_brought_up_once_by_many_at_once(tmp_path: Path) -> None:
+def test_an_older_file_is_upgraded_once_when_many_open_it(tmp_path: Path) -> None:
     running, half_made = guest_spec(), guest_spec()
     older_file(tmp_path / "guests.sqlite", running=running, half_made=half_made, gone=guest_spec())
     files = [GuestFile(tmp_path / "guests.sqlite") for _ in range(8)]
@@ -262,7 +260,7 @@ def test_an_older_file_is_brought_up_once_by_many_at_once(tmp_path: Path) -> Non
         file.close()
 
 
-def test_an_older_agent_takes_a_stopped_guest_for_one_that_was_made(tmp_path: Path) -> None:
+def test_an_older_agent_counts_a_stopped_guest_as_finished(tmp_path: Path) -> None:
     asked = guest_spec()
     driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
     driver.start()

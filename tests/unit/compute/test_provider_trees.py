@@ -1,4 +1,4 @@
-"""Trees as drivers change them, and what has to be told or moved so that the store's become the same."""
+"""Test provider trees: changes by drivers, and the reports and moves that bring the store's tree up to date."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def tree(**children: dict[str, int]) -> ProviderTree:
 
 
 def stored(made: ProviderTree) -> ProviderTree:
-    """The same as the store tells it."""
+    """Return the tree with generations, as the store answers it."""
     found = made.copy()
     found.set_generations({provider.uuid: 7 for provider in made})
     return found
@@ -41,7 +41,7 @@ def moved(before: ProviderTree, after: ProviderTree) -> list[tuple[str, dict[str
 # --- Trees ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tree_is_what_the_stores_records_say() -> None:
+def test_a_tree_is_built_from_the_stores_records() -> None:
     record = ResourceProvider(
         uuid=ROOT,
         name="h",
@@ -60,7 +60,7 @@ def test_a_tree_is_what_the_stores_records_say() -> None:
     assert found.aggregates == {ids.derived("a")}
 
 
-def test_providers_are_found_by_name_and_by_uuid_and_are_the_same_whenever_they_are_made() -> None:
+def test_providers_are_found_by_name_and_uuid_and_their_uuids_are_derived() -> None:
     made = tree(gpu={})
 
     assert made.get("gpu") == made.get(made.get("gpu").uuid)
@@ -70,7 +70,7 @@ def test_providers_are_found_by_name_and_by_uuid_and_are_the_same_whenever_they_
         made.get("nic")
 
 
-def test_a_name_or_uuid_is_given_once() -> None:
+def test_names_and_uuids_are_unique() -> None:
     made = tree(gpu={})
 
     with pytest.raises(errors.AlreadyExists):
@@ -83,7 +83,7 @@ def test_a_name_or_uuid_is_given_once() -> None:
         made.new_child("gpu2", "nowhere")
 
 
-def test_a_provider_goes_with_all_that_is_under_it() -> None:
+def test_a_provider_is_removed_with_its_descendants() -> None:
     made = tree(numa={}, gpu={})
     made.new_child("core", "numa")
     made.new_child("thread", "core")
@@ -93,7 +93,7 @@ def test_a_provider_goes_with_all_that_is_under_it() -> None:
     assert [provider.name for provider in made] == ["h", "gpu"]
 
 
-def test_a_change_touches_what_it_names_and_nothing_else() -> None:
+def test_a_change_affects_only_what_it_names() -> None:
     made = tree(gpu={"VGPU": 4})
     made.set_traits("gpu", ["CUSTOM_A", "CUSTOM_B"])
     made.set_aggregates("gpu", [ids.derived("a")])
@@ -113,10 +113,10 @@ def test_a_change_touches_what_it_names_and_nothing_else() -> None:
     assert made.get("h") == before.get("h")
 
 
-# --- What is told ---------------------------------------------------------------------------------------------------
+# --- Reports --------------------------------------------------------------------------------------------------------
 
 
-def test_a_tree_that_is_the_same_has_nothing_to_tell() -> None:
+def test_an_unchanged_tree_needs_no_report() -> None:
     before = stored(tree(gpu={"VGPU": 4}))
     after = before.copy()
     after.remove("gpu")
@@ -124,10 +124,10 @@ def test_a_tree_that_is_the_same_has_nothing_to_tell() -> None:
     after.set_inventory("gpu", "VGPU", Inventory(total=4))
 
     assert len(compare(HOST, before, before.copy())) == 0
-    assert len(compare(HOST, before, after)) == 0, "taken away and added again"
+    assert len(compare(HOST, before, after)) == 0, "removed and added again"
 
 
-def test_what_has_not_changed_of_a_provider_is_not_said() -> None:
+def test_a_report_leaves_out_unchanged_aggregates() -> None:
     before = stored(tree(gpu={"VGPU": 4}, nic={}))
     after = before.copy()
     after.add_traits("gpu", ["CUSTOM_A"])
@@ -139,7 +139,7 @@ def test_what_has_not_changed_of_a_provider_is_not_said() -> None:
     assert report.inventories == {"VGPU": Inventory(total=4)}
 
 
-def test_the_last_trait_that_goes_is_said() -> None:
+def test_the_removal_of_the_last_trait_is_reported() -> None:
     before = stored(tree(gpu={}))
     before.set_traits("gpu", ["CUSTOM_A"])
     after = before.copy()
@@ -150,7 +150,7 @@ def test_the_last_trait_that_goes_is_said() -> None:
     assert report.traits == ()
 
 
-def test_children_are_gone_before_their_parents() -> None:
+def test_children_are_deleted_before_their_parents() -> None:
     before = tree(numa={})
     before.new_child("core", "numa")
     names = {provider.uuid: provider.name for provider in before}
@@ -160,7 +160,7 @@ def test_children_are_gone_before_their_parents() -> None:
     assert [names[uuid] for uuid in change.gone] == ["core", "numa"]
 
 
-# --- What is moved --------------------------------------------------------------------------------------------------
+# --- Moves ----------------------------------------------------------------------------------------------------------
 
 
 def test_vgpus_of_a_node_move_to_two_new_children() -> None:
@@ -170,22 +170,22 @@ def test_vgpus_of_a_node_move_to_two_new_children() -> None:
     assert moved(nested, flat) == [("gpu0", {"VGPU": 4}, "h"), ("gpu1", {"VGPU": 4}, "h")]
 
 
-def test_what_moves_to_the_same_place_moves_in_one_instruction() -> None:
+def test_classes_that_move_to_the_same_provider_share_one_instruction() -> None:
     flat = tree(h={"SRIOV_NET_VF": 2, "CUSTOM_BW": 1000})
     nested = tree(nic={"SRIOV_NET_VF": 2, "CUSTOM_BW": 1000})
 
     assert moved(flat, nested) == [("h", {"SRIOV_NET_VF": 2, "CUSTOM_BW": 1000}, "nic")]
 
 
-def test_an_inventory_that_grows_shrinks_or_goes_moves_nothing() -> None:
+def test_an_inventory_that_grows_shrinks_or_disappears_moves_nothing() -> None:
     before = tree(gpu0={"VGPU": 4}, gpu1={"VGPU": 4})
 
     assert moved(before, tree(gpu0={"VGPU": 6}, gpu1={"VGPU": 2})) == []
-    assert moved(before, tree(gpu0={"VGPU": 4})) == [], "nobody else has more of it"
+    assert moved(before, tree(gpu0={"VGPU": 4})) == [], "no other provider has more of it"
     assert moved(ProviderTree(), before) == []
 
 
-def test_no_more_moves_than_there_is_or_than_there_is_room_for() -> None:
+def test_a_move_is_limited_by_the_inventory_and_by_the_room() -> None:
     assert moved(tree(h={"VCPU": 12}), tree(a={"VCPU": 8}, b={"VCPU": 8})) == [
         ("h", {"VCPU": 8}, "a"),
         ("h", {"VCPU": 4}, "b"),
@@ -198,9 +198,7 @@ Trees = st.dictionaries(st.sampled_from(["h", "a", "b", "c"]), Totals).map(lambd
 
 
 @given(before=Trees, after=Trees)
-def test_moves_take_nothing_that_is_not_there_and_bring_nothing_that_has_no_place(
-    before: ProviderTree, after: ProviderTree
-) -> None:
+def test_moves_never_exceed_the_inventories_before_or_after(before: ProviderTree, after: ProviderTree) -> None:
     def total(of: ProviderTree, provider: str, kind: str) -> int:
         found = of.find(provider)
         return found.inventories[kind].total if found and kind in found.inventories else 0
@@ -214,7 +212,7 @@ def test_moves_take_nothing_that_is_not_there_and_bring_nothing_that_has_no_plac
             assert came == 0 or total(before, provider, kind) + came <= total(after, provider, kind)
 
 
-def test_a_new_child_is_described_with_what_arrives_there_and_no_other_inventory() -> None:
+def test_a_new_child_is_described_only_with_the_inventory_that_moves_there() -> None:
     before = stored(tree(h={"VGPU": 4}))
     after = before.copy()
     after.remove_inventory("h", "VGPU")

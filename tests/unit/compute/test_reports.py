@@ -1,4 +1,4 @@
-"""Test reports of an agent beside its heartbeats, which have a thread of their own."""
+"""Test reports of an agent while its heartbeats are sent by another thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ HOST = HostReport(service_host="h1", nodename="h1", compute_node_uuid=ids.fresh(
 
 
 class OneHost:
-    """A driver with one host that is alive, and the returns of hosts, of which there are none."""
+    """A driver with one host that is alive, and at the same time its empty list of returning hosts."""
 
     def hosts(self) -> Sequence[HostReport]:
         return [HOST]
@@ -45,7 +45,7 @@ class Trees:
 
 
 class Cell:
-    """Takes each incarnation of the agent for an earlier one once it is told to."""
+    """A cell that answers the next report as superseded by a later incarnation once `supersedes` is set."""
 
     supersedes = False
 
@@ -62,7 +62,7 @@ class Cell:
         return self.once(message)
 
 
-def test_hosts_that_a_heartbeat_finds_lost_while_a_report_begins_are_described_anew() -> None:
+def test_hosts_are_described_again_if_a_heartbeat_is_superseded_while_a_report_begins() -> None:
     cell, trees, numbering = Cell(), Trees(), Numbering("agent")
     made: Any = (OneHost(), cell, trees, OneHost(), numbering)
     reporter = Reporter(*made)
