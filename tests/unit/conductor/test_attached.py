@@ -69,7 +69,7 @@ def claim(own: Amounts, place: str, resources: Mapping[str, int]) -> AllocationR
 
 
 @given(own=some(*TREE, POOL, least=1), extras=some(*TREE, POOL), place=places, resources=groups)
-def test_what_is_attached_and_detached_again_leaves_everything_as_it_was(
+def test_detaching_an_attached_group_restores_claim_and_allocations(
     own: Amounts, extras: Amounts, place: str, resources: dict[str, int]
 ) -> None:
     before = allocations(Counter(own) + Counter(extras))
@@ -81,7 +81,7 @@ def test_what_is_attached_and_detached_again_leaves_everything_as_it_was(
 
 
 @given(own=some(*TREE, POOL, least=1), held=some(*TREE, POOL), place=places, resources=groups)
-def test_detaching_takes_no_more_than_the_group_has_and_nothing_that_the_server_was_built_with(
+def test_detaching_releases_at_most_the_group_and_nothing_of_the_servers_own_claim(
     own: Amounts, held: Amounts, place: str, resources: dict[str, int]
 ) -> None:
     after = attached_groups.held_without(
@@ -98,7 +98,7 @@ def test_detaching_takes_no_more_than_the_group_has_and_nothing_that_the_server_
 
 
 @given(own=some(*TREE, POOL, least=1), place=places, resources=groups, moved=st.sampled_from(CLASSES), to=places)
-def test_what_a_reshape_has_moved_within_the_tree_is_found_there(
+def test_a_group_that_a_reshape_moved_within_the_tree_is_found_there(
     own: Amounts, place: str, resources: dict[str, int], moved: str, to: str
 ) -> None:
     claimed = claim(own, place, resources)
@@ -115,7 +115,7 @@ def test_what_a_reshape_has_moved_within_the_tree_is_found_there(
     assert amounts_of(after) == reshaped(own)
 
 
-def test_the_second_suffixed_group_says_that_it_may_share_its_provider_unless_that_is_said_already() -> None:
+def test_the_second_suffixed_group_sets_the_group_policy_none_unless_one_is_set() -> None:
     group = ResourceGroup(resources={"VGPU": 1})
     one = attached_groups.with_group(SPEC, "a", group)
     assert one.group_policy is None
@@ -125,7 +125,7 @@ def test_the_second_suffixed_group_says_that_it_may_share_its_provider_unless_th
     assert attached_groups.without_group(one, "a") == SPEC
 
 
-def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
+def test_the_providers_of_isolated_groups_are_excluded() -> None:
     claimed = AllocationRequest(
         allocations=allocations({(ROOT, "VCPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,), "b": (POOL,)}
     )
@@ -136,7 +136,7 @@ def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
     assert attached_groups.shut_out(structs.replace(SPEC, flavor=flavor), claimed, held) == {LEFT, POOL}
 
 
-def test_the_provider_to_which_a_reshape_has_moved_a_group_that_is_to_be_alone_is_shut_out() -> None:
+def test_the_provider_to_which_a_reshape_moved_an_isolated_group_is_excluded() -> None:
     isolated = structs.replace(SPEC, group_policy="isolate")
     claimed = AllocationRequest(
         allocations=allocations({(ROOT, "VCPU"): 1, (LEFT, "VGPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,)}
@@ -144,6 +144,6 @@ def test_the_provider_to_which_a_reshape_has_moved_a_group_that_is_to_be_alone_i
     moved = allocations({(ROOT, "VCPU"): 1, (RIGHT, "VGPU"): 1})
 
     assert attached_groups.shut_out(isolated, claimed, moved) == {LEFT, RIGHT}
-    # What the unsuffixed group has may be anywhere.
+    # The amounts of the unsuffixed group may be on any provider.
     spread = allocations({(RIGHT, "VCPU"): 1, (LEFT, "VGPU"): 1})
     assert attached_groups.shut_out(isolated, claimed, spread) == {LEFT}

@@ -18,7 +18,7 @@ UNANSWERED = errors.NoReply(topic="there", method="work", seconds=1.0)
 
 
 class Probe:
-    """Answers once it is told to."""
+    """A probe that is answered once `answers` is set, and lasts until `ends` is set."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
@@ -53,94 +53,94 @@ def built() -> Iterator[Callable[..., Bulkheads]]:
         each.stop()
 
 
-def fail(bulkheads_: Bulkheads, probe: Probe, fault: errors.MoorageError = UNANSWERED) -> None:
-    with pytest.raises(type(fault)), bulkheads_.admit("a", "a", probe):
+def fail(destinations: Bulkheads, probe: Probe, fault: errors.MoorageError = UNANSWERED) -> None:
+    with pytest.raises(type(fault)), destinations.admit("a", "a", probe):
         raise fault
 
 
-def fall_silent(bulkheads_: Bulkheads, probe: Probe) -> None:
+def fall_silent(destinations: Bulkheads, probe: Probe) -> None:
     """Let a call time out, and a probe as well."""
-    fail(bulkheads_, probe)
-    # The second one begins when the first is over.
+    fail(destinations, probe)
+    # The second probe begins when the first is over.
     for _ in range(2):
         assert probe.probed.acquire(timeout=20)
 
 
-def begin(bulkheads_: Bulkheads, probe: Probe) -> AbstractContextManager[None]:
+def begin(destinations: Bulkheads, probe: Probe) -> AbstractContextManager[None]:
     """Begin a call that goes on."""
-    call = bulkheads_.admit("a", "a", probe)
+    call = destinations.admit("a", "a", probe)
     call.__enter__()
     return call
 
 
+def postponed_step(destinations: Bulkheads, probe: Probe, tries: int = 0, place: KeptPlace | None = None) -> Postponed:
+    """Run a step whose call is postponed, and return the exception."""
+    with bulkheads.step(tries, place), pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
+        raise AssertionError("the call is made")
+    return postponed.value
+
+
 def time_out(call: AbstractContextManager[None]) -> None:
-    """End it without an answer."""
+    """End a call without an answer."""
     assert not call.__exit__(errors.NoReply, UNANSWERED, None)
 
 
 def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them = built()
-    fall_silent(all_of_them, probe)
+    destinations = built()
+    fall_silent(destinations, probe)
 
-    with pytest.raises(CircuitOpen, match="it has not answered for"), all_of_them.admit("a", "a", probe):
+    with pytest.raises(CircuitOpen, match="it has not answered for"), destinations.admit("a", "a", probe):
         raise AssertionError("the call is made")
-    with all_of_them.admit("b", "b", probe):
+    with destinations.admit("b", "b", probe):
         pass
     answered = threading.Event()
-    with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
-        raise AssertionError("the call is made")
-    postponed.value.register(lambda _: answered.set())
+    postponed_step(destinations, probe, tries=1).register(lambda _: answered.set())
     assert not answered.is_set()
     probe.answers.set()
     assert answered.wait(20)
-    with all_of_them.admit("a", "a", probe):
+    with destinations.admit("a", "a", probe):
         pass
 
 
-def test_a_call_looks_only_at_the_destinations_that_steps_wait_for(
+def test_a_call_checks_only_destinations_with_waiting_steps(
     built: Callable[..., Bulkheads], probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at: list[str] = []
+    checked: list[str] = []
     due = bulkheads._Bulkhead.due
 
     def noted(self: bulkheads._Bulkhead, *settings: Any) -> list[Callable[[], None]]:
-        looked_at.append(self.name)
+        checked.append(self.name)
         return due(self, *settings)
 
     monkeypatch.setattr(bulkheads._Bulkhead, "due", noted)
-    all_of_them, woken = built(share=1), threading.Event()
+    destinations, woken = built(share=1), threading.Event()
     for name in map(str, range(20)):
-        with all_of_them.admit(name, name, probe):
+        with destinations.admit(name, name, probe):
             pass
-    assert not looked_at
-    with all_of_them.admit("a", "a", probe):
-        with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
-            raise AssertionError("the call is made")
-        postponed.value.register(lambda place: (woken.set(), place and place.give_back()))
+    assert not checked
+    with destinations.admit("a", "a", probe):
+        postponed_step(destinations, probe).register(lambda place: (woken.set(), place and place.give_back()))
     assert woken.is_set()
-    assert set(looked_at) == {"a"}
-    looked_at.clear()
-    with all_of_them.admit("a", "a", probe):
+    assert set(checked) == {"a"}
+    checked.clear()
+    with destinations.admit("a", "a", probe):
         pass
-    assert not looked_at
+    assert not checked
 
 
 def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_probe(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     probe.ends.clear()
-    all_of_them, woken = built(), threading.Event()
-    fail(all_of_them, probe)
+    destinations, woken = built(), threading.Event()
+    fail(destinations, probe)
     assert probe.probed.acquire(timeout=20)
 
-    with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
-        raise AssertionError("the call is made")
-    postponed.value.register(lambda _: woken.set())
+    postponed_step(destinations, probe).register(lambda _: woken.set())
     assert not woken.is_set()
-    with pytest.raises(errors.NoReply), all_of_them.admit("a", "a", probe):
-        raise UNANSWERED
+    fail(destinations, probe)
 
     probe.answers.set()
     probe.ends.set()
@@ -148,136 +148,125 @@ def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_pro
 
 
 @pytest.mark.parametrize("fault", [errors.InvalidState(reason="no"), errors.BusUnavailable(reason="away")])
-def test_neither_a_refusal_nor_a_bus_that_is_away_makes_a_destination_silent(
+def test_a_refusal_or_an_unavailable_bus_does_not_open_the_breaker(
     built: Callable[..., Bulkheads], probe: Probe, fault: errors.MoorageError
 ) -> None:
-    all_of_them = built()
-    fail(all_of_them, probe, fault)
-    with all_of_them.admit("a", "a", probe):
+    destinations = built()
+    fail(destinations, probe, fault)
+    with destinations.admit("a", "a", probe):
         pass
 
 
-def test_a_call_that_was_not_sent_because_its_callers_time_was_over_is_no_answer(
+def test_a_call_that_was_not_sent_because_of_its_deadline_is_no_answer(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     probe.ends.clear()
-    all_of_them = built()
-    fail(all_of_them, probe)
+    destinations = built()
+    fail(destinations, probe)
     assert probe.probed.acquire(timeout=20)
 
-    fail(all_of_them, probe, errors.DeadlineExceeded(point="before it was sent"))
+    fail(destinations, probe, errors.DeadlineExceeded(point="before it was sent"))
 
-    with bulkheads.step(tries=0), pytest.raises(Postponed), all_of_them.admit("a", "a", probe):
-        raise AssertionError("the call is made")
+    postponed_step(destinations, probe)
     probe.ends.set()
 
 
-def test_a_call_that_began_before_another_one_was_answered_shows_no_silence(
+def test_a_timeout_of_a_call_that_began_before_an_answer_does_not_open_the_breaker(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them = built()
-    first = begin(all_of_them, probe)
-    with all_of_them.admit("a", "a", probe):
+    destinations = built()
+    first = begin(destinations, probe)
+    with destinations.admit("a", "a", probe):
         pass
     time_out(first)
-    with all_of_them.admit("a", "a", probe):
+    with destinations.admit("a", "a", probe):
         pass
 
 
 def test_a_step_beyond_the_share_is_postponed_until_a_call_is_over(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them, woken = built(share=1), threading.Event()
-    with all_of_them.admit("a", "a", probe):
+    destinations, woken = built(share=1), threading.Event()
+    with destinations.admit("a", "a", probe):
         with bulkheads.step(tries=0):
-            with pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
+            with pytest.raises(Postponed) as postponed, destinations.admit("a", "a", probe):
                 raise AssertionError("the call is made")
-            with all_of_them.admit("b", "b", probe):
+            with destinations.admit("b", "b", probe):
                 pass
         postponed.value.register(lambda _: woken.set())
         assert not woken.is_set()
     assert woken.is_set()
 
 
-def test_the_place_of_a_call_that_is_over_is_kept_for_the_step_that_has_waited_longest(
+def test_the_place_of_an_ended_call_is_kept_for_the_step_that_has_waited_longest(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them, woken = built(share=1), list[KeptPlace | None]()
+    destinations, woken = built(share=1), list[KeptPlace | None]()
 
-    def is_postponed(place: KeptPlace | None = None) -> Postponed:
-        with bulkheads.step(0, place), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
-            raise AssertionError("the call is made")
-        return postponed.value
-
-    with all_of_them.admit("a", "a", probe):
+    with destinations.admit("a", "a", probe):
         for _ in range(2):
-            is_postponed().register(woken.append)
+            postponed_step(destinations, probe).register(woken.append)
     assert len(woken) == 1
-    # Another one comes before the first has got a thread, and takes its turn behind the second.
-    is_postponed().register(woken.append)
+    # A third step comes before the first one has got a thread, and waits behind the second.
+    postponed_step(destinations, probe).register(woken.append)
 
     for number in range(3):
-        assert len(woken) == number + 1, "one goes on at a time"
+        assert len(woken) == number + 1, "one step is woken at a time"
         with bulkheads.step(0, woken[number]):
-            if number != 1:  # and this one ends without its call
-                with all_of_them.admit("a", "a", probe):
-                    is_postponed()
-    with bulkheads.step(0), all_of_them.admit("a", "a", probe):
+            if number != 1:  # The second step ends without its call.
+                with destinations.admit("a", "a", probe):
+                    postponed_step(destinations, probe)
+    with bulkheads.step(0), destinations.admit("a", "a", probe):
         pass
 
 
-def test_a_step_goes_on_with_a_destination_that_it_has_called_before(
+def test_a_step_may_call_a_destination_again_while_another_step_uses_the_share(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them = built(share=1)
+    destinations = built(share=1)
     with bulkheads.step(tries=0):
-        with all_of_them.admit("a", "a", probe):
+        with destinations.admit("a", "a", probe):
             pass
         with bulkheads.step(tries=0):
-            of_another = begin(all_of_them, probe)
-        with all_of_them.admit("a", "a", probe):
+            of_another = begin(destinations, probe)
+        with destinations.admit("a", "a", probe):
             pass
     time_out(of_another)
 
 
-def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_one_after_the_other(
+def test_when_the_breaker_opens_each_waiting_step_is_woken_once_in_order(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them, told = built(share=1), list[int]()
-    first = begin(all_of_them, probe)
+    destinations, woken = built(share=1), list[int]()
+    first = begin(destinations, probe)
     for number in range(3):
-        with bulkheads.step(tries=0), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
-            raise AssertionError("the call is made")
-        caught.value.register(lambda _, number=number: told.append(number))
+        postponed_step(destinations, probe).register(lambda _, number=number: woken.append(number))
 
     time_out(first)
 
-    while len(told) < 3:
-        assert probe.probed.acquire(timeout=20), told
-    assert told == [0, 1, 2]
-    # From then on its record names the reason, and it waits.
-    with bulkheads.step(tries=1), pytest.raises(Postponed), all_of_them.admit("a", "a", probe):
-        raise AssertionError("the call is made")
+    while len(woken) < 3:
+        assert probe.probed.acquire(timeout=20), woken
+    assert woken == [0, 1, 2]
+    # From its second try on, the record of a step names the reason, and the step waits.
+    postponed_step(destinations, probe, tries=1)
 
 
-def test_where_steps_are_not_postponed_they_are_refused_each_time(
+def test_without_postponing_each_step_is_refused_while_the_breaker_is_open(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them, refused = built(postpones=False), threading.Event()
+    destinations, refused = built(postpones=False), threading.Event()
     probe.ends.clear()
-    fail(all_of_them, probe)
-    with bulkheads.step(tries=1), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
-        raise AssertionError("the call is made")
-    caught.value.register(lambda _: refused.set())
+    fail(destinations, probe)
+    postponed_step(destinations, probe, tries=1).register(lambda _: refused.set())
     probe.ends.set()
-    # It has waited for the probe, and goes on to be refused.
+    # The step has waited for the probe, and is now refused.
     assert refused.wait(20)
     for tries in (0, 1, 2):
-        with bulkheads.step(tries), pytest.raises(CircuitOpen), all_of_them.admit("a", "a", probe):
+        with bulkheads.step(tries), pytest.raises(CircuitOpen), destinations.admit("a", "a", probe):
             pass
 
 
-def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_nothing(
+def test_a_question_waits_for_a_busy_destination_but_not_for_a_hanging_one(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     busy, hanging = built(share=1, patience=60.0), built(share=1, patience=0.0)
@@ -289,7 +278,7 @@ def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_no
     time_out(call)
 
 
-def test_steps_whose_calls_one_thread_makes_together_hold_one_place_of_the_share(
+def test_steps_whose_calls_are_made_together_take_one_place_of_the_share(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     made = built(share=1)
@@ -308,8 +297,8 @@ def test_steps_whose_calls_one_thread_makes_together_hold_one_place_of_the_share
         pass
 
 
-class SilentOnes:
-    """Many destinations whose probes nobody answers; once they are held, each probe ends when it is let go."""
+class SilentDestinations:
+    """Destinations that answer no probe; while `is_holding`, each probe lasts until `let_go` is released."""
 
     def __init__(self) -> None:
         self.probed: set[str] = set()
@@ -333,18 +322,18 @@ class SilentOnes:
             assert self.changed.wait_for(condition, 20)
 
 
-def test_a_lost_message_is_cleared_up_at_once_though_many_others_have_been_silent_for_long(
+def test_a_new_silent_destination_is_probed_at_once_although_many_others_are_silent(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them, silent, last = built(), SilentOnes(), Probe()
+    destinations, silent, last = built(), SilentDestinations(), Probe()
     names = {f"silent {number}" for number in range(40)}
     for name in names:
-        with pytest.raises(errors.NoReply), all_of_them.admit(name, name, partial(silent.probe, name)):
+        with pytest.raises(errors.NoReply), destinations.admit(name, name, partial(silent.probe, name)):
             raise UNANSWERED
     silent.wait_for(lambda: silent.probed == names)
-    # While this one is probed, the next probes of all others become due.
+    # While the last destination is probed, the next probes of all others become due.
     last.ends.clear()
-    with pytest.raises(errors.NoReply), all_of_them.admit("last", "last", last):
+    with pytest.raises(errors.NoReply), destinations.admit("last", "last", last):
         raise UNANSWERED
     assert last.probed.acquire(timeout=20)
     time.sleep(0.1)
@@ -352,7 +341,7 @@ def test_a_lost_message_is_cleared_up_at_once_though_many_others_have_been_silen
     last.ends.set()
     silent.wait_for(lambda: silent.held == 8)
 
-    fail(all_of_them, probe)
+    fail(destinations, probe)
     silent.let_go.release(8)
 
     try:

@@ -1,4 +1,4 @@
-"""How a cell's conductor reports its hosts, also where one of two schedulers does not reach its database."""
+"""Test how a cell's conductor reports its hosts, also to a scheduler that cannot reach its database."""
 
 import threading
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Hosts:
 
 
 class OneLoad(CellLoads):
-    """A host that has something to do."""
+    """The loads of a cell in which one host has work under way."""
 
     def __init__(self) -> None:
         self.loads = {"host-1": HostLoad(io_ops=1)}
@@ -50,7 +50,7 @@ class OneLoad(CellLoads):
 
 
 class SilentSchedulers:
-    """Schedulers none of which answers as many tries of a heartbeat or a load as it was told; the clock is theirs."""
+    """Schedulers that leave the first heartbeats and loads unanswered, and count the seconds of the timeouts."""
 
     def __init__(self, heartbeats: int = 0, loads: int = 0) -> None:
         self._unanswered = {"alive": heartbeats, "loads": loads}
@@ -79,14 +79,14 @@ def forwarder(scheduler: SilentSchedulers, hosts: Hosts | None = None, loads: On
     return HostForwarder(conf, uuid, cell_hosts, loads or OneLoad(), client, "conductor.cell1")
 
 
-def test_eight_heartbeats_in_a_row_that_meet_a_silent_scheduler_take_no_longer_than_ten_seconds() -> None:
+def test_eight_unanswered_heartbeats_take_at_most_ten_seconds() -> None:
     schedulers = SilentSchedulers(heartbeats=8)
     forwarder(schedulers).forward()
     assert schedulers.taken == ["alive", "loads"]
     assert schedulers.seconds <= 10.0
 
 
-def test_a_load_that_a_silent_scheduler_does_not_take_delays_the_next_heartbeat_by_one_try() -> None:
+def test_an_unanswered_load_delays_the_next_heartbeat_by_one_try() -> None:
     schedulers = SilentSchedulers(loads=2)
     reports = forwarder(schedulers)
     with pytest.raises(errors.StoreUnavailable):
@@ -94,11 +94,12 @@ def test_a_load_that_a_silent_scheduler_does_not_take_delays_the_next_heartbeat_
     assert schedulers.seconds < 5.0
     with pytest.raises(errors.StoreUnavailable):
         reports.forward()
-    reports.forward()  # and is told by a later round
+    # A later round reports the load.
+    reports.forward()
     assert schedulers.taken == ["alive", "alive", "alive", "loads"]
 
 
-def test_while_it_stops_no_report_is_sent_once_more() -> None:
+def test_a_stopping_forwarder_does_not_repeat_a_report() -> None:
     schedulers = SilentSchedulers(heartbeats=8)
     stopping = forwarder(schedulers)
     stopping.stop()
@@ -108,7 +109,7 @@ def test_while_it_stops_no_report_is_sent_once_more() -> None:
     assert schedulers.seconds <= 1.0
 
 
-def test_a_host_that_has_become_idle_is_reported_so_although_its_description_changes_in_the_same_round() -> None:
+def test_an_idle_host_is_reported_as_idle_even_if_its_description_changes_in_the_same_round() -> None:
     schedulers, hosts, loads = SilentSchedulers(), Hosts(), OneLoad()
     reports = forwarder(schedulers, hosts, loads)
     reports.forward()

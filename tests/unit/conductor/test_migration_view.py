@@ -37,10 +37,10 @@ def in_cell(state: str) -> Migration:
     [
         ("placing", None, "placing"),
         ("placing", "placing", "placing"),
-        # The cell has been told that nothing comes of it; why is yet to be recorded here.
+        # The cell knows that the placement has failed; the super conductor has not recorded the reason yet.
         ("placing", "failed", "placing"),
         ("placing", "ended", "placing"),
-        # The cell has it, and was quicker than the record of that.
+        # The cell has recorded its state before the super conductor.
         ("placing", "moving", "moving"),
         ("placing", "moved", "moved"),
         ("moving", "moved", "moved"),
@@ -49,13 +49,13 @@ def in_cell(state: str) -> Migration:
         ("ended", "moved", "ended"),
     ],
 )
-def test_a_migration_is_over_once_it_is_on_record_how_it_ended(here: str, there: str | None, shown: str) -> None:
+def test_the_shown_state_is_merged_from_both_records(here: str, there: str | None, shown: str) -> None:
     found = merged(record(here), None if there is None else in_cell(there), "cell1", None)
 
     assert found.state == shown
 
 
-def test_what_is_over_is_shown_with_the_reason_on_record() -> None:
+def test_a_failed_migration_is_shown_with_its_recorded_reason() -> None:
     known = structs.replace(record("failed"), reason="no host was left")
 
     assert merged(known, in_cell("placing"), "cell1", None).reason == "no host was left"

@@ -1,4 +1,4 @@
-"""The commands that send orders: what they say where an order has not been answered."""
+"""Test what the commands that send orders print if an order is refused or not answered."""
 
 from argparse import Namespace
 from typing import Any
@@ -39,7 +39,7 @@ class Ordering(OrderCommand):
         self.order(EnsureTrait(request_id=ids.fresh(), name="CUSTOM_A"))
 
 
-def test_a_refusal_of_one_of_several_servers_says_which_have_the_order_already(
+def test_a_refusal_for_one_of_several_servers_names_those_already_ordered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def order(uuid: str) -> str:
@@ -61,7 +61,7 @@ def test_a_refusal_of_one_of_several_servers_says_which_have_the_order_already(
 
 
 @pytest.mark.parametrize(("fault", "is_unknown"), [(LOST, True), (SILENT, True), (NOBODY, False)])
-def test_how_to_repeat_an_order_is_said_exactly_where_it_may_have_arrived(
+def test_a_command_explains_how_to_repeat_an_order_only_if_it_may_have_arrived(
     fault: Exception, caplog: pytest.LogCaptureFixture, *, is_unknown: bool
 ) -> None:
     command = Ordering(Shell(), None, "instance build")

@@ -20,16 +20,16 @@ UUID, MIGRATION = ids.derived("instance"), ids.derived("migration")
         ("rebuilding", "error if its host does not answer"),
     ],
 )
-def test_the_refusal_of_an_evacuation_says_what_comes_first(state: str, first: str) -> None:
-    said = str(cannot_move(UUID, state, "evacuation", MIGRATION))
-    assert f"instance {UUID} is {state}; to be evacuated it must be active or error. " in said
-    assert first in said
+def test_the_refusal_of_an_evacuation_says_what_to_do_first(state: str, first: str) -> None:
+    text = str(cannot_move(UUID, state, "evacuation", MIGRATION))
+    assert f"instance {UUID} is {state}; to be evacuated it must be active or error. " in text
+    assert first in text
 
 
 def test_an_instance_in_error_is_not_moved_but_rebuilt_or_evacuated() -> None:
-    said = str(cannot_move(UUID, "error", "live-migration"))
-    assert "to be moved it must be active. Rebuild it, or evacuate it" in said
+    text = str(cannot_move(UUID, "error", "live-migration"))
+    assert "to be moved it must be active. Rebuild it, or evacuate it" in text
 
 
-def test_of_an_instance_that_is_deleted_there_is_nothing_to_be_done_first() -> None:
+def test_the_refusal_for_a_deleted_instance_suggests_nothing() -> None:
     assert cannot_move(UUID, "deleted", "evacuation").reason.endswith("it must be active or error")

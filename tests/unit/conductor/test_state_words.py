@@ -1,4 +1,4 @@
-"""Every state in the conductor's code is one: the type check looks neither into `in` tuples nor into SQL."""
+"""Test that the conductor's code names only known states: the type check covers neither `in` tuples nor SQL."""
 
 import ast
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def is_state(node: ast.expr) -> bool:
 
 
 def compared(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield what is compared with a state, or given as one."""
+    """Yield the expressions that are compared with a state or passed as one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(map(is_state, [node.left, *node.comparators])):
             yield from [node.left, *node.comparators]
@@ -35,7 +35,7 @@ def words(tree: ast.AST) -> list[str]:
     ]
 
 
-def test_states_in_the_code_are_states() -> None:
+def test_the_code_names_only_known_states() -> None:
     found: set[str] = set()
     for path in Path(conductor.__path__[0]).rglob("*.py"):
         found.update(words(ast.parse(path.read_text())))

@@ -1,4 +1,4 @@
-"""The functions of a conductor's steps: found by their marks, each step with exactly one."""
+"""Test that the functions of a conductor's steps are found by their marks, exactly one for each step."""
 
 from types import MappingProxyType
 

@@ -1,4 +1,4 @@
-"""One audit runs at a time, and its findings are kept for all viewers."""
+"""Test that one audit runs at a time, and that its findings are kept for all viewers."""
 
 import threading
 
@@ -36,7 +36,7 @@ def test_findings_and_parts_without_an_answer_are_kept() -> None:
     assert state["unseen"] == {"the view of s2": "no answer"}
 
 
-def test_while_one_runs_and_soon_after_it_no_other_is_begun() -> None:
+def test_no_audit_begins_while_one_runs_or_soon_after_it() -> None:
     now, go_on, begun = [100.0], threading.Event(), list[int]()
 
     def audit() -> Examination:

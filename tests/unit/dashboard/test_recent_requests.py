@@ -1,4 +1,4 @@
-"""The newest instances are found by their numbers, however many there are, with gaps or without."""
+"""Test that the newest instances are found by their numbers, for any number of instances and with gaps."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def instance(number: int) -> Instance:
 
 
 class FakeConductor:
-    """A super conductor with instances of some numbers, which counts the entries that it has listed."""
+    """A super conductor with instances of these numbers, which counts the calls and the listed entries."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.numbers = sorted(numbers)
@@ -40,12 +40,12 @@ class FakeConductor:
 
 @given(st.sets(st.integers(1, 10**9), max_size=40), st.integers(1, 30))
 @settings(deadline=None)
-def test_the_newest_are_read_and_all_later_ones(numbers: set[int], most: int) -> None:
+def test_the_newest_instances_and_all_later_ones_are_read(numbers: set[int], most: int) -> None:
     conductor = FakeConductor(list(numbers))
     recent = RecentRequests(conductor, most)
 
     newest = max(numbers, default=0)
-    # Gaps are counted: a window of so many numbers may have fewer instances.
+    # Gaps count: a window of `most` numbers may have fewer instances.
     within = sorted((number for number in numbers if number > newest - most), reverse=True)
     assert [one["number"] for one in recent.read()] == within
     conductor.numbers.append(newest + 1)
@@ -62,7 +62,7 @@ def test_of_a_million_instances_only_the_window_is_read() -> None:
     assert conductor.calls < 60
 
 
-def test_after_a_pause_the_newest_is_searched_for_anew() -> None:
+def test_after_a_pause_the_newest_instance_is_searched_for_again() -> None:
     now = [0.0]
     conductor = FakeConductor(list(range(1, 101)))
     recent = RecentRequests(conductor, 10, clock=lambda: now[0])
@@ -71,4 +71,4 @@ def test_after_a_pause_the_newest_is_searched_for_anew() -> None:
     conductor.listed, now[0] = 0, 3600.0
 
     assert [one["number"] for one in recent.read()] == list(range(10_000, 9_990, -1))
-    assert conductor.listed < 100, "those that came meanwhile are not read one by one"
+    assert conductor.listed < 100, "the instances of the pause are not all read"

@@ -1,4 +1,4 @@
-"""An answer is asked for once for all viewers, and a slow or failing part of the cloud holds one thread."""
+"""Test that an answer is requested once for all viewers, and that a slow part of the cloud blocks one thread."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_an_answer_is_given_again_until_its_interval_is_over() -> None:
+def test_an_answer_is_reused_until_its_interval_is_over() -> None:
     clock, asked = Clock(), list[int]()
     answer = SharedAnswer(lambda: asked.append(1) or len(asked), 2.0, clock)
 
@@ -30,7 +30,7 @@ def test_an_answer_is_given_again_until_its_interval_is_over() -> None:
     assert answer.get() == 2
 
 
-def test_an_answer_that_took_long_is_asked_for_less_often() -> None:
+def test_a_slow_answer_is_requested_less_often() -> None:
     clock, asked = Clock(), list[float]()
 
     def slow() -> int:
@@ -41,12 +41,12 @@ def test_an_answer_that_took_long_is_asked_for_less_often() -> None:
     answer = SharedAnswer(slow, 2.0, clock)
     answer.get()
     clock.now = 20.9
-    assert answer.get() == 1, "asking took a second, so it may be done every twenty"
+    assert answer.get() == 1, "the request took a second, so it may be made every twenty"
     clock.now = 21.0
     assert answer.get() == 2
 
 
-def test_a_failure_is_kept_like_an_answer_and_raised_anew_for_each_viewer() -> None:
+def test_a_failure_is_kept_like_an_answer_and_raised_as_a_new_error_for_each_viewer() -> None:
     clock, asked = Clock(), list[int]()
 
     def failing() -> int:
@@ -65,7 +65,7 @@ def test_a_failure_is_kept_like_an_answer_and_raised_anew_for_each_viewer() -> N
     assert str(raised[0]) == str(raised[1])
 
 
-def test_an_error_of_ours_is_followed_by_a_new_question() -> None:
+def test_a_failure_is_followed_by_a_new_request_after_its_interval() -> None:
     clock, outcomes = Clock(), [errors.NoReply(topic="t", method="m", seconds=1.0)]
 
     def once_failing() -> str:
@@ -80,7 +80,7 @@ def test_an_error_of_ours_is_followed_by_a_new_question() -> None:
     assert answer.get() == "well"
 
 
-def test_while_one_thread_asks_the_others_get_the_former_answer() -> None:
+def test_while_one_thread_asks_the_others_get_the_previous_answer() -> None:
     clock, asking, go_on = Clock(), threading.Event(), threading.Event()
     asked: list[int] = []
 
@@ -103,7 +103,7 @@ def test_while_one_thread_asks_the_others_get_the_former_answer() -> None:
     assert len(asked) == 2
 
 
-def test_the_first_answer_is_waited_for_and_asked_for_once() -> None:
+def test_all_threads_wait_for_the_first_answer_which_is_requested_once() -> None:
     asking, go_on, asked = threading.Event(), threading.Event(), list[int]()
 
     def ask() -> str:
