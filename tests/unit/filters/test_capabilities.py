@@ -22,28 +22,28 @@ PLUGIN = CapabilitiesFilter({})
         ({"capabilities__cores": ">= 8"}, {"cores": "lots"}, False),
         ({"capabilities__cores": ">= 8", "capabilities__gpu": "t4"}, {"cores": 8, "gpu": "t4"}, True),
         ({"capabilities__cores": ">= 8", "capabilities__gpu": "t4"}, {"cores": 8}, False),
-        # Further colons lead into what an attribute holds.
+        # Further colons name keys within an attribute.
         ({"capabilities__cpu_info__features": "<all-in> avx sse"}, {"cpu_info": {"features": ["sse", "avx"]}}, True),
         ({"capabilities__cpu_info__features": "<in> avx"}, {"cpu_info": {"features": ["sse"]}}, False),
         ({"capabilities__cpu_info__vendor": "Intel"}, {"cpu_info": "Intel"}, False),
-        # Without a scope it binds those hosts alone that say anything of it.
+        # A key without a scope is only compared on hosts that report the attribute.
         ({"ssd": "true"}, {"ssd": True}, True),
         ({"ssd": "true"}, {"ssd": False}, False),
         ({"ssd": "true"}, {}, True),
-        # Other scopes are others' business.
+        # Keys of other scopes are ignored.
         ({"trait__HW_CPU_X86_AVX": "required", "aggregate_instance_extra_specs__x": "<is> y"}, {}, True),
         ({"hw__maxphysaddr_bits": "42"}, {"cpu_info": {"maxphysaddr": {"bits": 46}}}, True),
         ({"hw__maxphysaddr_bits": "48"}, {"cpu_info": {"maxphysaddr": {"bits": 46}}}, False),
         ({"hw__maxphysaddr_bits": "42"}, {}, False),
     ],
 )
-def test_a_host_passes_with_all_that_the_flavor_asks_for(
+def test_a_host_must_meet_all_requirements_of_the_flavor(
     extra_specs: dict[str, str], found: dict[str, Any], passes: bool
 ) -> None:
     assert passing(PLUGIN, attributes(found), flavored(**extra_specs)) == ([0] if passes else [])
 
 
-def test_a_host_that_is_refused_is_told_which_extra_specs_it_does_not_meet_and_what_it_says_instead() -> None:
+def test_the_refusal_names_unmet_extra_specs_with_the_hosts_values() -> None:
     view = attributes({"gpu": "t4", "cores": 4})
     request = flavored(capabilities__gpu="a100", capabilities__cores=">= 4", capabilities__ssd="true")
     assert PLUGIN.why(view.host(0), request) == (
@@ -51,7 +51,7 @@ def test_a_host_that_is_refused_is_told_which_extra_specs_it_does_not_meet_and_w
     )
 
 
-def test_only_flavors_that_ask_for_capabilities_concern_it() -> None:
+def test_the_filter_applies_only_to_flavors_that_require_capabilities() -> None:
     assert not PLUGIN.concerns(flavored())
     assert not PLUGIN.concerns(flavored(trait__HW_CPU_X86_AVX="required"))
     assert PLUGIN.concerns(flavored(capabilities__gpu="a100"))
@@ -67,7 +67,7 @@ def test_only_flavors_that_ask_for_capabilities_concern_it() -> None:
         ({"hw__maxphysaddr_bits": "all"}, "$.flavor.extra_specs['hw:maxphysaddr_bits']", "'all' is no number"),
     ],
 )
-def test_an_extra_spec_that_cannot_be_meant_is_refused(extra_specs: dict[str, str], path: str, reason: str) -> None:
+def test_an_invalid_extra_spec_is_refused_with_its_path(extra_specs: dict[str, str], path: str, reason: str) -> None:
     found, why = refusal(PLUGIN, flavored(**extra_specs))
     assert found == path
     assert why.startswith(reason)

@@ -1,4 +1,4 @@
-"""The filters that go by the configuration: isolated hosts, and required metrics."""
+"""Test the filters that use the configuration: isolated hosts, and required metrics."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from support.scheduler.plugin_cases import a_filter, attributes, hosts, imaged, 
         ("other,secret", "HOST0,host2,nowhere", "true", "secret", [0, 2]),
     ],
 )
-def test_isolated_images_and_hosts_keep_to_themselves(
+def test_isolated_images_and_hosts_are_kept_apart_from_others(
     tmp_path: Path, images: str, isolated: str, restrict: str, image: str | None, left: list[int]
 ) -> None:
     plugin = a_filter(
@@ -52,13 +52,13 @@ def test_isolated_images_and_hosts_keep_to_themselves(
         ("none", False),
     ],
 )
-def test_a_host_reports_every_required_metric(tmp_path: Path, metrics: Any, passes: bool) -> None:
+def test_a_host_must_report_every_required_metric(tmp_path: Path, metrics: Any, passes: bool) -> None:
     plugin = a_filter("metrics", tmp_path, required_metrics="cpu.percent,pressure")
     view = attributes({} if metrics is None else {"metrics": metrics})
     assert passing(plugin, view, spec()) == ([0] if passes else [])
 
 
-def test_where_no_metrics_are_required_all_hosts_pass(tmp_path: Path) -> None:
+def test_all_hosts_pass_if_no_metrics_are_required(tmp_path: Path) -> None:
     plugin = a_filter("metrics", tmp_path)
     assert not plugin.concerns(spec())
     assert passing(plugin, attributes({}), spec()) == [0]

@@ -1,4 +1,4 @@
-"""The operators of extra specs: each put to values of every kind, and what is wrong with one named."""
+"""Test the operators of extra specs with values of every kind, and the errors of invalid ones."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ PATH = "$.flavor.extra_specs['key']"
         ("<or> 1 <or> 2", [1, "2"], [3, None]),
     ],
 )
-def test_an_operator_says_which_values_meet_it(text: str, met_by: list[Any], not_met_by: list[Any]) -> None:
+def test_each_operator_accepts_and_refuses_these_values(text: str, met_by: list[Any], not_met_by: list[Any]) -> None:
     required = requirement(text, PATH)
     assert [value for value in met_by if not required(value)] == []
     assert [value for value in not_met_by if required(value)] == []
@@ -68,7 +68,7 @@ def test_an_operator_says_which_values_meet_it(text: str, met_by: list[Any], not
         ("<or> <or> a", "<or> stands before each value"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(text: str, reason: str) -> None:
+def test_an_invalid_requirement_is_refused_with_its_path(text: str, reason: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         requirement(text, PATH)
     assert caught.value.path == PATH

@@ -1,4 +1,4 @@
-"""The filters that go by the hints of a request."""
+"""Test the filters that use the hints of a request."""
 
 import pytest
 from support.scheduler.builders import host_row
@@ -11,7 +11,7 @@ from moorage.ids import derived
 from moorage.plugin import Filter
 
 ONE, OTHER, NOWHERE = (derived("tests", "instance", number) for number in range(3))
-#: Host 0 has one of them, host 1 the other, host 2 none.
+#: Host 0 has instance ONE, host 1 has OTHER, host 2 has none.
 PLACED = hosts({}, {}, {}).with_neighbours(
     {host_row(0).compute_node_uuid: {ONE}, host_row(1).compute_node_uuid: {OTHER}}
 )
@@ -26,18 +26,20 @@ PLACED = hosts({}, {}, {}).with_neighbours(
         (f'["{ONE}", "{OTHER}"]', [0, 1], [2]),
         (ONE.upper(), [0], [1, 2]),
         (NOWHERE, [], [0, 1, 2]),
-        # Whoever names nobody asks for nothing.
+        # An empty list has no effect.
         ("", [0, 1, 2], [0, 1, 2]),
         ("[]", [0, 1, 2], [0, 1, 2]),
     ],
 )
-def test_a_server_goes_where_others_are_or_are_not(hint: str, same: list[int], different: list[int]) -> None:
+def test_a_server_is_placed_on_the_same_or_on_different_hosts_than_others(
+    hint: str, same: list[int], different: list[int]
+) -> None:
     assert passing(SameHostFilter({}), PLACED, hinted(same_host=hint)) == same
     assert passing(DifferentHostFilter({}), PLACED, hinted(different_host=hint)) == different
 
 
 @pytest.mark.parametrize("plugin", [SameHostFilter({}), DifferentHostFilter({}), CidrAffinityFilter({})])
-def test_without_its_hint_a_filter_is_not_concerned(plugin: Filter) -> None:
+def test_a_filter_does_not_apply_without_its_hint(plugin: Filter) -> None:
     assert not plugin.concerns(hinted(group="x"))
     assert passing(plugin, PLACED, hinted(group="x")) == [0, 1, 2]
 
@@ -53,7 +55,7 @@ def test_without_its_hint_a_filter_is_not_concerned(plugin: Filter) -> None:
         ("[" * 4000, "it is no JSON list of texts"),
     ],
 )
-def test_a_hint_that_is_no_list_of_uuids_is_refused(hint: str, reason: str) -> None:
+def test_a_hint_that_is_not_a_list_of_uuids_is_refused(hint: str, reason: str) -> None:
     path, why = refusal(SameHostFilter({}), hinted(same_host=hint))
     assert path == "$.scheduler_hints.same_host"
     assert why.startswith(reason)
@@ -96,7 +98,7 @@ def test_hosts_in_the_network_around_an_address_pass(near: str, cidr: str | None
         ({"cidr": "/24"}, "cidr", "it says how near, and build_near_host_ip does not say what"),
     ],
 )
-def test_what_is_no_network_is_refused(hints: dict[str, str], path: str, reason: str) -> None:
+def test_an_invalid_network_is_refused(hints: dict[str, str], path: str, reason: str) -> None:
     found, why = refusal(CidrAffinityFilter({}), hinted(**hints))
     assert found == f"$.scheduler_hints.{path}"
     assert why.startswith(reason)

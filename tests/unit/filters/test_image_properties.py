@@ -15,7 +15,7 @@ KVM = {"supported_instances": [["x86_64", "kvm", "hvm"], ["i686", "qemu", "hvm"]
 @pytest.mark.parametrize(
     ("properties", "found", "passes"),
     [
-        # An image that says nothing runs anywhere.
+        # An image without requirements runs anywhere.
         ({}, {}, True),
         ({"os_distro": "debian"}, {}, True),
         ({"hw_architecture": "x86_64"}, KVM, True),
@@ -24,17 +24,17 @@ KVM = {"supported_instances": [["x86_64", "kvm", "hvm"], ["i686", "qemu", "hvm"]
         ({"img_hv_type": "xen"}, KVM, False),
         ({"hw_vm_mode": "hvm"}, KVM, True),
         ({"hw_vm_mode": "exe"}, KVM, False),
-        # All of it in one combination.
+        # One combination of the host must meet all requirements.
         ({"hw_architecture": "i686", "img_hv_type": "qemu", "hw_vm_mode": "hvm"}, KVM, True),
         ({"hw_architecture": "i686", "img_hv_type": "kvm"}, KVM, False),
-        # Each word in its own place.
+        # A requirement is only compared with its own part of a combination.
         ({"hw_architecture": "kvm"}, KVM, False),
-        # Older names, and other names of the same.
+        # Older names of properties, and synonyms of values.
         ({"architecture": "amd64", "hypervisor_type": "KVM", "vm_mode": "HVM"}, KVM, True),
         ({"architecture": "i386"}, KVM, True),
         ({"hw_architecture": "x86_64", "architecture": "aarch64"}, KVM, True),
         ({"vm_mode": "pv"}, {"supported_instances": [["x86_64", "xen", "xen"]]}, True),
-        # Whoever does not say what it supports supports nothing that is asked for.
+        # A host that does not report what it supports meets no requirement.
         ({"hw_architecture": "x86_64"}, {}, False),
         ({"hw_architecture": "x86_64"}, {"supported_instances": []}, False),
         ({"hw_architecture": "x86_64"}, {"supported_instances": "x86_64"}, False),
@@ -53,13 +53,13 @@ KVM = {"supported_instances": [["x86_64", "kvm", "hvm"], ["i686", "qemu", "hvm"]
         ({"hw_maxphysaddr_bits": "42"}, {"cpu_info": {}}, False),
     ],
 )
-def test_a_host_passes_if_it_supports_what_the_image_says(
+def test_a_host_passes_if_it_supports_what_the_image_requires(
     properties: dict[str, str], found: dict[str, Any], passes: bool
 ) -> None:
     assert passing(PLUGIN, attributes(found), imaged(**properties)) == ([0] if passes else [])
 
 
-def test_the_default_architecture_stands_for_images_that_do_not_say_theirs(tmp_path: Path) -> None:
+def test_the_default_architecture_applies_to_images_without_one(tmp_path: Path) -> None:
     plugin = a_filter("image_properties", tmp_path, image_properties_default_architecture="x86_64")
     view = attributes(KVM, {"supported_instances": [["aarch64", "kvm", "hvm"]]}, {})
     assert plugin.concerns(imaged())
@@ -75,13 +75,13 @@ def test_the_default_architecture_stands_for_images_that_do_not_say_theirs(tmp_p
         ({"hw_maxphysaddr_bits": "all"}, "hw_maxphysaddr_bits", "'all' is no number"),
     ],
 )
-def test_a_property_that_cannot_be_read_is_refused(properties: dict[str, str], path: str, reason: str) -> None:
+def test_an_invalid_property_is_refused_with_its_path(properties: dict[str, str], path: str, reason: str) -> None:
     found, why = refusal(PLUGIN, imaged(**properties))
     assert found == f"$.image.properties.{path}"
     assert why.startswith(reason)
 
 
-def test_a_host_that_is_refused_is_told_what_its_driver_says_in_place_of_what_the_image_needs() -> None:
+def test_the_refusal_gives_the_drivers_values_for_unmet_requirements() -> None:
     view = attributes({**KVM, "hypervisor_version": 6001002})
     needed = imaged(hw_architecture="x86_64", img_hv_requested_version=">=7.0", hw_maxphysaddr_bits="46")
     assert PLUGIN.why(view.host(0), needed) == (

@@ -1,4 +1,4 @@
-"""The JSON query of a request: what it may say of a host, and how what it cannot mean is refused."""
+"""Test the JSON query of a request: its operators and names, and the refusal of invalid queries."""
 
 import json
 from typing import Any
@@ -36,13 +36,13 @@ HOST = {"rack": "a1", "cores": 16, "load": 0.5, "ssd": True, "cpu_info": {"vendo
         (["<", 16, "$cores"], False),
         ([">=", 16, "$cores"], True),
         (["<", "$rack", "a2"], True),
-        # The first with each of the rest.
+        # The first operand is compared with each of the others.
         ([">", "$cores", 4, 8], True),
         ([">", "$cores", 4, 16], False),
         (["in", "$rack", "a2", "a1"], True),
         (["in", "$rack", "a2", "a3"], False),
         (["in", "$cores", 8, 16], True),
-        # What is not of one kind, or not there, is neither equal nor more nor less.
+        # Values of different types, and missing values, are neither equal nor greater nor less.
         (["=", "$cores", "16"], False),
         (["=", "$ssd", 1], False),
         (["<", "$rack", 5], False),
@@ -58,7 +58,7 @@ HOST = {"rack": "a1", "cores": 16, "load": 0.5, "ssd": True, "cpu_info": {"vendo
         (["not", ["or", ["=", "$rack", "a9"], ["and", ["=", "$ssd", True], ["<", "$cores", 8]]]], True),
     ],
 )
-def test_a_query_is_true_of_a_host_or_is_not(query: Any, is_true: bool) -> None:
+def test_a_query_is_true_or_false_for_a_host(query: Any, is_true: bool) -> None:
     assert passing(PLUGIN, attributes(HOST), hinted(query=json.dumps(query))) == ([0] if is_true else [])
 
 
@@ -73,7 +73,7 @@ def test_a_query_is_true_of_a_host_or_is_not(query: Any, is_true: bool) -> None:
         (["and", [">=", "$free_ram_mb", 1000], ["<", "$num_instances", 1]], [0]),
     ],
 )
-def test_what_is_known_of_every_host_goes_by_novas_names(query: Any, left: list[int]) -> None:
+def test_values_known_of_every_host_have_novas_names(query: Any, left: list[int]) -> None:
     rows = [host_row(0), host_row(1), host_row(2, io_ops=3)]
     disk = {"DISK_GB": inventory(10)}
     providers = [
@@ -129,13 +129,13 @@ def test_without_a_query_all_hosts_pass() -> None:
         ),
     ],
 )
-def test_a_query_that_cannot_be_meant_is_refused_with_its_place(query: str, place: str, reason: str) -> None:
+def test_an_invalid_query_is_refused_with_its_path(query: str, place: str, reason: str) -> None:
     path, why = refusal(PLUGIN, hinted(query=query))
     assert path == f"$.scheduler_hints.query{place}"
     assert why.startswith(reason)
 
 
-def test_a_name_is_found_among_those_of_the_host_however_many_dots_it_has() -> None:
+def test_an_attribute_with_any_number_of_dots_is_found_in_few_lookups() -> None:
     class Attributes(dict[str, Any]):
         looked_up = 0
 
@@ -146,7 +146,7 @@ def test_a_name_is_found_among_those_of_the_host_however_many_dots_it_has() -> N
     known = Attributes({"a": {"b.c": 1}, "a.b": {"d": 2}})
     paths = "a.b.c", "a.b.d", "a.b", "a.b.e", "." * 4000
     assert [attribute(known, path) for path in paths] == [1, 2, {"d": 2}, None, None]
-    # Each of ten thousand hosts is asked: by every leading part of the path that would be a minute.
+    # A look-up for every leading part of the path would take a minute on ten thousand hosts.
     assert known.looked_up < 50
 
 

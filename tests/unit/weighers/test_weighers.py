@@ -32,11 +32,11 @@ from scheduler.view.snapshot import Snapshot
         ("packing", 1.0),
     ],
 )
-def test_multipliers_are_novas_where_nobody_sets_them(name: str, multiplier: float) -> None:
+def test_the_default_multipliers_are_novas(name: str, multiplier: float) -> None:
     assert load_weighers(options.new(), [name])[0].multiplier == multiplier
 
 
-def test_servers_are_counted(tmp_path: Path) -> None:
+def test_instances_and_io_operations_are_counted(tmp_path: Path) -> None:
     view = hosts({"instances": 2, "io_ops": 1}, {}, {"instances": 1, "io_ops": 7})
     assert weights(a_weigher("num_instances", tmp_path), view) == [2.0, 0.0, 1.0]
     assert weights(a_weigher("io_ops", tmp_path), view) == [1.0, 0.0, 7.0]
@@ -84,7 +84,7 @@ def test_hosts_with_fewer_free_devices_are_preferred(tmp_path: Path) -> None:
     assert weights(a_weigher("pci", tmp_path), hosts({}, {})) == [100.0, 100.0]
 
 
-def test_hosts_that_keep_failing_builds_sink(tmp_path: Path) -> None:
+def test_hosts_with_failed_builds_have_lower_weights(tmp_path: Path) -> None:
     view = hosts({"failed_builds": 3.0}, {}, {"failed_builds": 0.5})
     assert weights(a_weigher("build_failure", tmp_path), view) == [-3.0, 0.0, -0.5]
 
@@ -126,7 +126,7 @@ def test_servers_of_similar_images_are_counted(
     assert weights(plugin, hosts(*ON_HOSTS), imaged(**properties)) == expected
 
 
-def test_an_image_without_properties_that_count_does_not_concern_it(tmp_path: Path) -> None:
+def test_the_weigher_does_not_apply_to_images_without_weighed_properties(tmp_path: Path) -> None:
     plugin = a_weigher("image_properties", tmp_path, image_props_weight_setting="os_distro=1,hw_machine_type=0")
     assert plugin.concerns(imaged(os_distro="debian"))
     assert not plugin.concerns(imaged(hw_machine_type="q35"))
@@ -156,10 +156,10 @@ def rank(plugin: Any, view: Snapshot, feasible: list[bool]) -> Any:
     return Funnel([], [Weighted("metrics", plugin, 1.0)]).rank(view, spec(), np.array(feasible), seed=0)
 
 
-def test_a_required_metric_that_a_host_does_not_report_is_no_weight_at_all(tmp_path: Path) -> None:
+def test_a_missing_required_metric_is_an_error_on_feasible_hosts_only(tmp_path: Path) -> None:
     plugin = metrics(tmp_path, metrics_required="true")
     assert np.isnan(weights(plugin, METRICS)).tolist() == [False, False, True, True]
-    # Hosts that a filter has left out are not asked for it.
+    # Infeasible hosts need not report the metric.
     assert rank(plugin, METRICS, [True, True, False, False]).weights.tolist() == [0.0, 1.0]
     with pytest.raises(errors.BadPluginValue, match=r"weigher metrics cannot use .*: its score of host host2 is nan"):
         rank(plugin, METRICS, [True, True, True, False])
@@ -167,7 +167,7 @@ def test_a_required_metric_that_a_host_does_not_report_is_no_weight_at_all(tmp_p
 
 @pytest.mark.parametrize("setting", ["cpu.percent", "cpu.percent=much", "=1", "a=1,a=2", "a=nan", "a=1=2"])
 @pytest.mark.parametrize("name", ["metrics", "image_properties"])
-def test_a_setting_that_gives_no_ratio_is_named(tmp_path: Path, name: str, setting: str) -> None:
+def test_an_error_names_a_setting_without_a_valid_ratio(tmp_path: Path, name: str, setting: str) -> None:
     option = {"metrics": "metrics_weight_setting", "image_properties": "image_props_weight_setting"}[name]
     with pytest.raises(errors.ConfigurationError, match=rf"\[weighers\] {option}"):
         a_weigher(name, tmp_path, **{option: setting})
@@ -189,17 +189,17 @@ def test_packing_prefers_the_host_that_would_be_fullest(tmp_path: Path) -> None:
     )
     scores = weights(a_weigher("packing", tmp_path), view, spec(vcpus=4, memory_mb=256, root_gb=25))
     assert scores[:3] == [0.5, 0.75, 0.25 - 2.0]
-    # A host that is open comes before any that is empty, however little is used on it.
+    # A host in use comes before any empty one, even if very little of it is used.
     assert np.argsort(scores).tolist() == [2, 3, 0, 1]
 
 
-def test_packing_counts_what_is_asked_for_in_any_group(tmp_path: Path) -> None:
+def test_packing_counts_the_amounts_of_all_groups(tmp_path: Path) -> None:
     view = packed(
         {"MEMORY_MB": 512, "CUSTOM_GOLD": 5}, {"MEMORY_MB": 512, "CUSTOM_SILVER": 5}, CUSTOM_GOLD=10, CUSTOM_SILVER=10
     )
     golden = groups(gold={"CUSTOM_GOLD": 5}, more={"CUSTOM_GOLD": 1})
     request = spec(vcpus=8, memory_mb=256, root_gb=0, groups=golden, group_policy="none")
-    # Of virtual CPUs a half, of memory three quarters; of gold all, or three fifths.
+    # Half of the virtual CPUs and three quarters of the memory; all of the gold, or three fifths of it.
     assert weights(a_weigher("packing", tmp_path), view, request) == pytest.approx([2.25 / 3, 1.85 / 3])
 
 
@@ -212,5 +212,5 @@ def test_packing_gives_an_over_full_host_no_more_than_a_full_one(tmp_path: Path)
     assert scores == [1.0, 1.0]
 
 
-def test_packing_weighs_hosts_that_have_nothing_of_what_is_asked(tmp_path: Path) -> None:
+def test_packing_weighs_hosts_without_the_requested_classes(tmp_path: Path) -> None:
     assert weights(a_weigher("packing", tmp_path), host_cache([host_row(0)], []).snapshot()) == [1.0 - 2.0]

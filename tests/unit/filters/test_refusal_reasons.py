@@ -1,0 +1,90 @@
+"""Test that the reasons of default filters name the part of the request that a host does not meet."""
+
+from typing import Any
+
+import pytest
+
+from filters.aggregates import AggregatesFilter
+from filters.destination import DestinationFilter
+from filters.traits import TraitsFilter
+from moorage.ids import derived
+from moorage.model import Destination, ResourceGroup
+from moorage.plugin import Filter
+from moorage.testing import host, request
+
+ROOT, POOL, OTHER, MORE = (derived("tests", "aggregate", number) for number in range(4))
+HOST = host(
+    0,
+    aggregates=frozenset({ROOT, POOL}),
+    root_aggregates=frozenset({ROOT}),
+    traits=frozenset({"CUSTOM_A", "CUSTOM_ROOT"}),
+    root_traits=frozenset({"CUSTOM_ROOT"}),
+)
+
+
+def check(plugin: Filter, asked: dict[str, Any], why: str) -> None:
+    asking = request(**asked)
+
+    assert not plugin.passes(HOST, asking)
+    assert plugin.why(HOST, asking) == why
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"root_member_of": ((ROOT, OTHER), (OTHER,))}, f"is not in aggregate {OTHER}"),
+        ({"root_member_of": ((OTHER, MORE),)}, f"is in none of the aggregates {OTHER}, {MORE}"),
+        ({"root_not_member_of": (ROOT, OTHER)}, f"is in aggregate {ROOT}, where it must not be"),
+        ({"groups": {"": ResourceGroup(member_of=((POOL,), (MORE,)))}}, f"is not in aggregate {MORE}"),
+        ({"groups": {"": ResourceGroup(not_member_of=(POOL,))}}, f"is in aggregate {POOL}, where it must not be"),
+        ({"groups": {"": ResourceGroup(in_tree=OTHER)}}, f"has no provider {OTHER}"),
+    ],
+)
+def test_missing_and_forbidden_aggregates_and_trees_are_named(asked: dict[str, Any], why: str) -> None:
+    check(AggregatesFilter({}), asked, why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"ignore_hosts": ("HOST0",)}, "is one that the request leaves out"),
+        ({"force_hosts": ("host1",)}, "is none of the hosts that the request insists on"),
+        ({"force_nodes": ("node1",)}, "has none of the nodes that the request insists on"),
+        (
+            {"requested_destination": Destination(host="host1")},
+            "is not the host host1 that the request wants to go to",
+        ),
+        (
+            {"requested_destination": Destination(host="host0", node="node1")},
+            "has not the node node1 that the request wants to go to",
+        ),
+        (
+            {"requested_destination": Destination(cell=derived("tests", "cell"))},
+            "is in another cell than the request may go to",
+        ),
+    ],
+)
+def test_the_part_of_the_request_that_excludes_a_host_is_named(asked: dict[str, Any], why: str) -> None:
+    check(DestinationFilter({}), asked, why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"root_required": ("CUSTOM_ROOT", "CUSTOM_A")}, "has not CUSTOM_A on its root"),
+        ({"root_forbidden": ("CUSTOM_ROOT", "CUSTOM_A")}, "has CUSTOM_ROOT on its root, which it must not"),
+        ({"groups": {"": ResourceGroup(required=("CUSTOM_A", "CUSTOM_B"))}}, "has not CUSTOM_B"),
+        ({"groups": {"_G": ResourceGroup(any_of=(("CUSTOM_B", "CUSTOM_C"),))}}, "has none of CUSTOM_B, CUSTOM_C"),
+        ({"groups": {"": ResourceGroup(forbidden=("CUSTOM_A",))}}, "has CUSTOM_A, which it must not"),
+        (
+            {"groups": {"": ResourceGroup(required=("CUSTOM_B",)), "_G": ResourceGroup(required=("CUSTOM_B",))}},
+            "has not CUSTOM_B",
+        ),
+        (
+            {"root_required": ("CUSTOM_B",), "groups": {"": ResourceGroup(required=("CUSTOM_C",))}},
+            "has not CUSTOM_B on its root; has not CUSTOM_C",
+        ),
+    ],
+)
+def test_missing_and_forbidden_traits_are_named(asked: dict[str, Any], why: str) -> None:
+    check(TraitsFilter({}), asked, why)
