@@ -1,4 +1,4 @@
-"""The simulation behind the packing weigher: repeatable, and about the formula that the weigher has."""
+"""Test the simulation behind the packing weigher: it is repeatable, and measures the formula of the weigher."""
 
 import numpy as np
 from hypothesis import given
@@ -13,8 +13,8 @@ CAPACITY = np.array([[32.0, 64.0, 64.0], [64.0, 128.0, 256.0]])
 
 
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 32)), min_size=3, max_size=3))
-def test_the_weigher_puts_hosts_in_the_order_of_the_formula_that_was_measured(used: list[tuple[int, int]]) -> None:
-    # Whoever uses one class uses the other.
+def test_the_weigher_ranks_hosts_like_the_measured_formula(used: list[tuple[int, int]]) -> None:
+    # A host that uses one class also uses the other.
     pairs = [pair if all(pair) else (0, 0) for pair in used]
     rows = [host_row(number) for number in range(3)]
     providers = [
@@ -39,14 +39,14 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     }
 
 
-def test_where_there_is_room_for_all_nothing_is_refused() -> None:
+def test_nothing_is_refused_if_there_is_room_for_all() -> None:
     for figures in packing.measure(16, 30, [0.05], 1):
         assert figures.refused_percent == figures.refused_cpu_percent == 0.0
         assert 0 < figures.hosts_open_percent <= 100
         assert 0 <= figures.large_fit_percent <= 100
 
 
-def test_servers_come_in_order_and_go_after_they_have_come() -> None:
+def test_servers_arrive_in_order_and_leave_after_their_arrival() -> None:
     for mix in MIXES.values():
         servers = stream(mix, CAPACITY.sum(axis=1) * 1000, 0.8, 200, seed=3)
         assert (np.diff(servers.comes) >= 0).all()

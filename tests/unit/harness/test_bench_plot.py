@@ -1,4 +1,4 @@
-"""`moorage bench plot`: lines of runs, and the picture of them."""
+"""Test `moorage bench plot`: the lines of runs, and the picture with them."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def run(**figures: Any) -> dict[str, Any]:
     } | figures
 
 
-def test_runs_are_drawn_against_what_they_differ_in_in_its_order() -> None:
+def test_runs_are_drawn_against_the_value_in_which_they_differ() -> None:
     shown = plot.picture([run(hosts=1000, p50_ms=3.0), run(hosts=100)])
     assert (shown.axis, shown.rate) == ("hosts", "claims_per_s")
     [line] = shown.lines
@@ -31,7 +31,7 @@ def test_runs_are_drawn_against_what_they_differ_in_in_its_order() -> None:
     assert line.values == {"claims_per_s": [50.0, 50.0], "p50_ms": [1.0, 3.0], "p99_ms": [2.0, 2.0]}
 
 
-def test_runs_that_differ_in_more_make_a_line_for_each_value_of_the_rest() -> None:
+def test_runs_that_differ_in_two_values_make_a_line_for_each_value_of_the_other() -> None:
     runs = [run(hosts=hosts, clients=clients) for hosts in (100, 1000) for clients in (1, 8)]
     by_hosts, by_clients = plot.picture(runs), plot.picture(runs, "clients")
     assert [(line.label, line.at) for line in by_hosts.lines] == [
@@ -41,7 +41,7 @@ def test_runs_that_differ_in_more_make_a_line_for_each_value_of_the_rest() -> No
     assert [(line.label, line.at) for line in by_clients.lines] == [("hosts 100", [1, 8]), ("hosts 1000", [1, 8])]
 
 
-def test_of_repeated_runs_the_median_is_drawn() -> None:
+def test_the_median_of_repeated_runs_is_drawn() -> None:
     runs = [run(claims_per_s=rate) for rate in (10.0, 90.0, 40.0)] + [run(hosts=1000)]
     [line] = plot.picture(runs).lines
     assert line.values["claims_per_s"] == [40.0, 50.0]
@@ -60,7 +60,7 @@ def decided(**figures: Any) -> dict[str, Any]:
         ([run(), run(hosts=1000)], "schedulers", "a run has no number of schedulers"),
     ],
 )
-def test_runs_that_make_no_picture_are_refused(runs: list[dict[str, Any]], axis: str | None, reason: str) -> None:
+def test_runs_that_cannot_be_drawn_are_refused(runs: list[dict[str, Any]], axis: str | None, reason: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=reason):
         plot.picture(runs, axis)
 
@@ -99,7 +99,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_in_one_sentence(
     assert "must end in .png" in capsys.readouterr().err
 
 
-def test_without_the_extra_it_says_which_one_to_install(
+def test_without_matplotlib_the_error_names_the_extra_to_install(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -14,7 +14,7 @@ def first(request: Request, client: int = 0, count: int = 400) -> list[SelectDes
     return list(islice(request.messages(client), count))
 
 
-def test_the_share_of_requests_in_groups_is_as_wanted_and_the_same_in_every_run() -> None:
+def test_the_share_of_requests_in_groups_is_the_configured_one_in_every_run() -> None:
     runs = [[message.request_spec.server_group is not None for message in first(Request(groups=0.3))] for _ in range(2)]
     assert runs[0] == runs[1]
     assert sum(runs[0]) / len(runs[0]) == pytest.approx(0.3, abs=0.05)
@@ -27,7 +27,7 @@ def test_a_group_is_full_before_the_next_one_begins(per_request: int, members: i
     for message in first(Request(per_request=per_request, groups=1.0)):
         assert message.request_spec.server_group is not None
         counts[message.request_spec.server_group.uuid] += len(message.instance_uuids)
-    # The last one may have been cut off.
+    # The last group may be incomplete.
     assert {*list(counts.values())[:-1]} == {members}
 
 

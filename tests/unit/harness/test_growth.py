@@ -1,4 +1,4 @@
-"""Test whether figures grow: those that do are found, and those that only go up and down are not."""
+"""Test that figures that grow are found, and that figures that only go up and down are not."""
 
 import random
 
@@ -15,10 +15,10 @@ PARTS = 9
 
 @settings(deadline=None)
 @given(start=st.floats(10, 1000), growth=st.floats(1.5, 10), noise=st.lists(st.floats(-1, 1), min_size=9, max_size=9))
-def test_a_steady_growth_beyond_the_allowance_is_found_whatever_its_noise(
+def test_a_steady_growth_beyond_the_allowance_is_found_in_spite_of_noise(
     start: float, growth: float, noise: list[float]
 ) -> None:
-    # Twice what is allowed of the greatest median there can be, and noise of a sixteenth of that.
+    # Twice the allowance of the greatest possible median, and noise of a sixteenth of that.
     total = growth * 2 * (start * 0.1 + 4.0)
     figures = [start + total * part / (PARTS - 1) + total / 16 * off for part, off in enumerate(noise)]
     found = trend(figures)
@@ -67,7 +67,7 @@ def test_noisy_flat_figures_are_seldom_taken_for_growing_ones(what: str) -> None
         ("threads", [60, 60, 66, 66, 72, 72, 78, 78, 84]),
         # A row that each build leaves.
         ("rows", [100 * part for part in range(PARTS)]),
-        # A statement that reads all rows there have ever been; a busy moment in between.
+        # A statement that reads all former rows as well; a busy moment in between.
         ("seconds", [0.3, 0.35, 0.4, 1.9, 0.5, 0.55, 0.6, 0.65, 0.7]),
     ],
 )

@@ -1,4 +1,4 @@
-"""The draws of a cloud's month follow the published figures, and a month begins as it goes on."""
+"""Test that the draws of a cloud's month follow the published figures, and keep the number of servers."""
 
 from statistics import fmean
 
@@ -51,7 +51,7 @@ def test_the_same_seed_draws_the_same(draws: MonthDraws) -> None:
 
 
 @pytest.mark.parametrize("seconds", [JUDGED_FROM, 600.0, 3600.0])
-def test_all_that_is_kept_goes_within_the_first_tenth_of_a_month_that_is_judged(seconds: float) -> None:
+def test_all_retention_periods_end_within_the_first_tenth_of_a_judged_month(seconds: float) -> None:
     conf = options.new(settings(seconds))
     kept = Retention.of(conf)
     longest = max(*kept, conf.conductor.record_retention, conf.conductor.deleted_instance_retention)

@@ -40,7 +40,7 @@ def test_the_folder_of_a_killed_run_is_removed_with_its_files(tmp_path: Path) ->
     assert not left.exists()
 
 
-def test_the_folder_of_a_run_that_goes_on_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_running_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = Path(forks.new_folder())
     forks.remove_left_folders(tmp_path)
@@ -48,7 +48,7 @@ def test_the_folder_of_a_run_that_goes_on_stays(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["moorage-simulation-of", "moorage-simulation-of-me", "moorage-1-x", "other"])
-def test_what_names_no_process_stays(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_names_no_process_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     forks.remove_left_folders(tmp_path)
     assert (tmp_path / name).is_dir()

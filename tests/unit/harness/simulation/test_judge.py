@@ -1,4 +1,4 @@
-"""The judge of a simulation, at a commit: whether each guest's host holds something for it."""
+"""Test the judge of a simulation at a commit: the host of each guest must hold allocations for it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ SMALL = {"VCPU": 1, "MEMORY_MB": 1024}
 
 @dataclass
 class FakeCloud:
-    """The files of a cloud that nobody runs."""
+    """The files of a cloud that is not running."""
 
     folder: Path
     database: Database
@@ -33,7 +33,7 @@ class FakeCloud:
 
 @dataclass
 class FakeCallers:
-    """Callers who have asked for nothing."""
+    """Callers that have sent no requests."""
 
     broken: list[str] = field(default_factory=list)
     groups: dict[str, object] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class Stage:
         self.guests[0].begin(guest, WHOLE)
 
     def committed(self) -> None:
-        """Have the judge look, as at a commit that has changed allocations.
+        """Have the judge check, as at a commit that has changed allocations.
 
-        :raises Broken: a promise is.
+        :raises Broken: a promise is broken.
         """
         assert simulated_store.FAULTS.committed is not None
         simulated_store.FAULTS.committed("conductor", str(self.cloud.database.url.database), {"allocations"})
@@ -83,14 +83,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     database.close()
 
 
-def test_a_guest_whose_claim_its_host_has_accepted_is_held_for(stage: Stage) -> None:
+def test_a_guest_with_an_accepted_claim_passes(stage: Stage) -> None:
     stage.committed()
     stage.accept()
     stage.place(stage.host)
     stage.committed()
 
 
-def test_a_residue_holds_for_the_guest_that_its_instance_has_left(stage: Stage) -> None:
+def test_a_guest_with_a_residue_passes(stage: Stage) -> None:
     stage.accept()
     stage.place(stage.host)
     stage.store.delete(stage.uuid, for_good=True, leave_residue=True)
@@ -105,7 +105,7 @@ def test_amounts_fit_into_two_places_if_none_has_to_be_divided(amounts: list[int
     assert _fit_into_two(amounts, 4) is fit
 
 
-def test_a_guest_goes_before_what_is_held_for_it(stage: Stage) -> None:
+def test_a_guest_may_be_destroyed_before_its_allocations_are_released(stage: Stage) -> None:
     stage.accept()
     stage.place(stage.host)
     stage.guests[0].destroy(stage.host, stage.attempt, stage.claim_id)
@@ -144,9 +144,7 @@ def of_a_residue_that_was_released(stage: Stage) -> None:
         of_a_residue_that_was_released,
     ],
 )
-def test_a_guest_that_nothing_is_held_for_is_found_at_the_next_commit(
-    stage: Stage, guest: Callable[[Stage], None]
-) -> None:
+def test_a_guest_without_allocations_is_found_at_the_next_commit(stage: Stage, guest: Callable[[Stage], None]) -> None:
     stage.committed()
     guest(stage)
     with pytest.raises(Broken, match=rf"promise 3: at the commit of conductor, .* attempt {stage.attempt} of"):

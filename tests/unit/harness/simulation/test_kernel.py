@@ -1,4 +1,4 @@
-"""The kernel of the simulation: a seeded order, a virtual clock, and crashes that nothing is cleaned up after."""
+"""Test the kernel of the simulation: a seeded order, a virtual clock, and crashes without clean-up."""
 
 import time
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def order_of(seed: object) -> list[str]:
 
 @given(SEEDS)
 @settings(deadline=None, max_examples=30)
-def test_one_seed_has_one_order_in_which_each_task_goes_on_where_it_was(seed: int) -> None:
+def test_a_seed_determines_the_order_and_each_task_resumes_where_it_paused(seed: int) -> None:
     order = order_of(seed)
     trace = KERNEL.trace
     assert order == order_of(seed)
@@ -52,7 +52,7 @@ def test_other_seeds_have_other_orders() -> None:
     assert len({tuple(order_of(seed)) for seed in range(20)}) > 5
 
 
-def test_the_clock_jumps_to_the_next_time_that_somebody_waits_for() -> None:
+def test_the_clock_jumps_to_the_next_wake_up_time() -> None:
     woken: list[tuple[str, float]] = []
 
     def sleeper(name: str, seconds: float) -> Callable[[], None]:
@@ -71,7 +71,7 @@ def test_the_clock_jumps_to_the_next_time_that_somebody_waits_for() -> None:
     assert time.perf_counter() - begun < 60.0
 
 
-def test_a_lock_admits_one_and_is_given_up_in_time() -> None:
+def test_a_lock_admits_one_task_and_waiting_for_it_ends_at_the_timeout() -> None:
     lock, inside, most = Lock(), 0, 0
     refused: list[float] = []
 
@@ -96,7 +96,7 @@ def test_a_lock_admits_one_and_is_given_up_in_time() -> None:
     assert not lock.acquire(blocking=False)
 
 
-def test_a_lock_of_a_holder_can_be_taken_again_by_it_alone() -> None:
+def test_an_rlock_can_be_acquired_again_only_by_its_holder() -> None:
     lock = RLock()
     taken: list[bool] = []
     with lock, lock:
@@ -110,7 +110,7 @@ def test_a_lock_of_a_holder_can_be_taken_again_by_it_alone() -> None:
         lock.release()
 
 
-def test_values_of_a_task_are_its_own() -> None:
+def test_local_values_belong_to_one_task() -> None:
     class Counted(Local):
         def __init__(self, first: int) -> None:
             self.count = first
@@ -130,7 +130,7 @@ def test_values_of_a_task_are_its_own() -> None:
     assert values.count == 100
 
 
-def test_a_crash_ends_all_tasks_of_a_process_where_they_stand() -> None:
+def test_a_crash_ends_all_tasks_of_a_process_without_clean_up() -> None:
     done: list[str] = []
 
     def work(name: str) -> Callable[[], None]:
@@ -157,7 +157,7 @@ def test_a_crash_ends_all_tasks_of_a_process_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("points", [1, 2, 3])
-def test_a_crash_comes_at_the_very_switching_point_that_was_asked_for(points: int) -> None:
+def test_a_crash_happens_at_exactly_the_requested_switching_point(points: int) -> None:
     passed: list[int] = []
 
     def work() -> None:
@@ -171,7 +171,7 @@ def test_a_crash_comes_at_the_very_switching_point_that_was_asked_for(points: in
     assert passed == list(range(points))
 
 
-def test_one_who_waits_since_a_former_history_is_not_woken_in_place_of_its_namesake() -> None:
+def test_a_lock_of_a_previous_history_does_not_wake_a_task_of_the_same_name() -> None:
     former = Lock()
     former.acquire()
     KERNEL.start(former.acquire, "process")
@@ -185,27 +185,30 @@ def test_one_who_waits_since_a_former_history_is_not_woken_in_place_of_its_names
     assert woken == [False]
 
 
-@pytest.mark.parametrize("is_still", [False, True])
-def test_what_a_process_holds_of_the_others_when_it_crashes_is_released(is_still: bool) -> None:
-    lock = Lock()
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_the_locks_of_a_process_are_released_when_it_crashes(kind: type[Lock | RLock], is_frozen: bool) -> None:
+    lock = kind()
 
     def work() -> None:
         lock.acquire()
-        # It could go on at any time, and never does.
         while True:
             KERNEL.pause()
             KERNEL.sleep(0.1)
 
     KERNEL.start(work, "victim")
     KERNEL.sleep(1.0)
-    if is_still:
+    if is_frozen:
         KERNEL.freeze("victim")
         KERNEL.sleep(1.0)
+    assert not lock.acquire(timeout=1.0)
     KERNEL.kill("victim")
     assert lock.acquire(timeout=10.0)
+    lock.release()
+    assert lock.acquire(blocking=False)
 
 
-def test_a_process_that_stands_still_goes_on_where_it_was_and_finds_what_came_meanwhile() -> None:
+def test_a_frozen_process_resumes_where_it_was_and_finds_what_arrived_meanwhile() -> None:
     done: list[tuple[str, float]] = []
     lock = Lock()
     lock.acquire()
@@ -232,18 +235,7 @@ def test_a_process_that_stands_still_goes_on_where_it_was_and_finds_what_came_me
     assert sorted(done[1:]) == [("arrived", 10.0), ("frozen", 10.0), ("woken", 10.0)]
 
 
-def test_what_a_crashed_process_holds_of_others_locks_is_released() -> None:
-    shared = RLock()
-    KERNEL.start(lambda: (shared.acquire(), KERNEL.sleep(100.0)), "victim")
-    KERNEL.sleep(1.0)
-    assert not shared.acquire(timeout=1.0)
-    KERNEL.kill("victim")
-    assert shared.acquire(timeout=1.0)
-    shared.release()
-    assert shared.acquire(blocking=False)
-
-
-def test_nobody_runs_in_the_middle_of_what_is_atomic() -> None:
+def test_no_other_task_runs_in_an_atomic_block() -> None:
     ran: list[float] = []
     KERNEL.start(lambda: ran.append(KERNEL.now))
     with KERNEL.atomic():
@@ -256,7 +248,7 @@ def test_nobody_runs_in_the_middle_of_what_is_atomic() -> None:
     assert ran == [0.0]
 
 
-def test_where_nobody_can_go_on_the_main_task_is_told_who_waits() -> None:
+def test_a_deadlock_is_raised_in_the_main_task_and_names_the_waiting_task() -> None:
     lock = Lock()
     lock.acquire()
     KERNEL.start(lock.acquire, "stuck", "waiter")
@@ -264,7 +256,7 @@ def test_where_nobody_can_go_on_the_main_task_is_told_who_waits() -> None:
         lock.acquire()
 
 
-def test_an_error_of_a_task_is_raised_where_the_main_task_waits() -> None:
+def test_an_error_of_a_task_is_raised_in_the_waiting_main_task() -> None:
     def fail() -> None:
         raise ValueError("broken")
 
@@ -273,7 +265,7 @@ def test_an_error_of_a_task_is_raised_where_the_main_task_waits() -> None:
         KERNEL.sleep(1.0)
 
 
-def test_the_clock_does_not_stand_for_two_moments_at_once() -> None:
+def test_the_monotonic_clock_of_the_simulation_is_virtual() -> None:
     before = monotonic()
     KERNEL.sleep(2.5)
     assert monotonic() - before == 2.5

@@ -25,7 +25,7 @@ def connection(tmp_path: Path) -> sqlite3.Connection:
 
 
 def copied(tmp_path: Path) -> Path:
-    """Let go of the started files, and go on with a copy of them; return its folder."""
+    """Close the original files, continue on a copy of them, and return the folder of the copy."""
     store.let_go()
     assert KERNEL.is_atomic
     copy = shutil.copytree(tmp_path / "started", tmp_path / "copy")
@@ -34,7 +34,7 @@ def copied(tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_connection_goes_on_with_a_copy_and_the_started_file_stays_as_it_is(
+def test_a_connection_continues_on_a_copy_and_the_original_file_stays_unchanged(
     connection: sqlite3.Connection, tmp_path: Path
 ) -> None:
     cursor = connection.cursor()
@@ -46,14 +46,14 @@ def test_a_connection_goes_on_with_a_copy_and_the_started_file_stays_as_it_is(
         assert found == [(number,)]
 
 
-def test_what_was_set_for_a_connection_holds_for_it_on_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
+def test_a_connection_keeps_its_settings_on_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
     copied(tmp_path)
     assert connection.execute("PRAGMA foreign_keys").fetchall() == [(1,)]
     assert connection.execute("SELECT julianday('now')").fetchall()[0][0] > 2_460_000
     assert connection.isolation_level is None
 
 
-def test_what_is_opened_later_by_the_old_name_is_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
+def test_a_later_connection_by_the_original_name_opens_the_copy(connection: sqlite3.Connection, tmp_path: Path) -> None:
     connection.execute("UPDATE kept SET number = 1")
     copied(tmp_path)
     connection.execute("UPDATE kept SET number = 2")
@@ -61,15 +61,16 @@ def test_what_is_opened_later_by_the_old_name_is_the_copy(connection: sqlite3.Co
     assert later.execute("SELECT number FROM kept").fetchall() == [(2,)]
 
 
-def test_a_commit_on_the_copy_is_told_to_who_watches(connection: sqlite3.Connection, tmp_path: Path) -> None:
-    told: list[tuple[str, str, list[str]]] = []
+def test_a_commit_on_the_copy_is_reported_under_the_original_name(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    reported: list[tuple[str, str, list[str]]] = []
     copied(tmp_path)
-    store.FAULTS.committed = lambda process, file, written: told.append((process, file, sorted(written)))
+    store.FAULTS.committed = lambda process, file, written: reported.append((process, file, sorted(written)))
     connection.execute("BEGIN")
     connection.execute("UPDATE kept SET number = 3")
     connection.commit()
-    # By the name that everybody knows it by.
-    assert told == [("outside", str(tmp_path / "started" / "file"), ["kept"])]
+    assert reported == [("outside", str(tmp_path / "started" / "file"), ["kept"])]
 
 
 def test_a_closed_connection_is_not_opened_again(connection: sqlite3.Connection, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_closed_connection_is_not_opened_again(connection: sqlite3.Connection,
         connection.execute("SELECT 1")
 
 
-def test_an_open_transaction_is_seen(connection: sqlite3.Connection) -> None:
+def test_an_open_transaction_is_detected(connection: sqlite3.Connection) -> None:
     assert not store.is_in_transaction()
     connection.execute("BEGIN")
     assert store.is_in_transaction()

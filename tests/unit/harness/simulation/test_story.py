@@ -1,4 +1,4 @@
-"""Stories: the same of one seed, and shrunk to what breaks the promise."""
+"""Test that a seed determines a story, and that a story is shrunk to the part that breaks a promise."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ SEEDS = st.integers(0, 10_000).map(str)
 
 @given(SEEDS)
 @settings(deadline=None)
-def test_a_seed_has_one_story_of_as_many_operations_as_were_asked_for(seed: str) -> None:
+def test_a_seed_determines_a_story_of_the_requested_length(seed: str) -> None:
     story = draw(seed, 50)
     assert story == draw(seed, 50)
     assert [action.number for action in story.actions] == list(range(50))
@@ -24,12 +24,12 @@ def test_a_seed_has_one_story_of_as_many_operations_as_were_asked_for(seed: str)
 
 @given(SEEDS)
 @settings(deadline=None)
-def test_a_story_is_told_with_all_that_is_in_it(seed: str) -> None:
+def test_the_text_of_a_story_has_all_actions_and_faults(seed: str) -> None:
     story = draw(seed, 20)
     told = story.told()
     assert told[0] == f"seed {seed}"
     assert len(told) == 1 + len(story.actions) + len(story.faults)
-    # What is left out takes nothing with it.
+    # Leaving out actions keeps all faults.
     shorter = story.without(actions=story.actions[3:])
     assert len(shorter.told()) == 1 + 3 + len(story.faults)
 
@@ -37,15 +37,15 @@ def test_a_story_is_told_with_all_that_is_in_it(seed: str) -> None:
 @pytest.mark.parametrize(
     ("seed", "start"), [("today/0", "today/0"), ("today/9", "today/0"), ("today/137", "today/13"), ("today", "today")]
 )
-def test_a_history_begins_with_the_same_cloud_whether_it_is_one_of_many_or_replayed(seed: str, start: str) -> None:
+def test_a_replayed_history_begins_with_the_same_cloud_as_before(seed: str, start: str) -> None:
     story = draw(seed)
     assert story.start == start
-    # And so do those that it is shrunk to.
+    # So does a story that was shrunk.
     assert story.without(actions=story.actions[1:]).start == start
 
 
 def broken_if(condition: Callable[[Story], bool]) -> Callable[[Story], Outcome]:
-    """Return a life in which promise 1 breaks under a condition, and another one without any action."""
+    """Return a run in which promise 1 breaks under a condition, and promise 2 if there are no actions."""
 
     def run_story(story: Story) -> Outcome:
         broken = "promise 1: broken" if condition(story) else None if story.actions else "promise 2: empty"
@@ -56,7 +56,7 @@ def broken_if(condition: Callable[[Story], bool]) -> Callable[[Story], Outcome]:
 
 @given(SEEDS, st.sets(st.integers(0, 49), min_size=1, max_size=3))
 @settings(deadline=None, max_examples=10)
-def test_a_story_is_shrunk_to_what_breaks_the_promise(seed: str, needed: set[int]) -> None:
+def test_a_story_is_shrunk_to_the_actions_that_break_the_promise(seed: str, needed: set[int]) -> None:
     story = draw(seed, 50)
     run_story = broken_if(lambda tried: needed <= {action.number for action in tried.actions})
     small, outcome = shrunk(story, run_story(story), run_story, tries=2000)
