@@ -101,11 +101,11 @@ def kinds(state: CloudState) -> list[tuple[str, str]]:
     return [(finding.kind, finding.subject) for finding in judge(state)]
 
 
-def test_an_active_instance_that_holds_its_host_is_in_order() -> None:
+def test_an_active_instance_that_holds_its_host_has_no_finding() -> None:
     assert kinds(seen(HOLDS, instances=[instance()])) == []
 
 
-def test_an_instance_that_is_being_built_or_deleted_may_hold_what_it_holds() -> None:
+def test_an_instance_that_is_being_built_or_deleted_has_no_finding() -> None:
     for state in ("building", "deleting"):
         assert kinds(seen(HOLDS, instances=[instance(state)])) == []
 
@@ -116,7 +116,7 @@ def test_a_claim_of_an_instance_that_is_in_error_deleted_or_unknown_is_leaked() 
     assert kinds(seen(HOLDS)) == [("leaked", ONE)]
 
 
-def test_a_migration_holds_for_its_instance_for_as_long_as_the_move_lasts() -> None:
+def test_a_migration_holds_the_source_only_during_the_move() -> None:
     migration = Holder(uuid=TWO, consumer_type="MIGRATION", claim_id=CLAIM, migration_of=ONE, allocations=1)
 
     for state in ("moving", "moved"):
@@ -126,7 +126,7 @@ def test_a_migration_holds_for_its_instance_for_as_long_as_the_move_lasts() -> N
     assert ("leaked", TWO) in kinds(seen(migration))
 
 
-def test_a_migration_that_is_a_residue_belongs_to_the_attempt_that_it_was_left_by() -> None:
+def test_a_residue_of_a_migration_belongs_to_the_attempt_that_accepted_it() -> None:
     left = Holder(
         uuid=TWO, consumer_type="RESIDUE", accepted_by=attempt("one").attempt_id, migration_of=ONE, allocations=1
     )
@@ -135,7 +135,7 @@ def test_a_migration_that_is_a_residue_belongs_to_the_attempt_that_it_was_left_b
     assert kinds(seen(HOLDS, left, instances=[instance(attempts=(attempt("two"),))])) == [("leaked", TWO)]
 
 
-def test_a_shelved_instance_holds_nothing_and_one_in_error_does_with_a_guest_that_is_wanted() -> None:
+def test_allocations_of_a_shelved_instance_are_leaked_and_those_of_one_in_error_with_a_guest_are_not() -> None:
     assert ("leaked", ONE) in kinds(seen(HOLDS, instances=[instance("shelved")]))
     assert kinds(seen(HOLDS, instances=[instance("error", attempts=(attempt("one"),))])) == []
 
@@ -144,16 +144,16 @@ def test_allocations_whose_consumer_is_gone_are_leaked() -> None:
     assert kinds(seen(Holder(allocations=3))) == [("leaked", "(no consumer)")]
 
 
-def test_what_was_written_without_a_claim_is_its_writers_business() -> None:
+def test_allocations_without_a_claim_are_no_finding() -> None:
     assert kinds(seen(Holder(uuid=TWO, consumer_type="INSTANCE", allocations=1))) == []
 
 
-def test_what_others_have_written_to_a_shelved_instance_is_theirs() -> None:
+def test_allocations_of_a_shelved_instance_without_a_claim_are_no_finding() -> None:
     written = Holder(uuid=ONE, consumer_type="INSTANCE", allocations=1)
     assert kinds(seen(written, instances=[instance("shelved")])) == []
 
 
-def test_what_has_stayed_on_a_server_that_was_deleted_is_foreign_and_names_its_amounts() -> None:
+def test_foreign_allocations_of_a_deleted_server_are_found_with_their_amounts() -> None:
     left = Holder(uuid=ONE, consumer_type="INSTANCE", allocations=1, foreign={NODE: {"VGPU": 2, "VCPU": 1}})
     of_migration = Holder(uuid=TWO, migration_of=ONE, allocations=1, foreign={OTHER: {"VCPU": 1}})
 
@@ -165,19 +165,19 @@ def test_what_has_stayed_on_a_server_that_was_deleted_is_foreign_and_names_its_a
         )
 
 
-def test_a_residue_belongs_to_an_attempt_that_is_known() -> None:
+def test_a_residue_without_a_known_attempt_is_leaked() -> None:
     failed = instance("error", attempts=(attempt("a", "failed"),))
     assert kinds(seen(residue("a"), instances=[failed])) == []
     assert kinds(seen(residue("b"), instances=[failed])) == [("leaked", derived("audit", "attempt", "b"))]
 
 
-def test_while_a_cell_does_not_answer_no_residue_is_called_leaked() -> None:
+def test_no_residue_is_leaked_while_a_cell_does_not_answer() -> None:
     unknown = instance(cell=None)
     assert unanswered([unknown]) == {CELL}
     assert kinds(seen(HOLDS, residue("b"), instances=[unknown])) == []
 
 
-def test_while_the_records_of_a_cell_are_missing_no_residue_is_called_leaked() -> None:
+def test_no_residue_is_leaked_while_the_records_of_a_cell_are_missing() -> None:
     assert kinds(seen(HOLDS, residue("b"), instances=[instance()], all_recorded=False)) == []
 
 
@@ -214,7 +214,7 @@ def test_an_instance_with_two_active_guests_is_doubled() -> None:
 
 
 def against(holder: Holder | None, *holds: RecordedHold, roots: Any = None, **fields: Any) -> list[Finding]:
-    """Judge one holder against what is on record of it."""
+    """Judge one holder against the records of its cell."""
     store = StoreAudit(holders=() if holder is None else (holder,), roots=roots or {})
     return judge(seen(store=store, instances=[instance()], recorded=recorded(*(holds or (hold(),)), **fields)))
 
@@ -223,11 +223,11 @@ def changed(**fields: Any) -> Holder:
     return Holder(**{name: getattr(HOLDS, name) for name in Holder.__struct_fields__} | fields)
 
 
-def test_a_consumer_that_holds_what_is_on_record_by_the_recorded_claim_is_in_order() -> None:
+def test_a_consumer_that_holds_what_is_recorded_has_no_finding() -> None:
     assert against(HOLDS) == []
 
 
-def test_an_instance_that_holds_nothing_is_unheld_and_what_it_should_hold_is_named() -> None:
+def test_an_instance_that_holds_nothing_is_unheld_and_the_missing_amounts_are_named() -> None:
     [finding] = against(None)
     assert (finding.kind, finding.subject, finding.instance_uuid) == ("unheld", ONE, ONE)
     assert finding.detail == (
@@ -235,26 +235,26 @@ def test_an_instance_that_holds_nothing_is_unheld_and_what_it_should_hold_is_nam
     )
 
 
-def test_a_server_of_sixteen_that_holds_one_is_short_by_class_and_figures() -> None:
+def test_a_server_that_holds_too_little_is_short_by_class_and_amount() -> None:
     [finding] = against(changed(held={NODE: {"VCPU": 1, "MEMORY_MB": 1024}}))
     assert (finding.kind, finding.subject) == ("short", ONE)
     assert finding.detail == f"holds 1 VCPU of provider {NODE}, and should hold 16"
     other = against(changed(held={NODE: {"VCPU": 2, "MEMORY_MB": 1024}}))
-    assert settled([finding], other) == [], "another shortage is no proof of this one"
+    assert settled([finding], other) == [], "another shortage does not confirm this one"
 
 
-def test_what_others_have_put_beside_the_recorded_amounts_is_no_finding() -> None:
+def test_amounts_beyond_the_recorded_ones_are_no_finding() -> None:
     assert against(changed(held={NODE: {"VCPU": 17, "MEMORY_MB": 1024, "VGPU": 1}, POOL: {"DISK_GB": 5}})) == []
 
 
-def test_what_a_reshape_has_moved_within_the_tree_is_in_order_and_outside_of_it_is_short() -> None:
+def test_amounts_moved_within_the_tree_are_no_finding_and_outside_of_it_are_short() -> None:
     child = derived("audit", "child")
     moved = changed(held={NODE: {"MEMORY_MB": 1024}, child: {"VCPU": 16}})
     assert against(moved, roots={child: NODE}) == []
     assert [finding.kind for finding in against(moved, roots={child: OTHER})] == ["short"]
 
 
-def test_amounts_of_a_pool_are_looked_for_on_that_pool_alone() -> None:
+def test_amounts_of_a_pool_must_be_on_that_pool() -> None:
     pooled = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,))
     for held, expected in (({POOL: {"DISK_GB": 5}}, []), ({OTHER: {"DISK_GB": 5}}, ["short"])):
         assert [finding.kind for finding in against(changed(held={**AMOUNTS, **held}), pooled)] == expected
@@ -270,27 +270,27 @@ def test_amounts_of_a_pool_are_looked_for_on_that_pool_alone() -> None:
         ({"migration_of": TWO}, "is a migration of"),
     ],
 )
-def test_a_row_that_says_otherwise_than_the_record_is_a_finding_of_its_claim(fields: Any, words: str) -> None:
+def test_a_consumer_that_differs_from_its_record_is_a_finding_of_its_claim(fields: Any, words: str) -> None:
     [finding] = [one for one in against(changed(**fields)) if one.kind == "claim"]
     assert words in finding.detail
 
 
-def test_a_member_that_its_group_has_lost_is_a_finding_of_its_claim() -> None:
+def test_an_instance_that_has_lost_its_server_group_is_a_finding_of_its_claim() -> None:
     group = ServerGroup(uuid=TWO, policy="anti-affinity")
     assert [finding.kind for finding in against(HOLDS, hold(group=group))] == ["claim"]
     assert against(changed(group_uuid=TWO), hold(group=group)) == []
 
 
-def test_while_an_operation_is_under_way_the_record_is_no_measure() -> None:
+def test_records_are_not_compared_during_an_operation() -> None:
     assert against(None, settled=False) == []
 
 
-def test_records_are_compared_also_while_no_scheduler_knows_of_hosts() -> None:
+def test_records_are_compared_even_if_no_scheduler_answers() -> None:
     state = seen(instances=[instance()], recorded=recorded(hold()), hosts=None)
     assert kinds(state) == [("unheld", ONE)]
 
 
-def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> None:
+def test_a_missing_residue_is_unheld_as_long_as_its_host_exists() -> None:
     left = hold(consumer_uuid=ATTEMPT, consumer_type="RESIDUE", claim_id=None)
     assert [finding.kind for finding in against(None, left)] == ["unheld"]
     gone = hold(
@@ -302,7 +302,7 @@ def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> N
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> None:
+def test_findings_of_inventories_unknown_guests_and_views_give_their_figures() -> None:
     inventory = InventoryFinding(provider_uuid=NODE, resource_class="VCPU", capacity=16.0, used=17, allocated=18)
     guest = Guest(instance_uuid=TWO, host="host2", attempt_id=TWO, claim_id=CLAIM)
     state = CloudState(
@@ -322,13 +322,13 @@ def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> No
     assert found[0].detail == "VCPU: capacity 16, used 17, allocations 18"
 
 
-def test_what_nobody_has_answered_is_not_judged() -> None:
+def test_nothing_is_judged_without_an_answer() -> None:
     assert judge(CloudState()) == []
     assert judge(CloudState(store=StoreAudit(holders=(HOLDS,)))) == []
     assert judge(CloudState(instances=[instance()])) == []
 
 
-def test_only_what_is_found_again_counts() -> None:
+def test_only_findings_that_are_found_twice_count() -> None:
     stays, goes, comes = (Finding("leaked", name, "") for name in ("a", "b", "c"))
     changed = Finding("leaked", "a", "with other figures")
     assert settled([stays, goes], [changed, comes]) == [changed]
@@ -338,16 +338,16 @@ def test_the_same_consumer_with_another_claim_is_another_finding() -> None:
     assert settled([Finding("leaked", ONE, "", CLAIM)], [Finding("leaked", ONE, "", TWO)]) == []
 
 
-def test_a_clean_cloud_is_looked_at_once_and_a_suspect_twice() -> None:
+def test_a_cloud_is_examined_once_and_a_second_time_only_if_there_are_findings() -> None:
     clean, dirty = seen(HOLDS, instances=[instance()]), seen(HOLDS)
-    for sights, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
-        left, slept = list(sights), []
+    for looks, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
+        left, slept = list(looks), []
         found, unseen, _state = examine(lambda left=left: left.pop(0), 5.0, slept.append)
         assert [finding.kind for finding in found] == expected
-        assert (left, unseen, slept) == ([], {}, [5.0] * (len(sights) - 1))
+        assert (left, unseen, slept) == ([], {}, [5.0] * (len(looks) - 1))
 
 
-def test_what_either_look_could_not_see_is_told() -> None:
+def test_parts_without_an_answer_in_either_examination_are_reported() -> None:
     first, second = seen(HOLDS, unseen={"the services": "away"}), seen(HOLDS, unseen={"the hosts": "away"})
     left = [first, second]
     assert examine(lambda: left.pop(0), 1.0, lambda _: None)[1] == {"the services": "away", "the hosts": "away"}

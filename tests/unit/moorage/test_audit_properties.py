@@ -93,7 +93,7 @@ def servers(draw: st.DrawFn) -> list[Server]:
     return [one(number) for number in range(draw(st.integers(1, 6)))]
 
 
-# --- What may happen to a consumer, and what is found of it -----------------------------------------------------------
+# --- Damage to a consumer, and the kind of finding --------------------------------------------------------------------
 
 Damage = Callable[[st.DataObject, Holder], Holder | None]
 
@@ -154,7 +154,7 @@ DAMAGES: dict[Damage, str | None] = {
 
 
 def holder_of(hold: RecordedHold) -> Holder:
-    """Return a consumer that holds what is on record."""
+    """Return a consumer that holds exactly what is recorded."""
     held = {uuid: dict(part.resources) for uuid, part in hold.allocations.items()}
     return Holder(
         uuid=hold.consumer_uuid,
@@ -170,9 +170,7 @@ def holder_of(hold: RecordedHold) -> Holder:
 
 
 @given(clouds=servers(), data=st.data())
-def test_an_audit_finds_exactly_what_a_store_has_lost_or_others_have_changed(
-    clouds: list[Server], data: st.DataObject
-) -> None:
+def test_an_audit_finds_exactly_the_lost_and_the_changed_consumers(clouds: list[Server], data: st.DataObject) -> None:
     expected, holders = set(), []
     for hold in (hold for server in clouds for hold in server.holds):
         holder: Holder | None = holder_of(hold)

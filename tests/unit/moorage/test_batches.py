@@ -1,4 +1,4 @@
-"""Test natural batches: what comes while one is under way goes with the next, and each item has its own outcome."""
+"""Test natural batches: items that arrive during a batch form the next one, and each has its own outcome."""
 
 import itertools
 import threading
@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.moorage.queued_calls import queue, wait_for
 
+from harness.cloud import wait_until
 from moorage import context, errors
 from moorage.batches import Batches, BatchItem
 
 
 class Doubling:
-    """A carrier-out that doubles numbers, refuses odd ones, and waits at its gate with each batch."""
+    """Carries out batches: doubles numbers, refuses odd ones, and waits at its gate with each batch."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -25,6 +26,13 @@ class Doubling:
         self.batches: list[list[int]] = []
         self.threads: list[threading.Thread] = []
         self.begun = threading.Semaphore(0)
+
+    def hold(self, pool: ThreadPoolExecutor, batches: Batches[int, int]) -> Future[int]:
+        """Close the gate, and begin a batch of 0 that waits there."""
+        self.gate.clear()
+        first = pool.submit(batches.do, 0)
+        assert self.begun.acquire(timeout=10)
+        return first
 
     def __call__(self, batch: Sequence[BatchItem[int, int]]) -> None:
         self.batches.append([item.value for item in batch])
@@ -44,35 +52,31 @@ def doubling() -> Doubling:
 
 
 def asked(pool: ThreadPoolExecutor, batches: Batches[int, int], *numbers: int) -> list[Future[int]]:
-    """Have each number doubled by a thread of its own, which waits for the batch under way."""
+    """Have each number doubled by its own thread, which waits for the batch under way."""
     return queue(pool, batches, [partial(batches.do, number) for number in numbers])
 
 
-def test_one_alone_is_carried_out_at_once_in_its_own_thread(doubling: Doubling) -> None:
+def test_a_single_item_is_carried_out_at_once_in_its_own_thread(doubling: Doubling) -> None:
     batches = Batches(doubling, most=8)
     assert [batches.do(2), batches.do(4)] == [4, 8]
     assert doubling.batches == [[2], [4]]
     assert set(doubling.threads) == {threading.current_thread()}
 
 
-def test_what_comes_while_one_is_under_way_goes_together_with_the_next(doubling: Doubling) -> None:
+def test_items_that_arrive_during_a_batch_form_the_next_one(doubling: Doubling) -> None:
     batches = Batches(doubling, most=3)
     with ThreadPoolExecutor(8) as pool:
-        doubling.gate.clear()
-        first = pool.submit(batches.do, 0)
-        assert doubling.begun.acquire(timeout=10)
+        first = doubling.hold(pool, batches)
         others = asked(pool, batches, 2, 4, 6, 8)
         doubling.gate.set()
         assert [future.result(10) for future in (first, *others)] == [0, 4, 8, 12, 16]
     assert doubling.batches == [[0], [2, 4, 6], [8]]
 
 
-def test_an_error_of_one_is_no_error_of_its_neighbours(doubling: Doubling) -> None:
+def test_an_error_of_one_item_does_not_affect_the_others(doubling: Doubling) -> None:
     batches = Batches(doubling, most=8)
     with ThreadPoolExecutor(8) as pool:
-        doubling.gate.clear()
-        first = pool.submit(batches.do, 0)
-        assert doubling.begun.acquire(timeout=10)
+        first = doubling.hold(pool, batches)
         good, bad, other = asked(pool, batches, 2, 3, 4)
         doubling.gate.set()
         assert (first.result(10), good.result(10), other.result(10)) == (0, 4, 8)
@@ -80,7 +84,7 @@ def test_an_error_of_one_is_no_error_of_its_neighbours(doubling: Doubling) -> No
             bad.result(10)
 
 
-def test_a_batch_that_fails_as_a_whole_fails_for_all_that_have_no_outcome_and_the_next_is_carried_out() -> None:
+def test_a_failed_batch_fails_its_items_without_an_outcome_and_the_next_batch_is_carried_out() -> None:
     gate, calls = threading.Event(), []
 
     def carry_out(batch: Sequence[BatchItem[int, int]]) -> None:
@@ -93,8 +97,7 @@ def test_a_batch_that_fails_as_a_whole_fails_for_all_that_have_no_outcome_and_th
     batches = Batches(carry_out, most=2)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(batches.do, 0)
-        while not calls:
-            time.sleep(0.001)
+        wait_until(lambda: bool(calls), "the first batch to begin", interval=0.001)
         others = asked(pool, batches, 1, 2, 3)
         gate.set()
         assert (first.result(10), others[0].result(10), others[2].result(10)) == (1, 1, 1)
@@ -103,7 +106,7 @@ def test_a_batch_that_fails_as_a_whole_fails_for_all_that_have_no_outcome_and_th
     assert batches.do(9) == 1
 
 
-def test_whose_deadline_passes_while_it_waits_is_refused_and_never_carried_out(doubling: Doubling) -> None:
+def test_an_item_whose_deadline_passes_while_it_waits_is_refused_and_not_carried_out(doubling: Doubling) -> None:
     batches = Batches(doubling, most=8)
 
     def hurried() -> int:
@@ -111,9 +114,7 @@ def test_whose_deadline_passes_while_it_waits_is_refused_and_never_carried_out(d
             return batches.do(2)
 
     with ThreadPoolExecutor(2) as pool:
-        doubling.gate.clear()
-        first = pool.submit(batches.do, 0)
-        assert doubling.begun.acquire(timeout=10)
+        first = doubling.hold(pool, batches)
         with pytest.raises(errors.DeadlineExceeded):
             pool.submit(hurried).result(10)
         doubling.gate.set()
@@ -122,7 +123,7 @@ def test_whose_deadline_passes_while_it_waits_is_refused_and_never_carried_out(d
     assert batches.do(4) == 8
 
 
-def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None:
+def test_a_caller_waits_beyond_its_deadline_for_an_item_that_has_begun() -> None:
     gates = [threading.Event(), threading.Event()]
     begun: list[threading.Event] = []
 
@@ -139,8 +140,7 @@ def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(batches.do, 1)
-        while not begun:
-            time.sleep(0.001)
+        wait_until(lambda: bool(begun), "the first batch to begin", interval=0.001)
         late = pool.submit(hurried)
         wait_for(batches, 1)
         gates[0].set()
@@ -150,7 +150,7 @@ def test_what_has_been_begun_is_waited_for_beyond_its_callers_deadline() -> None
         assert late.result(10) == 4
 
 
-def test_an_item_done_alone_is_done_in_the_context_of_its_thread() -> None:
+def test_an_item_is_carried_out_in_the_context_in_which_it_was_created() -> None:
     seen: list[str | None] = []
 
     def note(_number: int) -> int:
@@ -165,7 +165,7 @@ def test_an_item_done_alone_is_done_in_the_context_of_its_thread() -> None:
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 5))
-def test_whoever_asks_for_whatever_gets_his_own_outcome_once(numbers: list[int], most: int) -> None:
+def test_each_caller_gets_its_own_outcome_once(numbers: list[int], most: int) -> None:
     doubling = Doubling()
     batches = Batches(doubling, most)
 
@@ -183,7 +183,7 @@ def test_whoever_asks_for_whatever_gets_his_own_outcome_once(numbers: list[int],
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=9), max_size=8), st.integers(1, 5))
-def test_who_asks_for_several_things_at_once_gets_the_outcome_of_each(asked_for: list[list[int]], most: int) -> None:
+def test_a_caller_with_several_items_gets_the_outcome_of_each(asked_for: list[list[int]], most: int) -> None:
     doubling = Doubling()
     batches = Batches(doubling, most)
 
@@ -200,18 +200,16 @@ def test_who_asks_for_several_things_at_once_gets_the_outcome_of_each(asked_for:
     assert all(len(batch) <= most for batch in doubling.batches)
 
 
-def test_of_several_things_those_whose_deadline_passes_while_they_wait_are_refused_and_the_others_done(
+def test_of_several_items_only_those_past_their_deadline_are_refused(
     doubling: Doubling,
 ) -> None:
     batches = Batches(doubling, 8)
-    doubling.gate.clear()
     late = context.Context(deadline=time.monotonic() + 0.1)
     items = [BatchItem[int, int](2), BatchItem[int, int](4, late), BatchItem[int, int](6)]
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(batches.do, 0)
-        assert doubling.begun.acquire(timeout=10)
+        first = doubling.hold(pool, batches)
         several = pool.submit(batches.do_all, items)
-        wait_for_done(items[1])
+        wait_until(lambda: items[1].is_done, "the late item to be refused", interval=0.005)
         doubling.gate.set()
         several.result(10)
         assert first.result(10) == 0
@@ -221,26 +219,17 @@ def test_of_several_things_those_whose_deadline_passes_while_they_wait_are_refus
     assert doubling.batches == [[0], [2, 6]]
 
 
-def test_several_things_that_are_all_too_late_are_taken_back_and_what_comes_next_is_carried_out(
+def test_items_past_their_deadline_are_withdrawn_and_the_next_item_is_carried_out(
     doubling: Doubling,
 ) -> None:
     batches = Batches(doubling, 8)
-    doubling.gate.clear()
     late = context.Context(deadline=time.monotonic() + 0.1)
     items = [BatchItem[int, int](2, late), BatchItem[int, int](4, late)]
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(batches.do, 0)
-        assert doubling.begun.acquire(timeout=10)
+        first = doubling.hold(pool, batches)
         batches.do_all(items)
         last = pool.submit(batches.do, 6)
         doubling.gate.set()
         assert [first.result(10), last.result(10)] == [0, 12]
     assert [type(item._error) for item in items] == [errors.DeadlineExceeded] * 2
     assert doubling.batches == [[0], [6]]
-
-
-def wait_for_done(item: BatchItem[int, int]) -> None:
-    end = time.monotonic() + 10
-    while not item.is_done:
-        assert time.monotonic() < end
-        time.sleep(0.005)

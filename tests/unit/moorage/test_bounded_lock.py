@@ -1,4 +1,4 @@
-"""A lock that is held by a thread which a silent database holds up is not waited for without end."""
+"""Test that waiting is bounded for a lock whose holder waits for a silent database."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ def not_free(seconds: float) -> errors.Overloaded:
     return errors.Overloaded(reason=f"not free for {seconds} s")
 
 
-def test_a_lock_that_does_not_come_free_is_given_up_by_an_error() -> None:
+def test_waiting_for_a_lock_ends_with_an_error_after_its_patience() -> None:
     lock = BoundedLock(not_free, PATIENCE)
 
     with ThreadPoolExecutor(1) as other, lock.held():
@@ -28,11 +28,12 @@ def test_a_lock_that_does_not_come_free_is_given_up_by_an_error() -> None:
 
     assert isinstance(fault, errors.Overloaded)
     assert fault.reason == f"not free for {PATIENCE} s"
-    with lock.held():  # whoever gave up has left nothing behind
+    # The failed wait has left nothing behind.
+    with lock.held():
         pass
 
 
-def test_a_lock_comes_free_when_what_is_done_under_it_fails() -> None:
+def test_a_lock_is_released_when_the_work_under_it_fails() -> None:
     lock = BoundedLock(not_free, PATIENCE)
 
     with pytest.raises(ZeroDivisionError), lock.held():
@@ -42,7 +43,7 @@ def test_a_lock_comes_free_when_what_is_done_under_it_fails() -> None:
 
 
 class _Silent(Database):
-    """Brings no answer to anything until it is released."""
+    """A database that answers no read until it is released."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"sqlite:///{path}", "main")
@@ -56,7 +57,7 @@ class _Silent(Database):
 
 
 @pytest.mark.parametrize("reader", ["feed", "comparison", "refused providers", "aggregates"])
-def test_who_waits_for_a_reading_that_a_silent_database_holds_up_is_answered_before_it_ends(
+def test_a_thread_that_waits_for_another_read_of_a_silent_database_gets_an_error_before_the_read_ends(
     tmp_path: Path, reader: str
 ) -> None:
     database = _Silent(tmp_path / "main.sqlite")

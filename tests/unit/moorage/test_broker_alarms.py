@@ -1,4 +1,4 @@
-"""The log of a broker's alarms: one line when one begins, one when it is over, however many connections meet it."""
+"""Test the log of a broker's alarms: one line at the begin and one at the end, for any number of connections."""
 
 import logging
 
@@ -19,7 +19,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_an_alarm_that_many_messages_meet_is_logged_once_with_its_name_and_what_to_do(
+def test_an_alarm_that_affects_many_messages_is_logged_once_with_what_to_do(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = AlarmLog(clock)
@@ -36,7 +36,7 @@ def test_an_alarm_that_many_messages_meet_is_logged_once_with_its_name_and_what_
     assert over == "broker:5672: the broker's alarm is over"
 
 
-def test_an_alarm_that_stays_is_logged_again_after_a_minute_and_so_is_the_next_one(
+def test_a_lasting_alarm_is_logged_again_after_a_minute_and_a_new_one_at_once(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = AlarmLog(clock)
@@ -50,7 +50,7 @@ def test_an_alarm_that_stays_is_logged_again_after_a_minute_and_so_is_the_next_o
     assert len(caplog.messages) == 5
 
 
-def test_the_end_of_an_alarm_that_nobody_has_met_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_an_unknown_alarm_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     AlarmLog(clock).ended("one")
 
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Databases of one process share what SQLAlchemy has compiled, where they speak the same dialect to the same server."""
+"""Test that databases of one process share compiled statements if dialect and server version are the same."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,10 +39,11 @@ def test_a_statement_is_compiled_once_for_all_databases_and_each_gets_its_own_va
     assert asked(first, number(3, name)) == (3, CacheStats.CACHE_HIT)
 
 
-def test_a_server_of_another_version_has_its_statements_compiled_for_itself(databases: list[Database]) -> None:
+def test_a_server_of_another_version_gets_its_own_compiled_statements(databases: list[Database]) -> None:
     first, second = databases
     name = f"n{ids.fresh()}"
-    asked(second, number(1, "any"))  # it has met its server
+    # The version is known once there was a connection.
+    asked(second, number(1, "any"))
     second.engine.dialect.server_version_info = (3, 0)
 
     assert asked(first, number(1, name)) == (1, CacheStats.CACHE_MISS)

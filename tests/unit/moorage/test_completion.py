@@ -1,4 +1,4 @@
-"""Completion scripts and manual pages: each command and each option is in them."""
+"""Test that completion scripts and manual pages have each command and each option."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ WORDS = completion.words_of(SHELL)
 COMMANDS = [name for name, _ in SHELL.command_manager]
 
 
-def test_what_may_follow_has_every_command_and_its_options() -> None:
+def test_the_words_include_every_command_and_its_options() -> None:
     for name in COMMANDS:
         first, _, last = f"moorage {name}".rpartition(" ")
         assert last in WORDS[first]
@@ -65,7 +65,7 @@ def test_the_scripts_for_other_shells_have_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_scripts_for_other_shells_can_be_read_by_them(shell: str, tmp_path: Path) -> None:
+def test_the_scripts_for_other_shells_are_accepted_by_them(shell: str, tmp_path: Path) -> None:
     program(shell, shell)
     file = tmp_path / "script"
     file.write_text(completion.script(shell, "moorage", WORDS))
@@ -87,7 +87,7 @@ def test_each_command_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\\-\\-project NAME" in page
 
 
-def test_manual_pages_have_no_fault_that_groff_warns_of() -> None:
+def test_groff_finds_no_fault_in_the_manual_pages() -> None:
     program("groff", "groff")
     text = "".join(text for _, text in manual.pages(Shell()))
     ran = subprocess.run(
@@ -98,6 +98,6 @@ def test_manual_pages_have_no_fault_that_groff_warns_of() -> None:
     assert "moorage instance build" in ran.stdout
 
 
-def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert main(["help", "--man", str(tmp_path / "file")]) == 1

@@ -9,7 +9,7 @@ from moorage.config import options
 from scheduler.plugins.loading import load_weighers
 
 
-def test_a_wrong_value_is_told_with_its_option_and_its_file(tmp_path: Path) -> None:
+def test_an_invalid_value_is_reported_with_its_option_and_file(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[scheduler]\nbroken_plugin = maybe\n")
     with pytest.raises(errors.ConfigurationError) as refused:
@@ -21,7 +21,7 @@ def test_a_wrong_value_is_told_with_its_option_and_its_file(tmp_path: Path) -> N
     )
 
 
-def test_so_is_one_of_an_option_of_a_plugin(tmp_path: Path) -> None:
+def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplier = much\n")
     with pytest.raises(errors.ConfigurationError) as refused:

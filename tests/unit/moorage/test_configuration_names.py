@@ -50,19 +50,19 @@ def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path
     ],
     ids=["a library's", "keystone's", "another origin's", "a driver's", "a plug-in's", "the log's", "in capitals"],
 )
-def test_a_file_may_hold_what_others_read(tmp_path: Path, text: str) -> None:
+def test_a_file_may_contain_what_other_programs_read(tmp_path: Path, text: str) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(text)
     options.new(files=[file])
 
 
-def test_the_former_name_of_an_option_is_still_one(tmp_path: Path) -> None:
+def test_deprecated_names_of_options_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[DEFAULT]\nrpc_response_timeout = 3\nlogdir = /tmp\n")
     assert options.new(files=[file]).log_dir == "/tmp"
 
 
-def test_without_a_file_the_missing_database_is_said_with_what_to_do() -> None:
+def test_a_missing_database_option_without_a_file_is_reported_with_what_to_do() -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         Database.configured(options.new())
     assert str(caught.value) == (
@@ -71,7 +71,7 @@ def test_without_a_file_the_missing_database_is_said_with_what_to_do() -> None:
     )
 
 
-def test_with_a_file_the_missing_broker_is_said_with_that_file(tmp_path: Path) -> None:
+def test_a_missing_broker_option_is_reported_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[database]\nconnection = sqlite:////tmp/none\n")
     with pytest.raises(errors.ConfigurationError) as caught:
@@ -82,14 +82,14 @@ def test_with_a_file_the_missing_broker_is_said_with_that_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     "url", ["secret", "nosuch://user:secret@127.0.0.1/x", "mysql+pymsql://user:secret@127.0.0.1/x"]
 )
-def test_a_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
+def test_an_invalid_url_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         Database(url, "main")
     assert "main database" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_a_deprecated_option_of_the_bus_library_stops_no_second_connection(tmp_path: Path) -> None:
+def test_a_deprecated_option_of_the_bus_library_does_not_prevent_a_second_connection(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(
         "[DEFAULT]\ntransport_url = rabbit://127.0.0.1/\n[oslo_messaging_rabbit]\ndirect_mandatory_flag = false\n"

@@ -1,4 +1,4 @@
-"""The hosts in a database's URL, in the form of RabbitMQ's URLs and in SQLAlchemy's."""
+"""Test the hosts in the URL of a database, in the form of RabbitMQ's URLs and in SQLAlchemy's."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ def test_hosts_are_read_in_their_order_and_again_from_the_url_as_sqlalchemy_writ
     assert without_hosts(url).query == {"charset": "utf8mb4"}
 
 
-def test_a_url_of_one_host_is_read_as_ever() -> None:
+def test_a_url_with_one_host_is_read_as_sqlalchemy_reads_it() -> None:
     url = parse("mysql+pymysql://u:p@db1:3307/moorage")
 
     assert hosts_of(url) == (DatabaseHost("db1", 3307),)
@@ -45,6 +45,6 @@ def test_a_list_that_cannot_be_read_is_refused_without_its_password(hosts: str) 
     assert "secret" not in str(refused.value)
 
 
-def test_several_hosts_are_refused_for_a_driver_that_would_take_one() -> None:
+def test_several_hosts_are_refused_for_a_driver_that_supports_one() -> None:
     with pytest.raises(errors.ConfigurationError, match="several hosts, which only mysql"):
         Database("sqlite:///x.sqlite?host=a&host=b", "main")

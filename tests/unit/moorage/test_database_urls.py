@@ -1,4 +1,4 @@
-"""Parameters of a database's URL that cannot be used: what they are is told, and no password."""
+"""Test that errors name unusable parameters of a database's URL, and never show the password."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 from moorage import errors
 from moorage.db.database import Database
 
-#: Nobody listens there.
+#: No server listens on this port.
 URL = "mysql+pymysql://service:secret@127.0.0.1:1/moorage?"
 
 
-def test_a_certificate_that_cannot_be_loaded_is_named_and_waited_for(tmp_path: Path) -> None:
+def test_a_certificate_that_cannot_be_loaded_is_named_and_the_store_is_unavailable(tmp_path: Path) -> None:
     empty, missing = tmp_path / "empty.pem", tmp_path / "missing.pem"
     empty.write_text("no certificate")
     for settings, file in (
@@ -39,11 +39,11 @@ def test_a_certificate_that_cannot_be_loaded_is_named_and_waited_for(tmp_path: P
         "ssl_verify_identity=true",
     ],
 )
-def test_a_parameter_that_the_driver_does_not_take_is_a_fault_of_the_configuration(parameter: str) -> None:
+def test_a_parameter_that_the_driver_refuses_is_a_configuration_error(parameter: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"the main database .*{parameter.partition('=')[0]}") as caught:
         Database(f"{URL}{parameter}", "main")
     assert "secret" not in str(caught.value)
 
 
-def test_parameters_that_the_driver_takes_are_taken() -> None:
+def test_parameters_that_the_driver_supports_are_accepted() -> None:
     Database(f"{URL}charset=utf8mb4&unix_socket=/run/mysqld.sock&ssl_ca=/ca.pem&connect_timeout=3", "main").close()

@@ -1,4 +1,4 @@
-"""The tree of errors keeps its promises: stable codes, texts that can be read, data that can be sent."""
+"""Test the tree of errors: stable codes, readable texts, and data that can be sent."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ import pytest
 
 from moorage import errors
 
-# Without those that other tests have added in the same process.
+# Without error classes that other tests have defined in the same process.
 OURS = [kind for kind in errors.every_error() if kind.__module__ == errors.__name__]
 EVERY = pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 
@@ -16,7 +16,7 @@ def sample(kind: type[errors.MoorageError]) -> errors.MoorageError:
     return kind(**{name: f"<{name}>" for name in kind.field_names()})
 
 
-def test_codes_are_unique_and_in_our_own_name() -> None:
+def test_codes_are_unique_and_begin_with_moorage() -> None:
     codes = [kind.code for kind in OURS]
     assert len(codes) == len(set(codes))
     assert all(code.startswith("moorage.") for code in codes)
@@ -43,7 +43,7 @@ def test_an_error_that_an_older_peer_sent_can_still_be_printed(kind: type[errors
 
 
 @EVERY
-def test_data_survive_json_and_pickle(kind: type[errors.MoorageError]) -> None:
+def test_data_are_unchanged_by_json_and_pickle(kind: type[errors.MoorageError]) -> None:
     error = sample(kind)
     assert json.loads(json.dumps(error.kwargs)) == error.data
     again = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""Failpoints are named by where a thread is, and do what the environment of the process says."""
+"""Test failpoints: the position of a thread names them, and the environment of the process sets their actions."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from harness.cloud import wait_until
 from moorage import errors, failpoints
 
 
@@ -32,7 +33,7 @@ def passed_in(name: str, specification: str) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, "-c", script, name, specification], stdout=subprocess.PIPE, text=True)
 
 
-def test_they_are_off_and_leave_no_trace() -> None:
+def test_failpoints_do_nothing_by_default() -> None:
     failpoints.declare("step", "build", "select")
     with failpoints.within("step", "build", "select"):
         failpoints.reached("begin")
@@ -57,7 +58,7 @@ def test_a_name_is_where_the_thread_is_and_what_happens_there() -> None:
     ]
 
 
-def test_an_action_is_done_at_the_names_that_it_is_for_and_at_its_turn() -> None:
+def test_an_action_is_taken_at_matching_names_and_at_its_turn() -> None:
     failpoints.switch_on("serve.*.reply=drop@2, answered.hall.sing=drop")
 
     failpoints.reached("serve.hall.greet.begin")
@@ -81,12 +82,12 @@ def test_wait_sleeps() -> None:
     "specification",
     ["commit", "commit=explode", "commit=kill@0", "commit=wait", "commit=kill:3", "commit=drop", "=kill", "a b=kill"],
 )
-def test_what_cannot_be_understood_is_refused(specification: str) -> None:
+def test_an_invalid_specification_is_refused(specification: str) -> None:
     with pytest.raises(errors.ConfigurationError):
         failpoints.switch_on(f"reply=log, {specification}")
 
 
-def test_the_command_refuses_what_it_cannot_understand() -> None:
+def test_the_command_refuses_an_invalid_specification() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.shell", "cell", "list"],
         env={**os.environ, failpoints.VARIABLE: "commit=explode"},
@@ -107,10 +108,7 @@ def test_kill_ends_the_process_at_its_turn() -> None:
 
 def test_stop_stops_the_process_until_it_is_continued() -> None:
     with passed_in("commit", "commit=stop@2") as process:
-        end = time.monotonic() + 30
-        while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "the process to stop")
         process.send_signal(signal.SIGCONT)
         output, _ = process.communicate(timeout=30)
     assert process.returncode == 0

@@ -1,11 +1,11 @@
-"""The garbage collector of a service looks neither often nor at what stays."""
+"""Test that a service collects garbage seldom, and not among its long-lived objects."""
 
 import gc
 
 from moorage.service.process import long_lived
 
 
-def test_what_a_service_reads_at_its_start_is_left_alone_and_garbage_is_looked_for_seldom() -> None:
+def test_objects_of_the_start_are_frozen_and_collections_are_rare() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(700)
     try:

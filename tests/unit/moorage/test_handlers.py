@@ -1,4 +1,4 @@
-"""The answers of a handler that refuses or fails: they keep no memory, and the log has the place of the fault."""
+"""Test the answers of a handler that refuses or fails: they keep no objects, and the log names the place of a fault."""
 
 import gc
 import weakref
@@ -55,7 +55,7 @@ def _without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("handler", [refuse, refuse_for_a_cause, refuse_in_place_of_a_fault])
-def test_what_a_handler_has_made_is_free_once_its_refusal_is_answered(handler: Callable[[Any], Any]) -> None:
+def test_objects_of_a_handler_are_freed_once_its_refusal_is_answered(handler: Callable[[Any], Any]) -> None:
     def refuse_many(items: Sequence[BatchItem[Any, Any]]) -> list[Callable[[], Any] | None]:
         for item in items:
             item.do(handler)

@@ -19,7 +19,7 @@ LOG = logging.getLogger("moorage.test_logs")
 
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
-    """Put the process's log back as it was: setting it up is for good."""
+    """Restore the log of the process, which `logs.setup` changes permanently."""
     root, hook = logging.getLogger(), sys.excepthook
     handlers, level = list(root.handlers), root.level
     yield
@@ -33,7 +33,7 @@ def root_logger() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide what a Placement that other tests run here has left in the thread: its id would be on each line."""
+    """Hide the context that a Placement of other tests left in this thread: its request id would be on each line."""
     monkeypatch.setattr(oslo_context.context, "_request_store", threading.local())
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_bound_at_first() -> None:
     assert context.current() == context.Context(request_id=None, attempt_id=None)
 
 
-def test_fields_given_replace_and_others_stay_until_exit() -> None:
+def test_bound_fields_replace_outer_ones_and_the_others_stay_until_exit() -> None:
     with context.bound(request_id="r-1"):
         with context.bound(attempt_id="a-1") as inner:
             assert inner == context.Context(request_id="r-1", attempt_id="a-1")
@@ -86,7 +86,7 @@ def test_each_line_shows_service_request_and_attempt(tmp_path: Path) -> None:
     assert tried.endswith("[scheduler r-1 a-1] tried")
 
 
-def test_a_fault_that_the_message_names_is_not_said_again(tmp_path: Path) -> None:
+def test_an_error_that_the_message_contains_is_not_repeated(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler")
     for message in ("Refused: %s", "Refused"):
         try:
@@ -101,7 +101,7 @@ def test_a_fault_that_the_message_names_is_not_said_again(tmp_path: Path) -> Non
     )
 
 
-def test_lines_of_a_traceback_show_them_too(tmp_path: Path) -> None:
+def test_each_line_of_a_traceback_shows_service_request_and_attempt(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler")
     with context.bound(request_id="r-1"):
         try:
@@ -131,7 +131,7 @@ def test_a_configuration_knows_its_service(tmp_path: Path) -> None:
     assert (logs.service_name(one), logs.service_name(other)) == ("scheduler", "conductor")
 
 
-def test_what_the_amqp_library_warns_of_at_every_stop_is_not_logged(tmp_path: Path) -> None:
+def test_the_warning_of_the_amqp_library_at_every_stop_is_not_logged(tmp_path: Path) -> None:
     file = start_log(tmp_path, "scheduler")
     library = logging.getLogger("amqp")
     library.warning("Received method (60, 30) during closing channel 1. This method will be ignored")
@@ -150,12 +150,12 @@ def test_lines_in_json_have_service_request_and_attempt(tmp_path: Path) -> None:
     assert second["extra"] == {"service": "scheduler", "request_id": "-", "attempt_id": "-"}
 
 
-def test_a_log_file_that_is_named_before_a_service_has_all_that_it_logs(tmp_path: Path) -> None:
+def test_a_log_file_named_before_the_command_of_a_service_gets_the_services_log(tmp_path: Path) -> None:
     (tmp_path / "conf").write_text(
         f"[DEFAULT]\ntransport_url = inproc://{tmp_path.name}/\n[database]\nconnection = sqlite:///{tmp_path}/empty\n"
     )
     words = ["--config-file", "conf", "--log-file", "log", "conductor", "--name", "one"]
-    # It ends, because there are no tables.
+    # The service ends because there are no tables.
     ended = subprocess.run([sys.executable, "-m", "moorage.cli.shell", *words], cwd=tmp_path, check=False)
     assert ended.returncode == 1
     logged = (tmp_path / "log").read_text()

@@ -30,16 +30,16 @@ def test_a_message_arrives_as_it_was_sent(message: object) -> None:
     assert _received({"args": message}) == {"args": message}
 
 
-def test_an_object_that_looks_like_a_value_of_the_library_s_own_arrives_as_it_is() -> None:
+def test_an_object_in_the_form_of_the_librarys_typed_values_arrives_unchanged() -> None:
     hints = {"__type__": "uuid", "__value__": {"hex": "no uuid"}}
     assert _received({"args": hints}) == {"args": hints}
 
 
-def test_a_text_that_is_no_unicode_arrives_as_it_was_sent() -> None:
+def test_a_text_that_is_not_valid_unicode_arrives_as_it_was_sent() -> None:
     assert _received({"reason": "\udcff"}) == {"reason": "\udcff"}
 
 
-def test_numbers_that_json_does_not_have_arrive_as_null_like_those_that_are_stored() -> None:
+def test_numbers_that_json_does_not_have_arrive_as_null_as_in_stored_documents() -> None:
     assert _received({"seconds": math.nan, "left": [math.inf]}) == {"seconds": None, "left": [None]}
 
 
@@ -57,6 +57,6 @@ def test_messages_have_the_content_type_and_the_encoding_that_former_releases_se
     assert _sent({})[:2] == ("application/json", "utf-8")
 
 
-def test_a_message_that_is_no_json_is_refused() -> None:
+def test_a_message_that_is_not_json_is_refused() -> None:
     with pytest.raises(Exception, match="Expecting"):
         serialization.loads("{", "application/json", "utf-8")  # type: ignore[no-untyped-call]

@@ -10,18 +10,18 @@ from moorage.db.mysql_connection import MySQLConnection
 
 
 def context(**words: object) -> ssl.SSLContext:
-    """Return what a connection that has not been made yet will encrypt with."""
+    """Return the TLS context of a connection that is not open yet."""
     return MySQLConnection(defer_connect=True, **words).ctx
 
 
-def test_connections_of_which_nothing_is_said_encrypt_with_the_same_and_check_nothing() -> None:
+def test_connections_without_tls_options_share_one_context_that_verifies_nothing() -> None:
     assert context() is context()
     assert context().verify_mode is ssl.CERT_NONE
     assert not context().check_hostname
     assert not MySQLConnection(defer_connect=True)._ssl_required
 
 
-def test_a_connection_that_is_to_know_its_server_checks_its_certificate() -> None:
+def test_a_connection_with_options_for_verification_verifies_the_certificate() -> None:
     assert context(ssl_verify_identity=True).verify_mode is ssl.CERT_REQUIRED
     assert MySQLConnection(defer_connect=True, ssl_verify_cert=True)._ssl_required
 
@@ -30,7 +30,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | s
 
 
 @given(VALUES.filter(lambda value: value == value and value not in (float("inf"), float("-inf"))))
-def test_a_value_is_written_into_a_statement_as_the_driver_does(value: object) -> None:
+def test_a_value_is_escaped_in_a_statement_as_by_the_driver(value: object) -> None:
     ours, drivers = MySQLConnection(defer_connect=True), Connection(defer_connect=True)
     ours.server_status = drivers.server_status = 0
     assert ours.escape(value) == drivers.escape(value)

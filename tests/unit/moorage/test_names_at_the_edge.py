@@ -1,4 +1,4 @@
-"""Names as they come in: a pattern ends where the text ends, and no new name ends with a blank."""
+"""Test the check of incoming names: a pattern covers the whole text, and no new name ends with a blank."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -15,7 +15,7 @@ UUID = ids.derived("a name at the edge")
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """Yield all that a type is made of."""
+    """Yield the parts of a type at all levels."""
     yield from getattr(kind, "__metadata__", ())
     for part in get_args(kind):
         yield part
@@ -64,7 +64,7 @@ def test_no_pattern_of_the_http_api_lets_a_line_feed_through_at_its_end() -> Non
 
 
 @pytest.mark.parametrize("uuid", [UUID + "\n", UUID + " ", "\n" + UUID])
-def test_a_uuid_has_nothing_around_it(uuid: str) -> None:
+def test_a_uuid_with_whitespace_around_it_is_refused(uuid: str) -> None:
     with pytest.raises(errors.InvalidRequest):
         wire.decode(ResourceProvider, {"uuid": uuid, "name": "a", "generation": 0, "root_provider_uuid": UUID})
 
@@ -87,13 +87,13 @@ def test_a_new_name_that_ends_with_a_blank_is_refused(kind: type[Value], more: d
     assert caught.value.path == "$.name"
 
 
-def test_a_name_that_was_given_with_a_blank_is_still_read() -> None:
+def test_a_stored_name_that_ends_with_a_blank_is_still_read() -> None:
     stored = {"uuid": UUID, "name": "a name ", "generation": 0, "root_provider_uuid": UUID}
     assert wire.decode(ResourceProvider, stored).name == "a name "
 
 
 @pytest.mark.parametrize("field", ["service_host", "nodename", "agent", "availability_zone"])
-def test_a_description_says_which_of_its_names_ends_with_a_blank(field: str) -> None:
+def test_the_report_of_a_host_finds_its_name_that_ends_with_a_blank(field: str) -> None:
     names = dict.fromkeys(("service_host", "nodename", "agent", "availability_zone"), "a name")
     assert HostReport(compute_node_uuid=UUID, **names).misnamed() is None
     assert HostReport(compute_node_uuid=UUID, **{**names, field: "a name "}).misnamed() == field

@@ -1,4 +1,4 @@
-"""The operator's guide names every error of the code, and no other."""
+"""Test that the operator's guide names every error of the code, and no other."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ GROUPS = [kind for kind in OURS if errors.MoorageError in kind.__bases__]
 
 
 def paragraphs(kind: type[errors.MoorageError]) -> str:
-    """The class's text as it stands in the guide, with the names of its data where they are filled in."""
+    """Return the text of a class as it is in the guide, with the names of its fields in italics."""
     text = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
     return re.sub(r"\{(\w+)\}", r"*\1*", text)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from harness.cloud import wait_until
 from moorage import errors, metrics
 from moorage.metrics import GaugeSample
 from moorage.service import liveness
@@ -36,7 +37,7 @@ def _away() -> None:
     raise errors.StoreUnavailable(schema="main", reason="gone")
 
 
-def test_a_process_is_not_ready_before_it_has_started_and_from_its_stop_on() -> None:
+def test_a_process_is_ready_only_between_its_start_and_its_stop() -> None:
     readiness = Readiness()
     assert readiness.reasons() == {"started": "not started yet"}
     readiness.begin(_Service())
@@ -45,7 +46,7 @@ def test_a_process_is_not_ready_before_it_has_started_and_from_its_stop_on() -> 
     assert readiness.reasons() == {"started": "stopping"}
 
 
-def test_a_service_that_cannot_be_asked_is_ready_once_it_has_started() -> None:
+def test_a_service_without_checks_is_ready_once_it_has_started() -> None:
     readiness = Readiness()
     readiness.begin(object())
     assert readiness.reasons() == {}
@@ -63,7 +64,7 @@ def test_each_check_that_fails_gives_its_reason_and_the_others_none() -> None:
     assert reasons["view"] == "the view is old"
 
 
-def test_a_check_with_a_fault_of_its_own_is_a_reason_and_no_crash() -> None:
+def test_a_check_that_raises_an_unexpected_error_is_a_reason() -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -83,7 +84,7 @@ def test_silent_checks_cost_their_patience_once_and_one_thread_each() -> None:
         assert 0.25 < time.monotonic() - began < 1.2
         assert len(reasons) == 5
         assert all("no answer within" in reason for reason in reasons.values())
-        # What hangs is not asked again, and not waited for again.
+        # A check that hangs is neither called nor waited for again.
         began = time.monotonic()
         for _ in range(20):
             assert len(readiness.reasons()) == 5
@@ -91,13 +92,10 @@ def test_silent_checks_cost_their_patience_once_and_one_thread_each() -> None:
         assert threading.active_count() == before + 5
     finally:
         release.set()
-    deadline = time.monotonic() + 10
-    while readiness.reasons() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert readiness.reasons() == {}
+    wait_until(lambda: readiness.reasons() == {}, readiness.reasons, interval=0.01)
 
 
-def test_an_answer_is_kept_for_a_moment_and_then_asked_for_anew() -> None:
+def test_a_check_runs_again_only_after_its_answer_has_expired() -> None:
     asked: list[float] = []
 
     def check() -> None:
@@ -113,7 +111,7 @@ def test_an_answer_is_kept_for_a_moment_and_then_asked_for_anew() -> None:
     assert len(asked) == 2
 
 
-def test_the_readiness_is_sampled_with_what_the_service_gives_and_without_what_fails() -> None:
+def test_samples_have_the_readiness_and_the_values_of_the_service_without_failed_ones() -> None:
     def view() -> Iterable[GaugeSample]:
         return [metrics.VIEW_AGE.sample(3.0)]
 
@@ -159,7 +157,7 @@ def test_a_bounded_call_raises_what_the_call_raises() -> None:
         bounded.result()
 
 
-def test_a_thread_that_dies_unasked_is_told_and_one_that_is_stopped_is_not() -> None:
+def test_a_thread_that_dies_is_reported_and_one_that_is_stopped_is_not() -> None:
     periodic = Periodic("a periodic of this test", _passes, 60.0)
     periodic.start()
     assert "a periodic of this test" not in liveness.dead()

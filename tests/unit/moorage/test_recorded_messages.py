@@ -1,4 +1,4 @@
-"""Messages of released versions are understood, and what says nothing new is sent as those versions knew it."""
+"""Test that messages of released versions are understood, and sent in the same form if they have no new fields."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def test_a_message_of_a_released_version_is_decoded_and_encoded_to_what_it_was(n
         assert message.lowest_version() in (version, kind.version), one["method"]
 
 
-def test_an_answer_of_the_former_release_is_decoded_and_encoded_to_what_it_was() -> None:
+def test_an_answer_of_the_previous_release_is_decoded_and_encoded_to_what_it_was() -> None:
     for one in recorded("replies-1.5"):
         kind = KINDS[one["topic"], one["method"]].reply_type()
         assert as_sent(decode(kind, one["content"])) == one["content"], one["method"]
@@ -44,7 +44,7 @@ def test_every_message_of_every_released_version_is_on_record() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.__name__)
-def test_a_message_with_all_that_it_can_say_is_sent_at_the_newest_version(kind: type[Message[Any]]) -> None:
+def test_a_message_with_all_fields_is_sent_at_its_newest_version(kind: type[Message[Any]]) -> None:
     newest = kind.newest_version()
     full = next(samples(kind, newest))["content"]
     assert msgspec.convert(full, kind).lowest_version() == newest

@@ -1,4 +1,4 @@
-"""The sample configuration shows the defaults that are in force: of all options, the libraries' included."""
+"""Test that the sample configuration shows the defaults of all options, including those of libraries."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from placement_store.http import application
 from scheduler.plugins import loading
 
 SAMPLE = Path(__file__).parents[3] / "etc/moorage/moorage.conf.sample"
-#: Of these the sample shows a placeholder: they depend on the machine.
+#: Options that depend on the machine: the sample shows placeholders.
 OF_THE_MACHINE = {"[compute] agent", "[oslo_messaging_rabbit] hostname", "[oslo_messaging_rabbit] processname"}
 
 
@@ -32,17 +32,17 @@ def values(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     for name in conf:
         value = conf[name]
         if isinstance(value, cfg.ConfigOpts.GroupAttr):
-            # Of an option that may be given several times the sample shows one empty value for none.
+            # For an option that may be repeated, the sample shows one empty value where there is none.
             yield from ((f"[{name}] {option}", [] if value[option] == [""] else value[option]) for option in value)
         else:
             yield f"[DEFAULT] {name}", value
 
 
-def test_the_sample_with_every_line_in_force_changes_nothing(tmp_path: Path) -> None:
-    in_force = tmp_path / "moorage.conf"
+def test_the_sample_with_every_option_set_changes_nothing(tmp_path: Path) -> None:
+    all_set = tmp_path / "moorage.conf"
     lines = [re.sub(r"^#(?=[\w-]+ =)", "", line) for line in SAMPLE.read_text().splitlines()]
-    in_force.write_text("\n".join(line for line in lines if not line.endswith("= <None>")))
-    shown, real = dict(values(everything(in_force))), dict(values(everything()))
+    all_set.write_text("\n".join(line for line in lines if not line.endswith("= <None>")))
+    shown, real = dict(values(everything(all_set))), dict(values(everything()))
 
     assert len([line for line in lines if re.match(r"[\w-]+ =", line)]) > 200
     files = {"[DEFAULT] config_file", "[DEFAULT] config_source", "[DEFAULT] config_dir"}
@@ -51,7 +51,7 @@ def test_the_sample_with_every_line_in_force_changes_nothing(tmp_path: Path) -> 
     } == {}
 
 
-def test_each_of_our_options_stands_in_the_sample() -> None:
+def test_the_sample_contains_each_of_our_options() -> None:
     text = SAMPLE.read_text()
     for group, of_group in [*options.list_opts(), *loading.list_opts()]:
         section = re.search(rf"^\[{group}\]$(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Test shared transactions: what comes together is carried out in one, and each value has an outcome of its own."""
+"""Test shared transactions: values that arrive together are carried out in one, and each has its own outcome."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection
 from support.moorage.queued_calls import queue
 
+from harness.cloud import wait_until
 from moorage import context, errors, failpoints
 from moorage.db.shared_transactions import SharedTransactions
 
@@ -18,7 +19,7 @@ NO_CONNECTION = cast(Connection, None)
 
 
 class Halving:
-    """Halve numbers; refuse odd ones by an error of their own, and zero by one that undoes the transaction."""
+    """Halve numbers; refuse odd ones with their own error, and zero with one that rolls the transaction back."""
 
     def __init__(self) -> None:
         self.transactions: list[list[int]] = []
@@ -43,7 +44,7 @@ class Halving:
         return [KeyError(number) if number % 2 else number // 2 for number in numbers]
 
     def together(self, numbers: Sequence[int]) -> list[object]:
-        """Carry out numbers that come while another one's transaction is under way."""
+        """Carry out numbers that arrive while the transaction of another one is under way."""
         self.open.clear()
         with ThreadPoolExecutor(len(numbers) + 1) as threads:
             first = threads.submit(self.shared.do, 100)
@@ -54,14 +55,14 @@ class Halving:
         return [type(fault) if fault else one.result() for one, fault in zip(made, faults, strict=True)]
 
 
-def test_what_comes_together_is_one_transaction_in_which_each_has_its_own_outcome() -> None:
+def test_values_that_arrive_together_share_a_transaction_and_have_their_own_outcomes() -> None:
     halving = Halving()
 
     assert halving.together([2, 3, 4]) == [1, KeyError, 2]
     assert halving.transactions == [[100], [2, 3, 4]]
 
 
-def test_one_that_undoes_the_transaction_is_no_error_of_the_others() -> None:
+def test_a_value_that_rolls_back_the_transaction_does_not_fail_the_others() -> None:
     halving = Halving()
 
     assert halving.together([2, 0, 3, 4]) == [1, ValueError, KeyError, 2]
@@ -69,7 +70,7 @@ def test_one_that_undoes_the_transaction_is_no_error_of_the_others() -> None:
     assert sorted(halving.transactions[2:]) == [[0], [2], [3], [4]]
 
 
-def test_a_database_that_is_away_is_asked_once_for_all() -> None:
+def test_an_unavailable_database_is_tried_once_for_all() -> None:
     halving = Halving()
     halving.away = True
 
@@ -77,19 +78,18 @@ def test_a_database_that_is_away_is_asked_once_for_all() -> None:
     assert halving.transactions == [[100], [2, 4]]
 
 
-def test_at_the_failpoints_of_a_drill_each_stands_for_itself() -> None:
+def test_values_do_not_share_a_transaction_while_failpoints_are_observed() -> None:
     halving = Halving()
     halving.open.clear()
     with failpoints.observed(lambda _name: None), ThreadPoolExecutor(3) as threads:
         made = [threads.submit(halving.shared.do, number) for number in (2, 4, 6)]
-        while len(halving.transactions) < 3:
-            threading.Event().wait(0.001)
+        wait_until(lambda: len(halving.transactions) == 3, lambda: halving.transactions, interval=0.001)
         halving.open.set()
         assert [one.result(10) for one in made] == [1, 2, 3]
     assert sorted(halving.transactions) == [[2], [4], [6]]
 
 
-def test_a_value_that_is_held_up_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_value_delays_the_others_only_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 0.2)
     stuck, free, passed = threading.Event(), threading.Event(), threading.Event()
 
@@ -97,9 +97,9 @@ def test_a_value_that_is_held_up_holds_nobody_up_for_long(monkeypatch: pytest.Mo
         if 13 in numbers:
             stuck.set()
             left = context.seconds_left()
-            # As a row that somebody keeps: waited for as long as there is time.
+            # Like a locked row, it is waited for as long as there is time.
             if not free.wait(10 if left is None else max(left, 0.0)):
-                raise errors.Overloaded(reason="somebody keeps the row")
+                raise errors.Overloaded(reason="the row is locked")
         else:
             passed.set()
         return list(numbers)
@@ -117,7 +117,7 @@ def test_a_value_that_is_held_up_holds_nobody_up_for_long(monkeypatch: pytest.Mo
         assert first.result(10) == 13
 
 
-def test_alone_it_raises_its_own_error_and_keeps_its_own_deadline() -> None:
+def test_a_single_value_raises_its_own_error_and_keeps_its_own_deadline() -> None:
     halving = Halving()
     with pytest.raises(KeyError):
         halving.shared.do(3)

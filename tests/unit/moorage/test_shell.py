@@ -1,4 +1,4 @@
-"""The `moorage` command itself: what it loads to do what it is asked."""
+"""Test the `moorage` command itself: the modules that it loads, its help, its errors, and its lists."""
 
 import argparse
 import io
@@ -29,7 +29,7 @@ finally:
     print(*sys.modules, file=sys.stderr)
 """
 
-#: What cliff remembers once it has looked through all that is installed; the command ends for want of its argument.
+#: cliff sets this value once it has scanned all installed files. The command ends because its argument is missing.
 _LOOKED = """
 import contextlib, cliff.command
 from moorage.cli.shell import main
@@ -47,7 +47,7 @@ def loaded(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [("--version",), ("help", "instance", "list")], ids=" ".join)
-def test_no_command_waits_for_the_import_of_another_ones_service(words: tuple[str, ...]) -> None:
+def test_a_command_does_not_import_the_services_of_others(words: tuple[str, ...]) -> None:
     modules = loaded(*words)
 
     assert "moorage.cli.shell" in modules
@@ -56,7 +56,7 @@ def test_no_command_waits_for_the_import_of_another_ones_service(words: tuple[st
     )
 
 
-def test_no_command_waits_for_a_look_at_every_file_that_is_installed() -> None:
+def test_a_command_does_not_scan_all_installed_files() -> None:
     subprocess.run([sys.executable, "-c", _LOOKED], capture_output=True, check=True)
 
 
@@ -65,7 +65,7 @@ class SomeCommand(Configured):
         pass
 
 
-def test_the_help_on_a_command_names_the_package_that_brings_it_unless_it_is_ours() -> None:
+def test_the_help_on_a_command_names_the_package_that_provides_it_unless_it_is_ours() -> None:
     shell = Shell()
     [shell.command_manager.commands["theirs"]] = [
         one for one in entry_points(group="console_scripts") if one.name == "pytest"
@@ -87,7 +87,7 @@ def test_all_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -
         assert re.search(r"^  instance list +List instances in the order of their requests$", printed, re.MULTILINE)
 
 
-def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_was_meant(
+def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said = {}
@@ -104,14 +104,14 @@ def test_a_command_that_does_not_exist_is_refused_in_one_line_that_says_which_wa
     assert said["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
 
 
-#: Nothing can wait for so many seconds.
-ENDLESS = ("0", "nan", "inf", "1e300")
+#: Invalid numbers of seconds to wait.
+INVALID_SECONDS = ("0", "nan", "inf", "1e300")
 
 
 def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     commands = ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status")
-    for words in (*commands, *(f"status --timeout {seconds}" for seconds in ENDLESS)):
+    for words in (*commands, *(f"status --timeout {seconds}" for seconds in INVALID_SECONDS)):
         with pytest.raises(SystemExit) as ended:
             main(words.split())
         assert ended.value.code == 2
@@ -120,12 +120,14 @@ def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[s
     assert all(text.count("\n") == 1 for text in said.values())
     assert said["instance list --projct p"].endswith("did you mean --project?\n")
     assert "must be a whole number from 1" in said["instance list --limit 0"]
-    assert all("must be a number of seconds above 0" in said[f"status --timeout {seconds}"] for seconds in ENDLESS)
+    assert all(
+        "must be a number of seconds above 0" in said[f"status --timeout {seconds}"] for seconds in INVALID_SECONDS
+    )
     assert "see `moorage instance show --help`" in said["instance show"]
 
 
-def test_an_argument_that_is_no_text_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    # A byte that is not UTF-8 stands in an argument as half of a character.
+def test_an_argument_that_is_not_utf8_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    # Python decodes a byte that is not UTF-8 in an argument as half of a surrogate pair.
     assert main(["resource", "provider", "show", "h\udcfc1"]) == 2
     assert capsys.readouterr().err == "moorage: the argument 'h\\udcfc1' is not text in UTF-8\n"
 
@@ -145,7 +147,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_what_is_null_is_empty_where_there_is_no_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_null_is_empty_in_formats_without_null(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "-f", "value") == "one  60.0\ntwo 2 7300.0\nthree 3 \n"
     assert printed(capsys, "-f", "csv").splitlines()[1:] == ['"one","",60.0', '"two",2,7300.0', '"three",3,""']
     assert json.loads(printed(capsys, "-f", "json"))[0] == {"name": "one", "number": None, "age": 60.0}
@@ -164,18 +166,18 @@ def test_a_part_of_a_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         printed(capsys, "--marker", "four")
 
 
-def test_a_list_does_not_go_on_behind_what_stands_in_it_more_than_once(
+def test_a_marker_that_is_in_the_list_more_than_once_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As a host does with each of its nodes. A script that asks for the next part by the last line of this one would get
-    # the same part for ever.
+    # A host is listed once for each of its nodes. A script that uses the last line as the marker of the next part would
+    # get the same part for ever.
     monkeypatch.setattr(Listed, "rows", [("one", number, ShownAge(1.0)) for number in range(3)])
     assert printed(capsys, "-f", "value", "-c", "number", "--limit", "1") == "0\n"
     with pytest.raises(InvalidRequest, match="one is in the list 3 times"):
         printed(capsys, "--limit", "1", "--marker", "one")
 
 
-def test_a_list_is_sorted_and_what_has_no_value_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_is_sorted_with_missing_values_last(capsys: pytest.CaptureFixture[str]) -> None:
     def names(*words: str) -> list[str]:
         return printed(capsys, "-f", "value", "-c", "name", *words).split()
 
@@ -188,7 +190,7 @@ def test_a_list_is_sorted_and_what_has_no_value_comes_last(capsys: pytest.Captur
             names("--sort", wrong)
 
 
-def test_a_share_is_text_where_there_are_no_objects(
+def test_a_usage_is_text_in_formats_without_objects(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("one", 1, ShownUse(3, 16)), ("two", 2, ShownUse(9, 10)), ("three", 3, ShownUse(0, 0))]
@@ -214,7 +216,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("stream", "is_shown"), [(Terminal, True), (io.StringIO, False)])
-def test_what_takes_long_says_so_on_a_terminal_alone(
+def test_a_long_command_shows_its_progress_only_on_a_terminal(
     stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
 ) -> None:
     error = stream()
@@ -230,7 +232,7 @@ def test_what_takes_long_says_so_on_a_terminal_alone(
         assert error.getvalue() == ""
 
 
-def test_what_ends_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_command_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     error = Terminal()
     monkeypatch.setattr("moorage.cli.progress.sys.stderr", error)
     with Elapsed("asking"):
@@ -238,7 +240,7 @@ def test_what_ends_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.getvalue() == ""
 
 
-def test_a_list_without_anything_says_so_and_only_in_a_table(
+def test_an_empty_list_says_so_only_as_a_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Listed, "rows", [])
@@ -249,7 +251,7 @@ def test_a_list_without_anything_says_so_and_only_in_a_table(
         assert (said.out.strip(), said.err) == (out, err)
 
 
-def test_a_watched_list_is_shown_again_and_also_what_is_away(
+def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = iter([Listed.rows[:1], StoreUnavailable(schema="main", reason="it is away"), Listed.rows[1:]])
@@ -270,7 +272,7 @@ def test_a_watched_list_is_shown_again_and_also_what_is_away(
     assert said == ["one", "The database of main cannot be reached: it is away.", "two", "three"]
 
 
-def test_a_user_without_a_name_in_the_system_asks_by_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_in_the_system_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 1_999_999_999)

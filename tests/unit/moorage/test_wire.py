@@ -1,4 +1,4 @@
-"""Messages as they travel: decoded strictly where they arrive, leniently where they return, versioned by content."""
+"""Test messages on the wire: requests are decoded strictly, replies leniently, and the content sets the version."""
 
 import json
 import tracemalloc
@@ -43,17 +43,17 @@ def order(**fields: Any) -> Order:
     return Order(request_id="r-1", name="x", **fields)
 
 
-#: What explanations are made of.
+#: The classes of the values in explanations.
 EXPLANATIONS = {Explanation, *nested_values(Explanation)}
 EVERY = pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
 
 
-def test_what_is_encoded_is_decoded_again() -> None:
+def test_an_encoded_message_is_decoded_to_the_same_message() -> None:
     sent = order(inner=Inner(amount=2), many=(Inner(), Inner(amount=1)), by_name={"a": Inner(amount=3)}, gift=True)
     assert decode_strictly(Order, json.loads(json.dumps(encode(sent)))) == sent
 
 
-def test_fields_at_their_default_are_not_said() -> None:
+def test_fields_with_their_default_are_not_encoded() -> None:
     assert encode(order()) == {"request_id": "r-1", "name": "x"}
 
 
@@ -70,7 +70,7 @@ def test_fields_at_their_default_are_not_said() -> None:
         ("x" * 1_000_000, "$"),
     ],
 )
-def test_a_fault_is_named_by_its_path_in_few_words(data: object, path: str) -> None:
+def test_an_invalid_field_is_named_by_its_path_in_few_words(data: object, path: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         decode_strictly(Order, data)
     assert caught.value.data["path"] == path
@@ -103,7 +103,7 @@ def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_a_reply(extra: 
     ],
 )
 def test_a_text_that_is_not_written_in_utf8_is_refused_by_its_path(data: dict[str, Any], path: str) -> None:
-    # So it comes over the bus: JSON can write the half of a character.
+    # JSON on the bus may contain half of a surrogate pair.
     with pytest.raises(errors.InvalidRequest, match="UTF-8") as caught:
         decode_strictly(Order, json.loads(json.dumps({"request_id": "r-1", **data})))
     assert caught.value.path == path
@@ -112,7 +112,7 @@ def test_a_text_that_is_not_written_in_utf8_is_refused_by_its_path(data: dict[st
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
 def test_a_field_with_a_number_that_json_does_not_have_is_refused_by_its_path(number: float) -> None:
-    # So it comes from a client whose library writes it all the same.
+    # The JSON libraries of some clients write such numbers.
     data = json.loads(json.dumps({"older_than": number}))
     with pytest.raises(errors.InvalidRequest) as caught:
         decode_strictly(messages.ListClaims, data)
@@ -138,7 +138,7 @@ def nested(levels: int, key: str = "a") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("levels", [100, 900, 985, 995, 2000])
-def test_values_that_are_nested_endlessly_are_refused(levels: int) -> None:
+def test_values_that_are_nested_too_deeply_are_refused(levels: int) -> None:
     with pytest.raises(errors.InvalidRequest, match="more than 100 levels deep"):
         decode_strictly(Described, nested(levels))
     assert decode_strictly(Described, nested(50))
@@ -153,17 +153,17 @@ def test_the_paths_of_nested_values_with_long_names_take_little_memory() -> None
     assert most < 2_000_000
 
 
-def test_a_text_in_any_language_is_taken() -> None:
+def test_a_text_in_any_language_is_accepted() -> None:
     assert decode_strictly(Order, encode(order(note="café, 日本, 🐧"))).note == "café, 日本, 🐧"
 
 
-def test_the_lowest_version_follows_what_is_said() -> None:
+def test_the_lowest_version_depends_on_the_fields_that_are_set() -> None:
     assert order().lowest_version() == "1.1"
     assert order(gift=True).lowest_version() == "1.9"
     assert order(gift=True, note="hi").lowest_version() == "1.10"
 
 
-def test_a_field_within_another_ones_value_moves_the_version_too() -> None:
+def test_a_field_of_a_nested_value_may_raise_the_version_of_one_message() -> None:
     def asked(**destination: Any) -> str:
         return select(requested_destination=Destination(**destination)).lowest_version()
 
@@ -175,16 +175,16 @@ def test_a_field_within_another_ones_value_moves_the_version_too() -> None:
     "within",
     [{"inner": Inner(colour="red")}, {"many": (Inner(), Inner(colour="red"))}, {"by_name": {"a": Inner(colour="red")}}],
 )
-def test_a_later_field_of_a_nested_value_moves_the_version_of_every_message_that_has_it(within: dict[str, Any]) -> None:
+def test_a_later_field_of_a_nested_value_raises_the_version_of_every_message_with_it(within: dict[str, Any]) -> None:
     assert order(inner=Inner(amount=3)).lowest_version() == "1.1"
     assert order(**within).lowest_version() == "1.11"
     assert Order.newest_version() == "1.11"
 
 
 @EVERY
-def test_a_field_that_was_not_in_the_former_release_names_its_version(kind: type[Message[Any]]) -> None:
+def test_a_field_that_was_not_in_the_previous_release_names_its_version(kind: type[Message[Any]]) -> None:
     for value in (kind, *nested_values(kind)):
-        # A value that is new itself is in a field or a message that is.
+        # A new class of values is only in a new field or message.
         new = set(value.__struct_fields__) - set(FORMER_FIELDS.get(value.__name__, value.__struct_fields__))
         wanted = f"{value.__name__}: name the version of each new field in its `since`"
         assert {value.since.get(name) for name in new} <= {"1.6", "1.7"}, wanted
@@ -201,7 +201,7 @@ class Guarded(Mutation[list[Inner]], frozen=True, kw_only=True):
     seen: int | None = None
 
 
-def test_a_guard_moves_the_version_and_is_no_part_of_the_digest() -> None:
+def test_a_guard_raises_the_version_and_is_not_part_of_the_digest() -> None:
     guarded = Guarded(request_id="r-1", seen=3)
     assert (guarded.lowest_version(), guarded.unguarded().lowest_version()) == ("1.6", "1.0")
     assert guarded.digest() == guarded.unguarded().digest() == Guarded(request_id="r-2", seen=4).digest()
@@ -221,7 +221,7 @@ def test_digests_of_different_methods_differ() -> None:
 
 
 @EVERY
-def test_each_message_says_where_it_goes_and_what_comes_back(kind: type[Message[Any]]) -> None:
+def test_each_message_has_a_topic_a_method_and_a_type_of_reply(kind: type[Message[Any]]) -> None:
     assert kind.topic in {"placement", "scheduler", "conductor", "conductor.cell", "compute"}
     assert kind.method.isidentifier()
     assert kind.reply_type() is not None
@@ -244,7 +244,7 @@ def test_fields_with_a_version_exist_and_are_optional(kind: type[Message[Any]]) 
 def test_every_number_of_a_request_fits_into_a_column(kind: type[Message[Any]]) -> None:
     unbounded = {
         f"{value.__name__}.{field.name}"
-        # What explains a decision is stored as a document.
+        # Explanations are stored as documents.
         for value in {kind} | nested_values(kind) - EXPLANATIONS
         for field in msgspec.structs.fields(value)
         if _is_unbounded(field.type)
@@ -252,7 +252,7 @@ def test_every_number_of_a_request_fits_into_a_column(kind: type[Message[Any]]) 
     assert unbounded == set()
 
 
-def test_a_number_beyond_that_is_refused_by_its_path() -> None:
+def test_a_number_that_does_not_fit_into_a_column_is_refused_by_its_path() -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         decode_strictly(messages.AuditStore, {"after": 2**63})
     assert caught.value.data["path"] == "$.after"

@@ -1,4 +1,4 @@
-"""Values that several threads meet for the first time at the same moment."""
+"""Test types that several threads decode for the first time at the same moment."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ print(len(kinds))
 """
 
 
-def test_prepared_values_may_be_met_by_many_threads_at_once() -> None:
+def test_many_threads_may_decode_a_prepared_type_for_the_first_time_at_once() -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
