@@ -19,7 +19,7 @@ def test_a_setting_is_a_total_or_names_another_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("VCPU=", "'VCPU=' is not CLASS=TOTAL or CLASS:FIELD=VALUE"),
         ("VCPU", "'VCPU' is not CLASS=TOTAL"),
@@ -34,10 +34,10 @@ def test_a_setting_is_a_total_or_names_another_field() -> None:
         ("VCPU:=1", "an inventory has no ''"),
     ],
 )
-def test_a_setting_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
+def test_an_invalid_setting_is_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refusal:
         argument_types.setting(text)
-    assert told in str(refusal.value)
+    assert reason in str(refusal.value)
 
 
 def test_an_allocation_names_a_provider_and_amounts() -> None:
@@ -48,7 +48,7 @@ def test_an_allocation_names_a_provider_and_amounts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("rp=host1", "'rp=host1' is not rp=PROVIDER,CLASS=AMOUNT"),
         ("VCPU=2", "'VCPU=2' is not rp=PROVIDER,CLASS=AMOUNT"),
@@ -60,13 +60,13 @@ def test_an_allocation_names_a_provider_and_amounts() -> None:
         ("rp=host1,", "'' is not CLASS=AMOUNT"),
     ],
 )
-def test_an_allocation_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
+def test_an_invalid_allocation_is_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refusal:
         argument_types.allocation(text)
-    assert told in str(refusal.value)
+    assert reason in str(refusal.value)
 
 
-def test_amending_changes_the_fields_that_are_named_and_no_others() -> None:
+def test_amending_changes_only_the_named_fields() -> None:
     before = {"VCPU": Inventory(total=8, reserved=1), "DISK_GB": Inventory(total=100)}
     after = amended(
         before, [Setting("VCPU", "total", 16), Setting("CUSTOM_A", "max_unit", 2), argument_types.setting("CUSTOM_A=4")]

@@ -1,4 +1,4 @@
-"""Test which requests for candidates are invalid in themselves."""
+"""Test which requests for candidates are invalid, whatever providers there are."""
 
 from typing import Any
 
@@ -39,9 +39,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("asked", "path", "reason"), INVALID)
-def test_a_request_that_contradicts_itself_or_leaves_something_open_is_refused(
-    asked: ResourceRequest, path: str, reason: str
-) -> None:
+def test_an_inconsistent_or_incomplete_request_is_refused(asked: ResourceRequest, path: str, reason: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         check(asked)
     assert caught.value.path == path
@@ -58,5 +56,5 @@ VALID = [
 
 
 @pytest.mark.parametrize("asked", VALID)
-def test_a_request_that_says_all_it_has_to_is_none_of_that(asked: ResourceRequest) -> None:
+def test_a_consistent_and_complete_request_is_accepted(asked: ResourceRequest) -> None:
     check(asked)

@@ -1,4 +1,4 @@
-"""The search for allocation candidates: against plain enumeration, and for what a caller builds on."""
+"""Test the search for allocation candidates: its results against enumeration, its rules, and its cost."""
 
 from itertools import islice
 from typing import Any
@@ -40,7 +40,7 @@ def gpus(number: int, **has: Any) -> list[CandidateProvider]:
 
 
 def asking_for(number: int, group_policy: str = "none", amount: int = 1) -> ResourceRequest:
-    """A request of a flavor, and of so many devices, each in a group of its own."""
+    """A request for the amounts of a flavor, and for a number of devices, each in its own group."""
     groups = {"": ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 1024})}
     groups |= {f"_{n}": ResourceGroup(resources={"VGPU": amount}) for n in range(number)}
     return ResourceRequest(groups=groups, group_policy=group_policy)
@@ -62,7 +62,7 @@ def test_the_search_finds_exactly_what_enumeration_finds_each_once(
 
 @settings(max_examples=800, deadline=None)
 @given(tight_cases())
-def test_what_was_tried_in_vain_keeps_no_candidate_from_being_found(case: tuple[HostTree, ResourceRequest]) -> None:
+def test_remembered_dead_ends_hide_no_candidate(case: tuple[HostTree, ResourceRequest]) -> None:
     tree, request = case
 
     found = [amounts(candidate) for candidate in search(tree, request)]
@@ -72,10 +72,10 @@ def test_what_was_tried_in_vain_keeps_no_candidate_from_being_found(case: tuple[
 
 
 #: The providers of each group, and the amounts.
-Way = tuple[frozenset[tuple[str, frozenset[str]]], Amounts]
+Assignment = tuple[frozenset[tuple[str, frozenset[str]]], Amounts]
 
 
-def every_way(tree: HostTree, request: ResourceRequest) -> set[Way]:
+def every_assignment(tree: HostTree, request: ResourceRequest) -> set[Assignment]:
     return {
         (frozenset((suffix, frozenset(p.uuid for p, _ in used)) for suffix, used in serving.items()), taken)
         for serving in every_serving(tree, request)
@@ -83,37 +83,39 @@ def every_way(tree: HostTree, request: ResourceRequest) -> set[Way]:
     }
 
 
-def way(candidate: AllocationRequest) -> Way:
+def assignment(candidate: AllocationRequest) -> Assignment:
     return frozenset((suffix, frozenset(uuids)) for suffix, uuids in candidate.mappings.items()), amounts(candidate)
 
 
 @settings(max_examples=200, deadline=None)
 @given(host_trees(), requests().filter(is_valid))
 def test_each_mapping_names_the_providers_that_serve_its_group(tree: HostTree, request: ResourceRequest) -> None:
-    ways = every_way(tree, request)
+    assignments = every_assignment(tree, request)
 
     for candidate in search(tree, request):
-        assert way(candidate) in ways
+        assert assignment(candidate) in assignments
 
 
 @settings(max_examples=300, deadline=None)
 @given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
-def test_unfolded_the_search_finds_each_way_once(tree: HostTree, request: ResourceRequest, seed: int | None) -> None:
-    found = [way(candidate) for candidate in search(tree, request, seed=seed, folds=False)]
+def test_without_folding_the_search_finds_each_assignment_once(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    found = [assignment(candidate) for candidate in search(tree, request, seed=seed, folds=False)]
 
     assert len(found) == len(set(found))
-    assert set(found) == every_way(tree, request)
+    assert set(found) == every_assignment(tree, request)
 
 
 @settings(max_examples=300, deadline=None)
 @given(tight_cases())
-def test_unfolded_what_was_tried_in_vain_keeps_no_way_from_being_found(case: tuple[HostTree, ResourceRequest]) -> None:
+def test_without_folding_remembered_dead_ends_hide_no_assignment(case: tuple[HostTree, ResourceRequest]) -> None:
     tree, request = case
 
-    found = [way(candidate) for candidate in search(tree, request, folds=False)]
+    found = [assignment(candidate) for candidate in search(tree, request, folds=False)]
 
     assert len(found) == len(set(found))
-    assert set(found) == every_way(tree, request)
+    assert set(found) == every_assignment(tree, request)
 
 
 @settings(max_examples=100, deadline=None)
@@ -126,7 +128,7 @@ def test_the_same_search_gives_the_same_candidates_in_the_same_order(
 
 @settings(deadline=None)
 @given(host_trees(), requests().filter(is_valid))
-def test_one_of_each_tree_are_those_candidates_that_take_no_two_providers_of_a_tree(
+def test_the_search_for_one_of_each_tree_finds_the_candidates_with_one_provider_per_tree(
     tree: HostTree, request: ResourceRequest
 ) -> None:
     root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
@@ -142,14 +144,14 @@ def test_one_of_each_tree_are_those_candidates_that_take_no_two_providers_of_a_t
 # --- Rules that are easily got wrong ----------------------------------------------------------------------------------
 
 
-def test_groups_that_meet_on_one_provider_fit_it_together_with_what_is_used_already() -> None:
+def test_groups_on_one_provider_must_fit_together_beside_its_usage() -> None:
     tree = host(provider("gpu", VGPU=row(10, used=7)))
 
     assert list(search(tree, asking_for(2, amount=2))) == []
     assert len(list(search(tree, asking_for(1, amount=3)))) == 1
 
 
-def test_groups_that_meet_on_one_provider_keep_its_max_unit_together() -> None:
+def test_groups_on_one_provider_must_keep_its_max_unit_together() -> None:
     tree = host(provider("gpu", VGPU=row(10, max_unit=3)))
 
     assert list(search(tree, asking_for(2, amount=2))) == []
@@ -166,7 +168,7 @@ def test_a_root_rule_is_about_the_host_and_not_about_a_pool() -> None:
     assert found(root_required=(SHARES,)) == found(root_forbidden=("CUSTOM_A",)) == 0
 
 
-def test_a_group_without_resources_chooses_the_node_that_others_stand_below() -> None:
+def test_a_group_without_resources_chooses_the_node_above_the_others() -> None:
     numa = [provider(f"numa{n}", VCPU=4, traits=["CUSTOM_FAST"] if n else []) for n in range(2)]
     devices = [provider(f"gpu{n}", f"numa{n}", VGPU=1) for n in range(2)]
     request = ResourceRequest(
@@ -185,11 +187,11 @@ def test_a_group_without_resources_chooses_the_node_that_others_stand_below() ->
 
     assert found.mappings == {"_node": ("numa1",), "_cpu": ("numa1",), "_gpu": ("gpu1",)}
     assert amounts(found) == {("numa1", "VCPU", 2), ("gpu1", "VGPU", 1)}
-    # Isolated, no two groups have one provider, also where one of them takes nothing of it.
+    # With isolation no two groups share a provider, even if one of them takes nothing of it.
     assert list(search(tree, structs.replace(request, group_policy="isolate"))) == []
 
 
-def test_traits_are_covered_by_those_who_serve_the_unsuffixed_group_together_and_by_nobody_else() -> None:
+def test_the_providers_of_the_unsuffixed_group_must_have_its_traits_together() -> None:
     numa = [provider("fast", VCPU=4, traits=["CUSTOM_A"]), provider("slow", VCPU=4, traits=["CUSTOM_C"])]
     device = provider("gpu", VGPU=1, traits=["CUSTOM_B"])
     bystander = provider("nic", SRIOV_NET_VF=1, traits=["CUSTOM_D"])
@@ -206,14 +208,14 @@ def test_traits_are_covered_by_those_who_serve_the_unsuffixed_group_together_and
     assert serving(required=("CUSTOM_D",)) == serving(forbidden=("CUSTOM_B",)) == set()
 
 
-def test_equal_groups_on_equal_devices_come_once_for_each_set_of_devices() -> None:
+def test_equal_groups_on_equal_devices_are_found_once_for_each_set_of_devices() -> None:
     found = list(search(host(*gpus(5)), asking_for(3, "isolate")))
 
     assert len(found) == 10  # 5 over 3, of 60 arrangements
     assert len({amounts(candidate) for candidate in found}) == 10
 
 
-def test_every_device_is_reached_though_it_looks_like_the_others() -> None:
+def test_each_of_several_equal_devices_is_found() -> None:
     found = list(search(host(*gpus(16)), asking_for(1)))
 
     assert {uuid for candidate in found for uuid in candidate.mappings["_0"]} == {f"gpu{n}" for n in range(16)}
@@ -232,9 +234,7 @@ def test_every_device_is_reached_though_it_looks_like_the_others() -> None:
         (ResourceGroup(resources={"VGPU": 1}), {"plain", "new", "racked", "sharing", "pool", "large"}),
     ],
 )
-def test_devices_that_are_alike_in_all_but_one_thing_are_told_apart_by_it(
-    group: ResourceGroup, served_by: set[str]
-) -> None:
+def test_devices_that_differ_in_one_respect_are_distinguished(group: ResourceGroup, served_by: set[str]) -> None:
     shared = {"traits": (SHARES,), "aggregates": ("shared",)}
     tree = HostTree(
         [
@@ -255,7 +255,7 @@ def test_devices_that_are_alike_in_all_but_one_thing_are_told_apart_by_it(
     assert set(map(amounts, found)) == every_candidate(tree, ResourceRequest(groups={"_0": group}))
 
 
-def test_seeds_spread_the_first_choice_over_equal_devices_and_over_nothing_else() -> None:
+def test_seeds_spread_the_first_choice_over_equal_devices_only() -> None:
     tree = host(provider("preferred", VGPU=4), *gpus(8))
 
     def firsts(tree: HostTree) -> set[str]:
@@ -265,7 +265,7 @@ def test_seeds_spread_the_first_choice_over_equal_devices_and_over_nothing_else(
     assert firsts(tree) == {"preferred"}
 
 
-# --- What a search costs: positions looked at, which no load of the machine changes -----------------------------------
+# --- The cost of a search in positions, which do not depend on the load of the machine --------------------------------
 
 WIDE = [(8, 8), (16, 8), (64, 4)]
 FEW = 100
@@ -295,7 +295,7 @@ def test_a_wide_host_that_is_one_device_short_is_refused_after_a_few_positions(
 
 
 def test_amounts_that_do_not_pack_are_refused_after_a_few_positions() -> None:
-    # 17 amounts of 3 for 16 fast devices of 5: room enough for them all, but not for two on one device.
+    # 17 amounts of 3 for 16 fast devices of 5: there is room for the sum, but not for two amounts on one device.
     tree = host(*gpus(16, VGPU=5, traits=["CUSTOM_FAST"]), *(provider(f"slow{n}", VGPU=5) for n in range(4)))
     groups = {f"_{n}": ResourceGroup(resources={"VGPU": 3}, required=("CUSTOM_FAST",)) for n in range(17)}
     groups |= {f"_small{n}": ResourceGroup(resources={"VGPU": 1}) for n in range(7)}
@@ -303,9 +303,9 @@ def test_amounts_that_do_not_pack_are_refused_after_a_few_positions() -> None:
     assert list(search(tree, ResourceRequest(groups=groups, group_policy="none"), max_steps=FEW)) == []
 
 
-def test_groups_of_which_one_will_have_no_device_of_its_own_are_refused_after_a_few_positions() -> None:
-    # Each device lacks another trait, so no two are equal; each has room for all groups, so none is short of anything
-    # but of devices to be alone on.
+def test_isolated_groups_with_too_few_devices_are_refused_after_a_few_positions() -> None:
+    # Each device lacks another trait, so no two are equal; each has room for all groups, so only the number of devices
+    # is too small.
     traits = [f"CUSTOM_{n}" for n in range(11)]
     devices = [provider(f"gpu{n}", VGPU=20, traits=set(traits) - {traits[n]}) for n in range(11)]
     groups = {f"_{trait}": ResourceGroup(resources={"VGPU": 1}, required=(trait,)) for trait in traits}
@@ -315,7 +315,7 @@ def test_groups_of_which_one_will_have_no_device_of_its_own_are_refused_after_a_
     assert list(search(host(*devices), request, max_steps=FEW)) == []
 
 
-def test_all_candidates_of_groups_that_are_almost_equal_are_found_without_each_of_their_arrangements() -> None:
+def test_all_candidates_of_almost_equal_groups_are_found_without_trying_each_arrangement() -> None:
     traits = [f"CUSTOM_{n}" for n in range(8)]
     devices = [provider(f"gpu{n}", VGPU=1, traits=set(traits) - {traits[n]}) for n in range(8)]
     groups = {f"_{trait}": ResourceGroup(resources={"VGPU": 1}, required=(trait,)) for trait in traits[:7]}
@@ -334,7 +334,7 @@ def numa_host(nodes: int, devices: int) -> HostTree:
 
 
 def guest(nodes: int, devices: int, processors: int = 4) -> ResourceRequest:
-    """A guest of several NUMA nodes, each of which has its devices at hand."""
+    """A request for a guest of several NUMA nodes, each with devices below the same node of the host."""
     groups: dict[str, ResourceGroup] = {}
     subtrees = []
     for n in range(nodes):
@@ -345,16 +345,16 @@ def guest(nodes: int, devices: int, processors: int = 4) -> ResourceRequest:
     return ResourceRequest(groups=groups, group_policy="none", same_subtree=tuple(subtrees))
 
 
-def test_a_guest_of_many_nodes_finds_its_first_places_after_a_few_positions() -> None:
+def test_a_guest_of_many_numa_nodes_has_its_first_candidate_after_a_few_positions() -> None:
     assert next(search(numa_host(8, 4), guest(8, 2), max_steps=FEW), None) is not None
 
 
-def test_a_guest_with_more_nodes_than_the_host_has_with_devices_is_refused_after_some_positions() -> None:
+def test_a_guest_of_more_numa_nodes_than_the_host_has_is_refused_after_some_positions() -> None:
     assert list(search(numa_host(8, 3), guest(9, 2), max_steps=10 * FEW)) == []
 
 
-def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_nothing() -> None:
-    # Of distinct sizes, so that no two devices are equal and no bound tells.
+def test_a_search_that_reaches_its_bound_does_not_claim_that_there_is_no_candidate() -> None:
+    # All sizes are distinct, so that no two devices are equal and no bound excludes the request.
     tree = host(*(provider(f"gpu{n}", VGPU=20 + n) for n in range(8)))
     groups = {f"_{n}": ResourceGroup(resources={"VGPU": 7 + n % 5}) for n in range(20)}
 
@@ -366,7 +366,7 @@ def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_nothing()
 
 # --- Trees and requests of any size -----------------------------------------------------------------------------------
 
-#: More than Python lets functions call each other.
+#: More than Python's limit of recursion.
 VERY_MANY = 1100
 
 
@@ -374,8 +374,8 @@ def test_more_isolated_groups_than_devices_are_refused_however_many_there_are() 
     assert list(search(host(*gpus(VERY_MANY, VGPU=5)), asking_for(VERY_MANY + 1, "isolate"), max_steps=FEW)) == []
 
 
-def test_a_subtree_may_be_as_deep_as_it_likes_while_other_groups_are_tried_in_vain() -> None:
-    # The room is enough for each class and for each group, and yet the groups do not pack.
+def test_a_subtree_may_be_deeper_than_the_recursion_limit() -> None:
+    # There is room for the sum of each class and for each group, but the groups do not fit together.
     devices = [provider(f"gpu{n}", VGPU=4, VCPU=4) for n in range(2)]
     sizes = [(3, 2), (3, 2), (1, 3), (1, 1)]
     groups = {f"_{n}": ResourceGroup(resources={"VGPU": g, "VCPU": c}) for n, (g, c) in enumerate(sizes)}

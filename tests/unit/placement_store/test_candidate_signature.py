@@ -1,4 +1,4 @@
-"""When two positions of the search for candidates count as the same, up to a swap of equal providers."""
+"""Test when two positions of the search for candidates count as the same, up to a swap of equal providers."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -38,7 +38,7 @@ def test_it_does_not_matter_which_of_several_equal_devices_is_taken() -> None:
     assert after_taking("a", devices, _other=other) == after_taking("c", devices, _other=other)
 
 
-def test_room_beyond_all_that_is_still_asked_does_not_matter() -> None:
+def test_room_beyond_the_remaining_amounts_does_not_matter() -> None:
     devices = [device("large", size=100), device("larger", size=200)]
     other = ResourceGroup(resources={"VGPU": 2})
 
@@ -49,7 +49,7 @@ def test_it_matters_how_much_room_is_left() -> None:
     devices = [device("a", size=4), device("b", size=5)]
     others = {"_1": ResourceGroup(resources={"VGPU": 2}), "_2": ResourceGroup(resources={"VGPU": 2})}
 
-    # Either device can still serve either group, but where the first took of the smaller one it cannot serve both.
+    # Either device can still serve either group, but the smaller one cannot serve both after the first group.
     assert after_taking("a", devices, **others) != after_taking("b", devices, **others)
 
 
@@ -64,7 +64,7 @@ def test_it_matters_which_groups_can_still_be_served() -> None:
     assert after_taking("slow", devices, **groups) != after_taking("fast", devices, **groups)
 
 
-def test_it_matters_which_traits_of_the_unsuffixed_group_are_still_within_reach() -> None:
+def test_it_matters_which_traits_of_the_unsuffixed_group_can_still_be_covered() -> None:
     devices = [device("a", traits=("CUSTOM_A",)), device("b", traits=("CUSTOM_B",)), device("c", traits=("CUSTOM_B",))]
     unsuffixed = {"": ResourceGroup(resources={"VCPU": 1, "VGPU": 1}, any_of=(("CUSTOM_A",),))}
 
@@ -72,7 +72,7 @@ def test_it_matters_which_traits_of_the_unsuffixed_group_are_still_within_reach(
     assert after_taking("a", devices, **unsuffixed) != after_taking("b", devices, **unsuffixed)
 
 
-def test_it_matters_who_stands_above_whom_as_long_as_a_subtree_has_no_top() -> None:
+def test_ancestry_matters_as_long_as_a_subtree_has_no_root() -> None:
     devices = [device("upper"), device("lower", "upper"), device("aside"), device("beside")]
     groups = {"_1": TAKEN, "_2": TAKEN}
 

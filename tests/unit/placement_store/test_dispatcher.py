@@ -1,4 +1,4 @@
-"""Each message of the store's topic goes to the one function that serves it."""
+"""Test that each message of the store's topic goes to the one function that serves it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_all_messages_of_the_topic_and_no_others_are_served() -> None:
     assert SERVED.keys() == {one for one in known if getattr(one, "topic", None) == "placement"}
 
 
-def test_what_only_reads_is_no_mutation_and_what_writes_is_one() -> None:
+def test_messages_that_write_are_mutations_and_others_are_not() -> None:
     for message_type, served in SERVED.items():
         if served.transaction is not None:
             assert issubclass(message_type, Mutation) == (served.transaction == "write")

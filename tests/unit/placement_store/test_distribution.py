@@ -1,4 +1,4 @@
-"""Dealing: who of those that hold what is moved goes where, against every way of doing it."""
+"""Test how a reshape distributes the allocations of consumers over providers, against every possible distribution."""
 
 import itertools
 import time
@@ -20,7 +20,7 @@ STEPS = 100_000
 def problem(
     items: Sequence[Item], bins: Mapping[Pair, Bin], held: Mapping[Held, int] | None = None, **names: str
 ) -> DistributionProblem:
-    """A question in which consumers hold no more than their units, unless it says so."""
+    """A problem in which consumers hold only the items to distribute, and what `held` adds."""
     present: Counter[Held] = Counter()
     for item in items:
         present.update({(item.consumer, item.source, name): amount for name, amount in item.amounts.items()})
@@ -36,22 +36,22 @@ def bins(**capacities: float) -> dict[Pair, Bin]:
     return {(place, "VGPU"): Bin(capacity) for place, capacity in capacities.items()}
 
 
-# --- Where things go --------------------------------------------------------------------------------------------------
+# --- The chosen places ------------------------------------------------------------------------------------------------
 
 
-def test_what_may_stay_stays_and_what_must_go_goes_where_it_leaves_least_room() -> None:
+def test_items_stay_if_they_may_and_others_go_where_they_leave_least_room() -> None:
     items = vgpus([2, 2, 1], "root", "wide", "narrow")
     assert distribute(problem(items, bins(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
 
 
-def test_what_a_consumer_holds_of_two_providers_stays_apart_where_there_is_room_and_is_dealt_in_any_case() -> None:
+def test_items_of_two_providers_stay_apart_if_there_is_room_and_else_come_together() -> None:
     items = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
     assert sorted(distribute(problem(items, bins(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
     assert distribute(problem(items, bins(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
 
 
-def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
-    # Largest first where it is tightest: 4 into 5 and 3 into 6 leave no room for 3 and 1; 4 and 2 must share the 6.
+def test_a_distribution_that_a_greedy_choice_misses_is_found() -> None:
+    # Largest first into the fullest place: 4 into 5, and 3 into 6, leave no room for 2 and 2; 4 and 2 must share the 6.
     items = vgpus([3, 2, 2, 4], "a", "b")
     places = distribute(problem(items, bins(a=5, b=6)), max_steps=STEPS)
     taken = Counter[str]()
@@ -60,14 +60,14 @@ def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
     assert taken == {"a": 5, "b": 6}
 
 
-def test_of_places_that_are_alike_those_with_unlike_amounts_are_tried_each() -> None:
-    # 5 + 3 + 2 and 4 + 4 + 2: the first 4 must not go where there is just room for it.
+def test_equal_places_that_have_got_different_amounts_are_each_tried() -> None:
+    # 5 + 3 + 2 and 4 + 4 + 2: the first 4 must not go beside the 5, although there is room for it.
     items = vgpus([5, 4, 4, 3, 2, 2], "a", "b")
     places = distribute(problem(items, bins(a=10, b=10)), max_steps=STEPS)
     assert places[1] == places[2] != places[0] == places[3]
 
 
-def test_classes_that_go_together_need_one_place_with_room_for_each() -> None:
+def test_classes_of_one_item_need_one_place_with_room_for_each() -> None:
     function = {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600}
     items = [Item(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
     found = {(nic, name): Bin(1000) for nic in ("nic1", "nic2") for name in function}
@@ -81,7 +81,7 @@ def test_classes_that_go_together_need_one_place_with_room_for_each() -> None:
     )
 
 
-def test_unit_rules_are_asked_of_what_a_consumer_then_holds_in_all() -> None:
+def test_unit_rules_apply_to_the_resulting_total_of_a_consumer() -> None:
     bin_ = {("nic", "VGPU"): Bin(100, min_unit=4, max_unit=6, step_size=2)}
     halves = [Item("c", source, {"VGPU": 2}, ("nic",)) for source in ("left", "right")]
 
@@ -95,16 +95,16 @@ def test_unit_rules_are_asked_of_what_a_consumer_then_holds_in_all() -> None:
             distribute(problem(items, bin_, held), max_steps=STEPS)
 
 
-def test_what_stays_is_not_measured_by_rules_that_came_later() -> None:
+def test_unit_rules_do_not_apply_to_items_that_stay() -> None:
     items = vgpus([7], "root", "child")
     found = {("root", "VGPU"): Bin(8, max_unit=1), ("child", "VGPU"): Bin(8)}
     assert distribute(problem(items, found), max_steps=STEPS) == ["root"]
 
 
-# --- What is said where it cannot be ----------------------------------------------------------------------------------
+# --- Errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_impossible_deal_names_a_consumer_by_who_it_is_and_the_places_by_what_they_are_called() -> None:
+def test_an_impossible_distribution_names_a_consumer_by_uuid_and_the_places_by_name() -> None:
     items = vgpus([3, 3, 3], "u1", "u2")
     with pytest.raises(errors.ImpossibleDeal) as caught:
         distribute(problem(items, bins(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
@@ -112,12 +112,12 @@ def test_an_impossible_deal_names_a_consumer_by_who_it_is_and_the_places_by_what
     assert caught.value.reason == "gpu0 has 2 of 3 VGPU free; gpu1 has 2 of 3 VGPU free"
 
 
-def test_of_many_places_an_error_tells_a_few() -> None:
+def test_an_error_names_a_few_of_many_places() -> None:
     with pytest.raises(errors.ImpossibleDeal, match="; and 2 more"):
         distribute(problem(vgpus([2], *"abcdef"), bins(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
 
 
-def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_no_deal() -> None:
+def test_a_search_that_reaches_its_bound_does_not_claim_that_there_is_no_distribution() -> None:
     items = vgpus([3, 2, 2, 4], "a", "b")
     with pytest.raises(errors.SearchBoundReached) as caught:
         distribute(problem(items, bins(a=5, b=6), root="node1"), max_steps=4)
@@ -127,13 +127,13 @@ def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_no_deal()
 @pytest.mark.parametrize(
     ("amounts", "capacities"),
     [
-        # One too many for places that are all alike; and far more in all than there is.
+        # One too many for places that are all alike; and far more in sum than there is room.
         ([3] * 33, [8] * 16),
         ([5, 4, 3, 2, 1] * 20, [16] * 16),
         ([7] * 17 + [5] * 17, [12] * 16),
     ],
 )
-def test_that_there_is_no_deal_is_found_without_trying_what_is_the_same(
+def test_an_impossible_distribution_is_found_without_trying_equal_ones(
     amounts: list[int], capacities: list[int]
 ) -> None:
     places = [f"gpu{number:02}" for number in range(len(capacities))]
@@ -142,8 +142,8 @@ def test_that_there_is_no_deal_is_found_without_trying_what_is_the_same(
         distribute(problem(vgpus(amounts, *places), found), max_steps=5_000)
 
 
-def test_what_has_no_room_in_common_is_dealt_apart() -> None:
-    # A dead end of the second kind, behind very many ways to deal the first.
+def test_items_without_common_places_are_distributed_separately() -> None:
+    # The second kind has no distribution; the first kind has very many.
     first = [Item(f"c{number}", "root", {"VGPU": number + 1}, ("a", "b", "c")) for number in range(12)]
     second = [Item(f"c{number}", "root", {"SRIOV_NET_VF": 1}, ("d", "e")) for number in range(3)]
     found = bins(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Bin(1), ("e", "SRIOV_NET_VF"): Bin(1)}
@@ -151,7 +151,7 @@ def test_what_has_no_room_in_common_is_dealt_apart() -> None:
         distribute(problem([*first, *second], found), max_steps=100)
 
 
-def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
+def test_a_thousand_consumers_are_distributed_within_two_seconds() -> None:
     places = [f"gpu{number:02}" for number in range(16)]
     items = vgpus([1 + number % 4 for number in range(1000)], *places)
     begun = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
     assert time.monotonic() - begun < 2
 
 
-def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do() -> None:
+def test_isolated_groups_of_a_consumer_share_no_provider() -> None:
     items = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
     isolated = {"c": {"_1": ("gpu0",), "_2": ("gpu1",)}}
     question = problem(items, bins(narrow=2, wide=8), narrow="n", wide="w")
@@ -168,21 +168,21 @@ def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do(
     question = problem(items, bins(narrow=0, wide=8), wide="w")
     with pytest.raises(errors.ImpossibleDeal, match="w serves group _1 of the same consumer, whose groups"):
         distribute(replace(question, isolated=isolated), max_steps=STEPS)
-    # One that has stayed where it is counts too; and what is no isolated group's may join it.
+    # A group that stays on its provider counts as well; an item of no isolated group may join it.
     with pytest.raises(errors.ImpossibleDeal, match="serves group _2"):
         distribute(replace(question, isolated={"c": {"_1": ("gpu0",), "_2": ("wide",)}}), max_steps=STEPS)
     assert distribute(replace(question, isolated={"c": {"_2": ("wide",)}}), max_steps=STEPS) == ["wide", "wide"]
 
 
-def test_isolated_groups_of_different_classes_are_dealt_together() -> None:
-    # Each alone would go to the first place: the second then has to go elsewhere, and it may be the first that can.
+def test_isolated_groups_of_different_classes_are_distributed_together() -> None:
+    # Each item alone would go to place a, which the second one needs: so the first one has to go to b.
     items = [Item("c", "gpu0", {"VGPU": 1}, ("a", "b")), Item("c", "gpu1", {"PGPU": 1}, ("a",))]
     found = {("a", "VGPU"): Bin(1), ("b", "VGPU"): Bin(9), ("a", "PGPU"): Bin(1)}
     question = replace(problem(items, found), isolated={"c": {"_1": ("gpu0",), "_2": ("gpu1",)}})
     assert distribute(question, max_steps=STEPS) == ["b", "a"]
 
 
-# --- Against every way of doing it ------------------------------------------------------------------------------------
+# --- Against enumeration ----------------------------------------------------------------------------------------------
 
 CLASSES, PLACES = ("A", "B"), ("root", "p", "q", "r")
 small_bins = st.builds(
@@ -198,7 +198,7 @@ small_bins = st.builds(
 @st.composite
 def questions(draw: st.DrawFn) -> DistributionProblem:
     """Up to five consumers with up to two units each, among up to four places; some hold something already."""
-    # Few kinds of rooms: places that are alike are not searched alike.
+    # Few kinds of bins, so that some places are equal: the search treats equal places specially.
     kinds = st.sampled_from(draw(st.lists(small_bins, min_size=1, max_size=2)))
     found = {(place, name): draw(kinds) for place in PLACES for name in CLASSES}
     places = st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True).map(tuple)
@@ -262,14 +262,14 @@ def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
     )
 
 
-def every_way(question: DistributionProblem) -> Iterator[tuple[str, ...]]:
+def every_distribution(question: DistributionProblem) -> Iterator[tuple[str, ...]]:
     return itertools.product(*(item.places for item in question.items))
 
 
 @settings(max_examples=250, deadline=None)
 @given(question=questions())
-def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: DistributionProblem) -> None:
-    if any(is_good(question, places) for places in every_way(question)):
+def test_a_distribution_is_found_exactly_if_enumeration_finds_one(question: DistributionProblem) -> None:
+    if any(is_good(question, places) for places in every_distribution(question)):
         found = distribute(question, max_steps=STEPS)
         assert all(place in item.places for item, place in zip(question.items, found, strict=True))
         assert is_good(question, found)
@@ -282,17 +282,15 @@ def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: Dist
 
 @settings(max_examples=50, deadline=None)
 @given(question=questions(), bound=st.integers(1, 20))
-def test_a_bound_never_changes_what_is_said_but_to_say_that_it_is_reached(
-    question: DistributionProblem, bound: int
-) -> None:
-    def said(max_steps: int) -> object:
+def test_a_bound_changes_no_result_unless_it_is_reached(question: DistributionProblem, bound: int) -> None:
+    def outcome(max_steps: int) -> object:
         try:
             return distribute(question, max_steps=max_steps)
         except errors.ImpossibleDeal as fault:
             return fault.data
 
     try:
-        early = said(bound)
+        early = outcome(bound)
     except errors.SearchBoundReached:
         return
-    assert early == said(STEPS)
+    assert early == outcome(STEPS)

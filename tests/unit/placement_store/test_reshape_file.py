@@ -1,4 +1,4 @@
-"""The file of a reshape: what is wrong with it is told by line, all of it at once, before anybody is asked."""
+"""Test the file of a reshape: all its faults are reported at once with their lines, before any request is sent."""
 
 import textwrap
 from pathlib import Path
@@ -46,7 +46,7 @@ reshape:
 """
 
 
-def test_a_file_says_what_moves_what_is_created_and_who_goes_where(file: Path) -> None:
+def test_a_file_has_instructions_new_providers_and_allocations(file: Path) -> None:
     file.write_text(GOOD)
     [entry] = reshape_file.read(file)
     assert (entry.line, entry.host) == (2, "compute1")
@@ -73,7 +73,7 @@ def test_a_file_says_what_moves_what_is_created_and_who_goes_where(file: Path) -
     )
 
 
-def test_the_sample_of_the_file_is_one() -> None:
+def test_the_sample_file_is_valid() -> None:
     assert len(reshape_file.read(SAMPLE)) == 2
 
 
@@ -86,7 +86,7 @@ def test_a_file_may_be_json(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "instead_of", "told"),
+    ("wrong", "instead_of", "reported"),
     [
         ("VGPU: 0", "VGPU: 4}\n        to", "4 Expected `int` >= 1"),
         ("VGPU: many", "VGPU: 4}\n        to", "4 Expected `int`, got `str`"),
@@ -104,14 +104,14 @@ def test_a_file_may_be_json(file: Path) -> None:
         ("parent: compute\x00", "parent: compute1", "8 the character '\\x00' may not stand in YAML"),
     ],
 )
-def test_a_fault_is_told_with_its_line(file: Path, wrong: str, instead_of: str, told: str) -> None:
+def test_a_fault_is_reported_with_its_line(file: Path, wrong: str, instead_of: str, reported: str) -> None:
     rest = instead_of.removeprefix("VGPU: 4") if instead_of.startswith("VGPU") else ""
     assert instead_of in GOOD
     [fault] = faults(file, GOOD.replace(instead_of, wrong + rest, 1))
-    assert fault.startswith(told)
+    assert fault.startswith(reported)
 
 
-def test_a_fault_deep_in_a_mapping_is_told_by_the_line_of_its_key(file: Path) -> None:
+def test_a_fault_deep_in_a_mapping_is_reported_with_the_line_of_its_key(file: Path) -> None:
     [fault] = faults(
         file,
         """\
@@ -128,7 +128,7 @@ def test_a_fault_deep_in_a_mapping_is_told_by_the_line_of_its_key(file: Path) ->
     assert fault == "7 Expected `int`, got `str` - at reshape[0].instructions[0].moved_resources.VGPU"
 
 
-def test_every_entry_that_is_malformed_is_told_of(file: Path) -> None:
+def test_every_malformed_entry_is_reported(file: Path) -> None:
     found = faults(
         file,
         """\
@@ -144,14 +144,14 @@ def test_every_entry_that_is_malformed_is_told_of(file: Path) -> None:
     assert [fault.split()[0] for fault in found] == ["4", "6", "7"]
 
 
-def test_what_is_of_one_tree_stands_in_one_entry(file: Path) -> None:
+def test_two_entries_for_one_tree_are_refused(file: Path) -> None:
     move = "  - instructions: [{from_resource_provider: %s, moved_resources: {VGPU: 1}, to_resource_provider: %s}]\n"
     [fault] = faults(file, "reshape:\n" + move % ("a", "b") + move % ("c", "d") + move % ("b", "e"))
     assert fault == "4 the entry of line 2 is about b, too: use one entry per tree"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "1 the file is empty"),
         ("# nothing\n", "1 the file is empty"),
@@ -163,11 +163,11 @@ def test_what_is_of_one_tree_stands_in_one_entry(file: Path) -> None:
         ("reshape: !!python/object:os.system {}", "1 could not determine a constructor"),
     ],
 )
-def test_a_file_that_is_no_reshape_at_all_is_told_of(file: Path, text: str, told: str) -> None:
-    assert faults(file, text)[0].startswith(told)
+def test_a_file_that_is_not_a_reshape_is_refused(file: Path, text: str, reported: str) -> None:
+    assert faults(file, text)[0].startswith(reported)
 
 
-def test_a_file_that_cannot_be_read_is_told_of(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(MalformedFile, match="No such file"):
         reshape_file.read(file)
     with pytest.raises(MalformedFile, match="Is a directory"):
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_is_told_of(file: Path, tmp_path: Path) -> No
         reshape_file.read(file)
 
 
-def test_a_number_that_is_not_finite_is_told_by_its_line_however_long_the_name_of_its_class_is(file: Path) -> None:
+def test_a_number_that_is_not_finite_is_reported_with_its_line_for_a_class_of_any_length(file: Path) -> None:
     name = "CUSTOM_" + 248 * "X"
     text = GOOD.replace("{VGPU: {max_unit: 4}}", f"{{{name}: {{allocation_ratio: .inf}}}}")
     assert "9 " in faults(file, text)[0]

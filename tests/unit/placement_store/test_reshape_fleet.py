@@ -1,4 +1,4 @@
-"""Reshaping a fleet: what was moved before is told apart by what is there, and one bad host stops the rest."""
+"""Test the reshape of a fleet: hosts that were moved before are recognised, and a refused host stops the rest."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from placement_store.commands.reshape_fleet import (
 
 
 class FakePlacement:
-    """Knows the providers it was made of, and plans whatever is asked."""
+    """A placement that has the given providers, and accepts every plan unless `refusal` is set."""
 
     def __init__(self, **totals: dict[str, int]) -> None:
         self.generation = 1
@@ -81,18 +81,18 @@ HALF_TO_ONE_THAT_IS_THERE = entry(("host", "gpu0", {"VGPU": 4}))
         ({"host": {"VGPU": 8}}, EVERYTHING, PLANNED),
         ({"host": {"VCPU": 8}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}, EVERYTHING, MOVED_BEFORE),
         ({"host": {"VGPU": 8}, "gpu0": {}, "gpu1": {}}, EVERYTHING, PLANNED),
-        # Moved in part only: whether the rest can be, the store must say.
+        # Only a part was moved: the store decides whether the rest can be moved.
         ({"host": {"VGPU": 4}, "gpu0": {"VGPU": 4}}, EVERYTHING, PLANNED),
         ({"host": {"VGPU": 8}}, HALF, PLANNED),
         ({"host": {"VGPU": 4}, "gpu0": {"VGPU": 4}}, HALF, MOVED_BEFORE),
         ({"host": {}, "gpu0": {"VGPU": 4}}, HALF_TO_ONE_THAT_IS_THERE, MOVED_BEFORE),
-        # Either moved before, or there from the beginning.
+        # The inventory was either moved before, or there from the beginning.
         ({"host": {"VGPU": 4}, "gpu0": {"VGPU": 4}}, HALF_TO_ONE_THAT_IS_THERE, REFUSED),
         ({"host": {"VGPU": 4}, "gpu0": {"VGPU": 3}}, HALF_TO_ONE_THAT_IS_THERE, PLANNED),
         ({}, EVERYTHING, PLANNED),
     ],
 )
-def test_what_was_moved_before_is_told_by_what_is_there(
+def test_a_host_that_was_moved_before_is_recognised_by_its_inventories(
     totals: dict[str, dict[str, int]], what: Entry, expected: str
 ) -> None:
     assert state(FakePlacement(**totals), what) == expected
@@ -110,7 +110,7 @@ def test_a_provider_named_once_by_uuid_and_once_by_name_is_one() -> None:
     assert state(FakePlacement(host={"VGPU": 4}, gpu0={"VGPU": 8}), mixed) == MOVED_BEFORE
 
 
-def test_a_refusal_is_of_one_host_and_an_absent_store_of_all() -> None:
+def test_a_refusal_concerns_one_host_and_an_unavailable_store_all_hosts() -> None:
     placement = FakePlacement(host={"VGPU": 8})
     placement.refusal = errors.ImpossibleDeal(consumer_uuid="c", provider_uuid="p", reason="too big")
     outcome = reshape_fleet.plan_entry(placement, EVERYTHING, 1000, again=False)
@@ -120,7 +120,7 @@ def test_a_refusal_is_of_one_host_and_an_absent_store_of_all() -> None:
         reshape_fleet.plan_entry(placement, EVERYTHING, 1000, again=False)
 
 
-def test_the_same_order_at_the_same_state_is_one_request_and_at_another_state_another_one() -> None:
+def test_an_order_is_repeated_with_the_same_request_id_only_in_the_same_state() -> None:
     def request_id() -> str:
         return reshape_fleet.request(reshape_fleet.plan_entry(placement, EVERYTHING, 10, again=False), 10).request_id
 
@@ -132,7 +132,7 @@ def test_the_same_order_at_the_same_state_is_one_request_and_at_another_state_an
 
 
 class Refusing:
-    """Does what it is asked, but for one host."""
+    """Reshapes each host except one."""
 
     def __init__(self, line: int, fault: BaseException) -> None:
         self.line, self.fault = line, fault
@@ -155,15 +155,15 @@ UNANSWERED = errors.NoReply(topic="placement", method="reshape_by_instructions",
     [
         (IMPOSSIBLE, False, [DONE, REFUSED, NOT_BEGUN]),
         (IMPOSSIBLE, True, [DONE, REFUSED, DONE]),
-        # Who does not answer for one host does not for the next: going on would only wait.
+        # A store that does not answer for one host would not answer for the next: going on would only take time.
         (UNANSWERED, True, [DONE, UNKNOWN, NOT_BEGUN]),
         (KeyboardInterrupt(), True, [DONE, UNKNOWN, NOT_BEGUN]),
     ],
 )
-def test_after_a_host_that_cannot_be_done_the_rest_is_left_unless_it_is_to_be_skipped(
+def test_a_refused_host_stops_the_rest_unless_it_is_to_be_skipped(
     fault: BaseException, skip_refused: bool, states: list[str]
 ) -> None:
     reshape = Refusing(2, fault)
     outcomes = list(reshape_fleet.carry_out(PLAN, reshape, skip_refused=skip_refused))
     assert [outcome.state for outcome in outcomes] == states
-    assert reshape.asked == [line for line, said in zip((1, 2, 3), states, strict=True) if said != NOT_BEGUN]
+    assert reshape.asked == [line for line, state in zip((1, 2, 3), states, strict=True) if state != NOT_BEGUN]

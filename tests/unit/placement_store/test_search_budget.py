@@ -1,4 +1,4 @@
-"""The budget of one request's searches: what it ends, and when."""
+"""Test the budget for the searches of one request: which searches it ends, and when."""
 
 import time
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_a_search_that_costs_too_much_ends_when_its_processor_time_is_used_up() 
 
 
 def test_a_search_ends_within_one_position_that_takes_long() -> None:
-    # Each provider is compared with each group before there is any position; the steps alone would not end it.
+    # Each provider is compared with each group before the first position: a bound of steps would not end that.
     budget = SearchBudget(seconds=100, clock=ticking())
 
     with pytest.raises(errors.SearchBoundReached) as caught:
@@ -61,7 +61,7 @@ def test_a_search_ends_within_one_position_that_takes_long() -> None:
     assert caught.value.steps == 0
 
 
-def test_the_time_between_two_candidates_is_not_paid_by_the_budget() -> None:
+def test_the_time_between_two_candidates_is_not_charged_to_the_budget() -> None:
     budget = SearchBudget()
     candidates = search(wide(3), ResourceRequest(groups={"": ResourceGroup(resources={"VGPU": 1})}), budget=budget)
 
@@ -76,7 +76,7 @@ def test_the_time_between_two_candidates_is_not_paid_by_the_budget() -> None:
     assert used < budget.seconds < used + 0.05
 
 
-def test_a_slice_ends_alone_and_its_cost_is_paid_by_the_whole() -> None:
+def test_a_slice_ends_alone_and_is_charged_to_the_whole_budget() -> None:
     budget = SearchBudget(seconds=0.4, clock=ticking(0.001))
     part = budget.slice(1 / 4)
 
@@ -128,8 +128,8 @@ def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
         HostCandidates(problem.resource_request, {}, refused_claims.budget).first(view, 1)
 
 
-def test_the_search_for_a_deal_ends_when_its_processor_time_is_used_up() -> None:
-    # Each consumer differs from each other one, and so does each place: nothing is tried twice under other names.
+def test_the_search_for_a_distribution_ends_when_its_processor_time_is_used_up() -> None:
+    # All consumers and all places are different, so that the search can treat none of them as equal.
     places = tuple(f"gpu{number}" for number in range(12))
     items = [Item(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
     total = sum(item.amounts["VGPU"] for item in items)

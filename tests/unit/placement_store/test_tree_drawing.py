@@ -1,4 +1,4 @@
-"""How a tree of resource providers is drawn."""
+"""Test how a tree of resource providers is drawn."""
 
 from moorage.ids import derived
 from moorage.model import ResourceProvider
@@ -15,7 +15,7 @@ def provider(name: str, parent: str | None = None) -> ResourceProvider:
     )
 
 
-def test_children_stand_under_their_parents_by_name_and_branches_pass_by_what_is_deeper() -> None:
+def test_children_are_drawn_below_their_parents_in_the_order_of_their_names() -> None:
     providers = [
         provider("host"),
         provider("numa1", "host"),
@@ -33,7 +33,7 @@ def test_children_stand_under_their_parents_by_name_and_branches_pass_by_what_is
         "└─ numa1",
         "   └─ nic",
     ]
-    # What stands before further lines of a row: the branch to the next brother, and that to the first child.
+    # The prefix of further lines of a row: the branch to the next sibling, and the one to the first child.
     assert [place.stem.rstrip() for place in places] == ["│", "│  │", "│  │", "│", "   │", ""]
 
 

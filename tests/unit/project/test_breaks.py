@@ -1,4 +1,4 @@
-"""The catalogue of deliberate breaks cannot rot: each still changes one line, and names tests that exist."""
+"""Test the catalogue of deliberate breaks: each changes one line, and names existing tests that notice it."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ from support.breaks.trials import fails_tests
 
 ROOT = Path(__file__).parents[3]
 PROMISES = range(1, 13)
-#: Quick ones of different rooms, tried in every run; all others in the long form, with their servers.
+#: Quick breaks of different packages, tried in every run; the long form tries all, with servers.
 QUICK = ("destroyed_attempts_are_started", "boundless_memory")
 LONG = os.environ.get("DRILLS") == "long"
 
@@ -49,12 +49,12 @@ def test_the_tests_that_have_to_notice_a_break_exist(name: str) -> None:
 
 def test_the_table_in_the_docs_has_each_break_with_its_tests() -> None:
     rows = [line for line in (ROOT / "docs" / "breaks.md").read_text(encoding="utf-8").splitlines() if "| `" in line]
-    told = {row.split("|")[2].strip(" `"): row for row in rows}
-    assert [*told] == [*BREAKS]
+    documented = {row.split("|")[2].strip(" `"): row for row in rows}
+    assert [*documented] == [*BREAKS]
     for name, one in BREAKS.items():
-        assert told[name].startswith(f"| {one.promise} |")
-        assert one.lost in told[name]
-        assert all(f"`{test.rpartition('::')[2]}`" in told[name] for test in one.tests), name
+        assert documented[name].startswith(f"| {one.promise} |")
+        assert one.lost in documented[name]
+        assert all(f"`{test.rpartition('::')[2]}`" in documented[name] for test in one.tests), name
 
 
 @by_name({**BREAKS} if LONG else QUICK)

@@ -1,4 +1,4 @@
-"""Each command that a page names exists, and takes the options that the page gives it."""
+"""Test that each command on a page exists, and takes the options that the page gives it."""
 
 import argparse
 import re
@@ -17,7 +17,7 @@ from moorage.cli.shell import Shell
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/operator").glob("*.md")])
-#: What stands between backquotes, where it may be broken over two lines, and what stands in a block, line by line.
+#: Commands between backquotes may be broken over two lines; in a block each line is one.
 INLINE = re.compile(r"(?<!`)`(moorage [^`]+)`(?!`)")
 BLOCK = re.compile(r"^(?:    |\$ |    \$ )?(moorage [a-z].*(?:\\\n.*)*)", re.MULTILINE)
 
@@ -84,7 +84,7 @@ def test_a_command_that_does_not_exist_and_an_unknown_option_are_found() -> None
     assert list(faults("moorage host set NAME --forced-down")) == []
 
 
-def test_the_lists_that_take_a_part_of_themselves_are_named() -> None:
+def test_the_pages_name_every_list_that_can_be_shown_in_parts() -> None:
     for page in (ROOT / "README.md", ROOT / "docs/running.md"):
         named = re.findall(r"lists of ([\w\s,]+?)\s(?:take|are)\s", page.read_text())
         words = {f"{word.removesuffix('s')} list" for one in named for word in re.findall(r"\w+", one) if word != "and"}

@@ -1,4 +1,4 @@
-"""The watch over tests that hang: what counts as hanging."""
+"""Test the watch over hanging tests: when a test counts as hanging, and how it is ended."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processo
     assert hangs([first, last]) is expected
 
 
-def test_what_a_thread_that_has_ended_did_before_is_not_taken_from_what_others_do() -> None:
+def test_the_time_of_an_ended_thread_is_not_subtracted_from_that_of_others() -> None:
     samples = [
         Sample(at=100.0, threads={(1, 2): 40.0}, main_thread=0.0),
         Sample(at=130.0, threads={(1, 3): 20.0}, main_thread=0.0),

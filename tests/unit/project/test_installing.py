@@ -1,4 +1,4 @@
-"""The files that Moorage is installed with: constraints, and the containers of a whole cloud."""
+"""Test the files for the installation of Moorage: constraints, and the containers of a whole cloud."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "moorage"}
 
 
-def test_the_constraints_have_all_that_is_needed_in_versions_that_are_allowed() -> None:
+def test_the_constraints_pin_every_dependency_to_an_allowed_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [
         one
@@ -42,7 +42,7 @@ def test_the_constraints_have_all_that_is_needed_in_versions_that_are_allowed() 
         assert needed.specifier.contains(exact.version), text
 
 
-def test_what_is_tested_here_is_what_the_constraints_say() -> None:
+def test_the_installed_versions_are_those_of_the_constraints() -> None:
     written = subprocess.run(
         [sys.executable, ".ci/constraints.py"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -51,7 +51,7 @@ def test_what_is_tested_here_is_what_the_constraints_say() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_the_command_of_each_container_is_one_that_exists_with_these_options(name: str) -> None:
+def test_the_command_of_each_container_exists_with_its_options(name: str) -> None:
     shell = Shell()
     kind, command, rest = shell.command_manager.find_command(OURS[name]["command"])
     kind(shell, None, command).get_parser(command).parse_args(rest)
@@ -76,7 +76,7 @@ def test_the_containers_environment_is_a_configuration(monkeypatch: pytest.Monke
     conf = calls.read([])
     assert conf.transport_url == "rabbit://moorage:pass@broker:5672/moorage"
     assert conf.database.connection == "mysql+pymysql://moorage:pass@database:3306/moorage?charset=utf8mb4"
-    # The images make the same users, and the same places.
+    # The images create the user and the virtual host that the services use.
     assert (
         SERVICES["database"]["environment"]["MARIADB_USER"]
         == SERVICES["broker"]["environment"]["RABBITMQ_DEFAULT_USER"]

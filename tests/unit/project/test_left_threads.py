@@ -1,4 +1,4 @@
-"""The check for threads that a test leaves behind."""
+"""Test the check for threads that a test leaves behind."""
 
 from pathlib import Path
 

@@ -92,7 +92,7 @@ def test_every_entry_point_can_be_loaded(point: importlib.metadata.EntryPoint) -
     assert point.load() is not None
 
 
-def test_no_other_distribution_has_put_files_into_our_names() -> None:
+def test_no_other_distribution_installs_files_into_our_packages() -> None:
     owners = importlib.metadata.packages_distributions()
 
     assert {name: set(owners.get(name, ())) - {"moorage"} for name in sorted(NAMES)} == {name: set() for name in NAMES}

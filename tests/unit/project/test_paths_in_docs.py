@@ -1,4 +1,4 @@
-"""The pages on the code name files and folders that are there, and the index of decisions has every one of them."""
+"""Test that the pages on the code name existing files and folders, and that the index has every decision."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ PAGES = [
     *DECISIONS,
 ]
 OURS = "moorage|placement_store|scheduler|conductor|compute|dashboard|harness|filters|weighers|tests|docs|etc|\\.ci"
-#: A path within one of our folders, maybe with the name of what is in the file.
+#: A path within one of our folders, maybe with the name of something in the file.
 NAMED = re.compile(rf"`((?:{OURS})/[\w./-]*?)(?::\w+)?`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_path_that_a_page_names_is_there(page: Path) -> None:
+def test_each_path_that_a_page_names_exists(page: Path) -> None:
     missing = [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()]
     assert not missing
 
