@@ -1,6 +1,6 @@
-"""A cloud of fake computes with the plug-ins of two packages, run in the environment that they are installed into.
+"""A cloud of fake computes with the plug-ins of two packages, run in the environment in which they are installed.
 
-It prints one JSON document: what came of each request.
+It prints one JSON document with the answer to each request.
 """
 
 import json

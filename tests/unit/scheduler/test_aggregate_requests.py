@@ -1,4 +1,4 @@
-"""Host aggregates make requests narrower: by project, by zone, and by the traits that they are kept for."""
+"""Test the request filters that use host aggregates: by project, by zone, and by the traits of isolated aggregates."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ FIRST, SECOND, THIRD = AGGREGATES
         ([{"tenant": "project"}], ()),
     ],
 )
-def test_a_project_goes_where_aggregates_name_it(
+def test_a_project_is_restricted_to_aggregates_that_name_it(
     metadata: list[dict[str, str]], member_of: tuple[tuple[str, ...], ...]
 ) -> None:
     cloud = aggregates(*metadata)
@@ -40,11 +40,11 @@ def test_a_project_goes_where_aggregates_name_it(
         (None, [{"availability_zone": "az1"}], ()),
         ("az1", [{"availability_zone": "az1"}, {"availability_zone": "az2"}], ((FIRST,),)),
         ("az1", [{"availability_zone": "az1"}, {"availability_zone": "az1"}], ((FIRST, SECOND),)),
-        # A zone that no aggregate gives: hosts may be in it by their own word.
+        # No aggregate defines the zone: hosts may report it themselves.
         ("az3", [{"availability_zone": "az1"}], ()),
     ],
 )
-def test_a_zone_is_its_aggregates(
+def test_a_zone_is_restricted_to_its_aggregates(
     zone: str | None, metadata: list[dict[str, str]], member_of: tuple[tuple[str, ...], ...]
 ) -> None:
     request = asked(availability_zone=zone)

@@ -1,4 +1,4 @@
-"""Sets of names by row: what was handed out never changes, and names that no row has any more take no memory."""
+"""Test sets of names by row: frozen ones never change, and names that no row has any more use no memory."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ def names_of(row: int, bitsets: Bitsets, every: set[str]) -> set[str]:
 
 
 @given(steps)
-def test_the_sets_of_rows_are_those_that_were_put_also_in_former_snapshots(
+def test_each_snapshot_keeps_the_sets_that_were_put_before_it(
     steps: list[tuple[int, frozenset[int], bool]],
 ) -> None:
     columns = BitsetColumns()
@@ -31,7 +31,7 @@ def test_the_sets_of_rows_are_those_that_were_put_also_in_former_snapshots(
         assert [names_of(row, bitsets, every) for row in range(4)] == [set(names) for names in expected]
 
 
-def test_the_columns_are_as_many_as_the_names_that_rows_have_however_many_there_were() -> None:
+def test_only_names_that_a_row_has_use_memory() -> None:
     columns = BitsetColumns()
     columns.resize(2)
     columns.put(1, frozenset({"stays"}))

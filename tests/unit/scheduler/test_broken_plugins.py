@@ -1,4 +1,4 @@
-"""Plug-ins that break: the request fails or is decided without them, as configured, and nothing else happens."""
+"""Test plug-ins that break: as configured, the request fails or is decided without them."""
 
 import logging
 from collections.abc import Callable
@@ -42,8 +42,8 @@ def _writes(view: Any) -> Any:
     return view.up
 
 
-#: What a plug-in may do instead of answering.
-DEEDS: dict[str, Callable[[Any], Any]] = {
+#: Actions of a plug-in instead of a valid answer.
+ACTIONS: dict[str, Callable[[Any], Any]] = {
     "divides by nothing": lambda _: 1 // 0,
     "says what value is wrong": lambda _: (_ for _ in ()).throw(BadValue("rack is 'r1'")),
     "ends the process": _ends_the_process,
@@ -52,6 +52,7 @@ DEEDS: dict[str, Callable[[Any], Any]] = {
     "recurs for ever": _recurs,
     "answers nothing": lambda _: None,
     "answers words": lambda _: "yes",
+    "answers a list": lambda view: [True] * len(view),
     "answers too much": lambda view: np.ones(len(view) + 1),
     "answers objects": lambda view: np.array([None] * len(view)),
     "answers complex numbers": lambda view: np.ones(len(view)) * 1j,
@@ -59,7 +60,7 @@ DEEDS: dict[str, Callable[[Any], Any]] = {
     "answers numbers too far apart": lambda view: np.linspace(-1e308, 1e308, len(view)),
     "writes into the view": _writes,
 }
-each_deed = pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS.keys())
+each_action = pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS.keys())
 
 
 class BreakingFilter(Filter):
@@ -67,14 +68,14 @@ class BreakingFilter(Filter):
         raise NotImplementedError
 
     def mask(self, view: HostView, request: RequestSpec) -> Any:
-        return self.settings["deed"](view)
+        return self.settings["action"](view)
 
 
 class Unsure(Filter):
     reason = None  # type: ignore[assignment]
 
     def concerns(self, request: RequestSpec) -> Any:
-        return self.settings["deed"](request)
+        return self.settings["action"](request)
 
     def check(self, request: RequestSpec) -> None:
         self.settings["check"](request)
@@ -88,12 +89,17 @@ class BreakingWeigher(Weigher):
         raise NotImplementedError
 
     def scores(self, view: HostView, request: RequestSpec) -> Any:
-        return self.settings["deed"](view)
+        return self.settings["action"](view)
+
+
+class UnsureWeigher(BreakingWeigher):
+    def concerns(self, request: RequestSpec) -> Any:
+        return self.settings["action"](request)
 
 
 class BreakingRequestFilter(RequestFilter):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> Any:
-        return self.settings["deed"]([request])
+        return self.settings["action"]([request])
 
 
 VIEW = host_cache([host_row(number) for number in range(3)]).snapshot()
@@ -125,6 +131,7 @@ def check_both(kind: str, plugin: Any) -> None:
     with pytest.raises(errors.BrokenPlugin) as caught:
         decided(rules(failure_counts, skip=False, **{kind: plugin}))
     assert (caught.value.plugin, caught.value.name) == (what, "a")
+    assert not isinstance(caught.value, errors.PlacementRefused)
     skipping = rules(failure_counts, skip=True, **{kind: plugin})
     plan = decided(skipping)
     assert len(plan.chosen) == 2
@@ -132,46 +139,52 @@ def check_both(kind: str, plugin: Any) -> None:
         assert list(explanation.skipped_plugins) == [f"{what} a"]
         assert f"decided without the broken {what} a" in explanation.summary()
     assert [score.weigher for score in plan.explanations[0].top_hosts[0].scores] == ["ram"]
-    # It is asked again for the next request, and once for each.
+    # It is used again for the next request, and once for each.
     decided(skipping)
     assert failure_counts.counts() == {f"{what} a": 3}
 
 
-@each_deed
-def test_a_filter_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
-    check_both("filter", BreakingFilter({"deed": deed}))
+@each_action
+def test_a_filter_that_breaks_fails_the_request_or_is_left_out(action: Callable[[Any], Any]) -> None:
+    check_both("filter", BreakingFilter({"action": action}))
 
 
-@each_deed
-def test_a_weigher_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
-    check_both("weigher", BreakingWeigher({"deed": deed}))
+@each_action
+def test_a_weigher_that_breaks_fails_the_request_or_is_left_out(action: Callable[[Any], Any]) -> None:
+    check_both("weigher", BreakingWeigher({"action": action}))
 
 
-@each_deed
-def test_a_request_filter_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
-    check_both("request_filter", BreakingRequestFilter({"deed": deed}))
+@each_action
+def test_a_request_filter_that_breaks_fails_the_request_or_is_left_out(action: Callable[[Any], Any]) -> None:
+    check_both("request_filter", BreakingRequestFilter({"action": action}))
 
 
 @pytest.mark.parametrize(
-    "deed", [DEEDS["divides by nothing"], DEEDS["ends the process"], lambda _: np.array([True, False])]
+    "action", [ACTIONS["divides by nothing"], ACTIONS["ends the process"], lambda _: np.array([True, False])]
 )
-def test_a_filter_that_cannot_say_whether_it_is_concerned_is_broken(deed: Callable[[Any], Any]) -> None:
-    check_both("filter", Unsure({"deed": deed, "check": lambda _: None}))
+def test_a_filter_that_cannot_say_whether_it_is_concerned_is_broken(action: Callable[[Any], Any]) -> None:
+    check_both("filter", Unsure({"action": action, "check": lambda _: None}))
 
 
-def test_a_filter_that_breaks_over_a_request_is_not_asked_about_hosts() -> None:
-    check_both("filter", Unsure({"deed": lambda _: True, "check": DEEDS["recurs for ever"]}))
+def test_a_weigher_that_cannot_say_whether_it_is_concerned_is_broken() -> None:
+    check_both("weigher", UnsureWeigher({"action": ACTIONS["divides by nothing"]}))
+
+
+def test_a_filter_that_breaks_on_a_request_is_not_asked_about_hosts() -> None:
+    check_both("filter", Unsure({"action": lambda _: True, "check": ACTIONS["recurs for ever"]}))
 
 
 def test_a_filter_whose_reason_is_none_gets_one() -> None:
-    plan = decided(rules(FailureCounts(), skip=False, filter=Unsure({"deed": lambda _: True, "check": lambda _: None})))
+    plan = decided(
+        rules(FailureCounts(), skip=False, filter=Unsure({"action": lambda _: True, "check": lambda _: None}))
+    )
     assert plan.explanations[0].filters[0].reason == Filter.reason
 
 
-def test_what_is_skipped_is_said_once_a_minute_and_plugin(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skipped_plugin_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
     failure_counts = FailureCounts(lambda: now)
-    skipping = rules(failure_counts, skip=True, filter=BreakingFilter({"deed": DEEDS["divides by nothing"]}))
+    skipping = rules(failure_counts, skip=True, filter=BreakingFilter({"action": ACTIONS["divides by nothing"]}))
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
             decided(skipping)

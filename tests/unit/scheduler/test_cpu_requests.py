@@ -1,4 +1,4 @@
-"""Dedicated CPUs become PCPU, NUMA nodes groups of their own, or the request is refused with the path of the fault."""
+"""Test that dedicated CPUs become PCPU and NUMA nodes become groups, and that invalid words are refused."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_the_classes_of_cpus(extra_specs: dict[str, str], properties: dict[str, 
         ({"hw:cpu_thread_policy": "prefer"}, {"hw_cpu_thread_policy": "require"}, HYPERTHREADING, ()),
     ],
 )
-def test_what_is_said_of_sibling_threads_is_asked_of_the_root(
+def test_the_thread_policy_becomes_a_trait_of_the_root(
     extra_specs: dict[str, str], properties: dict[str, str], required: tuple[str, ...], forbidden: tuple[str, ...]
 ) -> None:
     narrow = by_cpus({**DEDICATED, **extra_specs}, properties)
@@ -111,7 +111,7 @@ def test_each_numa_node_is_a_group_on_a_node_of_the_host(
     assert wanted.group_policy == ("none" if len(groups) > 1 else None)
 
 
-def test_a_policy_for_the_requests_own_groups_is_theirs_alone_to_say() -> None:
+def test_numa_nodes_set_no_group_policy_for_several_groups_of_the_request() -> None:
     ports = {f"_port{number}": group({"SRIOV_NET_VF": 1}) for number in range(2)}
     assert by_cpus({"hw:numa_nodes": "2"}, groups=ports).group_policy is None
     assert by_cpus({"hw:numa_nodes": "2"}, groups=ports, group_policy="none").group_policy == "none"
@@ -161,7 +161,7 @@ TWO_NODES = {"hw:numa_nodes": "2"}
         ({**TWO_NODES, "resources_a:MEMORY_MB": "4"}, {}, FLAVOR("resources_a:MEMORY_MB")),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_path(
+def test_invalid_extra_specs_and_properties_are_refused_with_their_path(
     extra_specs: dict[str, str], properties: dict[str, str], path: str
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
@@ -176,6 +176,6 @@ def test_a_server_that_no_host_could_hold_is_refused_before_its_cpus_are_counted
 
 
 @pytest.mark.parametrize("groups", [{"": group({"VCPU": 2})}, {"_NUMA0": group({"VGPU": 1})}])
-def test_what_contradicts_the_requests_own_groups_is_refused(groups: dict[str, ResourceGroup]) -> None:
+def test_numa_nodes_that_contradict_the_requests_own_groups_are_refused(groups: dict[str, ResourceGroup]) -> None:
     with pytest.raises(errors.InvalidRequest):
         by_cpus({"hw:numa_nodes": "2"}, groups=groups)

@@ -36,7 +36,7 @@ _HOSTS = st.builds(
     _METADATA,
     _PROPERTIES,
 )
-#: What is read at once: hosts as they are now, hosts that are gone, and whether anybody looks before it is read again.
+#: Each step is one read: changed hosts, hosts that are gone, and whether the view is used before the next read.
 _STEPS = st.lists(
     st.tuples(st.lists(_HOSTS, max_size=4), st.sets(st.integers(0, 6), max_size=3), st.booleans()),
     min_size=1,
@@ -44,8 +44,8 @@ _STEPS = st.lists(
 )
 
 
-def told(view: Snapshot) -> dict[str, dict[str, Any]]:
-    """All that a view answers of what its hosts are described with, by question and host."""
+def answers_of(view: Snapshot) -> dict[str, dict[str, Any]]:
+    """Return all answers of a view about the descriptions of its hosts, by question and host."""
     names = [host.service_host for host in view.hosts]
     answers: dict[str, Iterable[Any]] = {
         "load": map(repr, view.number_from("metrics.load", measured).tolist()),
@@ -58,26 +58,26 @@ def told(view: Snapshot) -> dict[str, dict[str, Any]]:
         "linux": view.servers_with("os", "linux").tolist(),
         "other": view.servers_with("os", "other").tolist(),
     }
-    return {question: dict(zip(names, said, strict=True)) for question, said in answers.items()}
+    return {question: dict(zip(names, values, strict=True)) for question, values in answers.items()}
 
 
 @given(_STEPS)
-def test_hosts_that_change_come_and_go_are_described_as_if_all_had_been_read_at_once(
+def test_a_view_that_is_followed_describes_hosts_like_one_that_is_read_at_once(
     steps: list[tuple[list[HostRow], set[int], bool]],
 ) -> None:
     followed, known = HostCache(), dict[int, HostRow]()
-    for changed, gone, is_looked_at in steps:
+    for changed, gone, is_used in steps:
         known = {number: host for number, host in known.items() if number not in gone}
         known |= {host.id: host for host in changed}
         followed.update(hosts=changed, gone_hosts=gone)
-        if not is_looked_at:
+        if not is_used:
             continue
-        shown, anew = followed.snapshot(), host_cache(known.values(), []).snapshot()
-        assert told(shown) == told(anew)
-        assert shown.host_attributes.metadata_keys == anew.host_attributes.metadata_keys
+        shown, fresh = followed.snapshot(), host_cache(known.values(), []).snapshot()
+        assert answers_of(shown) == answers_of(fresh)
+        assert shown.host_attributes.metadata_keys == fresh.host_attributes.metadata_keys
 
 
-def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
+def test_a_snapshot_stays_unchanged_when_hosts_change_after_it() -> None:
     shown = host_cache([host_row(number, attributes={"load": number}) for number in range(4)])
     before = shown.snapshot()
     assert before.number("load").tolist() == [0.0, 1.0, 2.0, 3.0]
@@ -88,7 +88,7 @@ def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["attribute", "metadata", "servers_with"])
-def test_names_that_no_host_has_take_one_column_however_many_a_request_contains(kind: str) -> None:
+def test_all_names_that_no_host_has_share_one_column(kind: str) -> None:
     described = {"attributes": {"arch": {"a.b": 1}}, "metadata": {"arch.a.b": frozenset("1")}}
     shown = host_cache([host_row(number, image_properties={"arch.a.b": 1}, **described) for number in range(4)])
     column = getattr(shown.snapshot().host_attributes, kind)
@@ -98,7 +98,7 @@ def test_names_that_no_host_has_take_one_column_however_many_a_request_contains(
 
     assert unknown == unknown[:1] * 900
     assert not unknown[0].values[0]
-    # The columns that others use are still there.
+    # The columns of other names are still there.
     assert column("arch.a.b") is known
     assert [*known.values] == [*column("arch.a.b").values] != [*unknown[0].values]
 
@@ -111,7 +111,7 @@ def test_a_name_that_no_host_had_is_found_once_one_has_it() -> None:
     assert shown.snapshot().servers_with("os", "linux").tolist() == [0, 2, 0]
 
 
-def test_a_value_that_no_host_has_any_more_is_not_asked_about() -> None:
+def test_a_bad_value_that_no_host_has_any_more_is_no_error() -> None:
     shown = host_cache([host_row(number, attributes={"load": number}) for number in range(4)])
     shown.snapshot().number("load")
     shown.update(hosts=[host_row(0, attributes={"load": "much"})])
@@ -121,26 +121,26 @@ def test_a_value_that_no_host_has_any_more_is_not_asked_about() -> None:
     assert shown.snapshot().number("load").tolist() == [7.0, 1.0, 2.0, 3.0]
 
 
-def test_only_what_is_new_is_reckoned_however_many_hosts_there_are() -> None:
-    reckoned: list[Any] = []
+def test_only_new_values_are_computed() -> None:
+    computed: list[Any] = []
 
-    def reckon(value: Any) -> float:
-        reckoned.append(value)
+    def compute(value: Any) -> float:
+        computed.append(value)
         return float(value)
 
     host_attributes = HostAttributes([host_row(number, attributes={"load": number}) for number in range(100)])
-    host_attributes.attribute("load").numbers(reckon, reckon)
-    assert len(reckoned) == 100
+    host_attributes.attribute("load").numbers(compute, compute)
+    assert len(computed) == 100
     hosts = [host_row(number, attributes={"load": number + 1000 * (number < 2)}) for number in range(100)]
     host_attributes = host_attributes.updated(hosts, {0, 1, 2})
-    # Nobody asks about these.
+    # These attributes are never used.
     host_attributes = host_attributes.updated(hosts, {3})
-    numbers = host_attributes.attribute("load").numbers(reckon, reckon)
-    assert sorted(reckoned[100:]) == [1000, 1001]
+    numbers = host_attributes.attribute("load").numbers(compute, compute)
+    assert sorted(computed[100:]) == [1000, 1001]
     assert numbers.tolist() == [1000.0, 1001.0, *map(float, range(2, 100))]
 
 
-def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
+def test_a_column_does_not_keep_former_values() -> None:
     loads = DictionaryColumn(range(10))
     for step in range(1000):
         loads = loads.updated({step % 10: 10 + step}, 10)
@@ -148,7 +148,7 @@ def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
     assert len(loads._values) <= 11
 
 
-def test_a_column_in_which_nothing_differs_is_the_same_one() -> None:
+def test_an_update_without_a_difference_returns_the_same_column() -> None:
     loads = DictionaryColumn([1, 2, 2])
     assert loads.updated({0: 1, 2: 2}, 3) is loads
     assert loads.updated({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"

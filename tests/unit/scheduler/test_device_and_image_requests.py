@@ -1,4 +1,4 @@
-"""PCI aliases become groups, images' words traits, or what is wrong is refused with its path."""
+"""Test that PCI aliases become groups and properties of images traits, and that invalid ones are refused."""
 
 import json
 import time
@@ -95,7 +95,7 @@ def test_the_format_of_an_image_is_a_trait_of_the_root(
         ({"trait:CUSTOM_OLD": "forbidden"}, (), ("CUSTOM_OLD",)),
     ],
 )
-def test_the_traits_of_an_image(
+def test_the_traits_of_an_image_are_required_or_forbidden(
     properties: dict[str, str], required: tuple[str, ...], forbidden: tuple[str, ...]
 ) -> None:
     found = narrowed(asked({}, properties), "image_traits").resource_request.groups[""]
@@ -143,7 +143,7 @@ def test_a_malformed_property_is_refused_with_its_path(name: str, value: str) ->
     assert caught.value.path == f"$.image.properties[{name!r}]"
 
 
-# --- Hosts that say that they are disabled ----------------------------------------------------------------------------
+# --- Disabled hosts ---------------------------------------------------------------------------------------------------
 
 
 def test_disabled_hosts_are_forbidden_as_long_as_there_are_any() -> None:

@@ -1,4 +1,4 @@
-"""Evaluations: single hosts are evaluated again as claims change them, with the result of evaluating all again."""
+"""Test evaluations: only hosts that claims have changed are evaluated again, with the same result as for all."""
 
 from dataclasses import replace
 from typing import Any
@@ -138,7 +138,7 @@ steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1), st.booleans())
 def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_again(
     sizes: list[tuple[int, int, bool]], steps: list[tuple[int, int, bool]], multipliers: list[float], one_by_one: bool
 ) -> None:
-    # Without plug-ins for single hosts, what so many claims change is worked out beforehand.
+    # Without plug-ins for single hosts, the changes by this number of claims are computed beforehand.
     view, by = planned_view(cloud(sizes), expected_claims=100), plugins(multipliers, one_by_one)
     kept = [Evaluations(), Evaluations()]
     asked = [spec(vcpus=1, memory_mb=512, root_gb=10), spec(vcpus=2, memory_mb=1024, root_gb=30)]
@@ -154,13 +154,13 @@ def test_hosts_that_claims_have_changed_are_ranked_as_if_all_were_evaluated_agai
         entering = everyone.copy()
         entering[list(left_out[which])] = False
         again = Evaluation(by, view, asked[which], entering).ranking(ties)
-        # More are sorted than are asked for: they stay in order while single hosts change.
+        # More hosts are sorted than requested: they stay in order while single hosts change.
         ranking = kept[which].of(by, view, asked[which], everyone, left_out[which]).ranking(ties, 5)
         assert ranking.rows.tolist() == again.rows.tolist()
         assert ranking.weights.tolist() == again.weights.tolist()
         assert ranking.best(1) == again.best(1)
         assert ranking.best(3) == again.best(3)
-        # One whose multiplier is 0 for the hosts that are left is left out where all are evaluated again.
+        # The evaluation of all hosts leaves out weighers whose multiplier is 0 for the remaining hosts.
         scores = {each.name: each.at(0) for each in again.contributions if len(again.rows)}
         kept_scores = {each.name: each.at(0) for each in ranking.contributions if each.name in scores}
         assert kept_scores == scores
@@ -194,7 +194,7 @@ def test_a_large_request_goes_where_it_would_if_every_host_were_evaluated_again_
 ) -> None:
     view, by = cloud(sizes).snapshot(), plugins([1.0, 0.3, 0.3, 1.0, 0.0, 0.0, 0.0], one_by_one=False)
     message = select("r1", vcpus=1, count=14, num_alternates=2)
-    # More instances than make it look ahead; and without evaluations that are kept.
+    # The number of instances is high enough for looking ahead. The second planner keeps no evaluations.
     ahead = Planner(by, 1).plan(view, message, RefusedClaims())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evaluations, "of", lambda _self, *asked: Evaluation(*asked))
@@ -239,10 +239,10 @@ def counted(expected_claims: int, rows: list[int]) -> CountingFilter:
     return counting
 
 
-def test_what_the_claims_of_a_large_request_change_is_worked_out_for_all_hosts_at_once() -> None:
+def test_a_large_request_evaluates_its_next_claims_for_all_hosts_at_once() -> None:
     few, many = counted(2, [0, 1, 2, 3]), counted(100, [0, 1, 2, 3])
     assert (few.single, few.every) == (4, 1)
-    # After the first of them; and a host that is claimed twice is asked about again.
+    # For all hosts after the first claim; a host that is claimed twice is evaluated again.
     assert (many.single, many.every) == (1, 2)
     assert counted(100, [0, 1, 1, 0, 0]).single == 1 + 1 + 1
 
@@ -252,7 +252,7 @@ def asking() -> tuple[Funnel, list[str]]:
     rows: list[str] = []
 
     class Asked(Filter):
-        """A filter that remembers whom it was asked about."""
+        """A filter that records the hosts that it was asked about."""
 
         def passes(self, host: Host, request: RequestSpec) -> bool:
             rows.append(host.service_host)
@@ -279,7 +279,7 @@ def test_only_the_hosts_that_a_claim_has_changed_are_asked_again() -> None:
     request = claim_on(view, 3, asked)
     assert request is not None
     view.claim(3, request)
-    # An equal request of somebody else is served by the same evaluation.
+    # An equal request of another user is served by the same evaluation.
     Evaluations(pool.take(by, spec(1, 1, 1))).of(by, view, spec(1, 1, 1), everyone, ())
     assert rows[5:] == ["host3"]
 

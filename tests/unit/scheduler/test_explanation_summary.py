@@ -1,4 +1,4 @@
-"""An explanation in one line: never too long, never losing a host, the same from every scheduler."""
+"""Test the one-line summary of an explanation: its length, its numbers of hosts, and its words."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_a_summary_is_one_line_and_never_longer_than_its_limit(explanation: Expl
 
 @st.composite
 def plain_explanations(draw: st.DrawFn) -> Explanation:
-    """The same with words that have no numbers in them, so that the numbers of a summary are all of hosts."""
+    """Draw an explanation with words without digits, so that all numbers in its summary are numbers of hosts."""
     counts, left = [], draw(st.integers(1, 100_000))
     feasible = left
     for number in range(draw(st.integers(0, 30))):
@@ -82,7 +82,7 @@ def test_the_largest_numbers_come_first(explanation: Explanation) -> None:
     assert named == sorted(named, reverse=True)
 
 
-def test_a_refusal_of_a_large_cloud_reads_like_this() -> None:
+def test_the_summary_of_a_refusal_in_a_large_cloud() -> None:
     short = Shortage(resource_class="MEMORY_MB", hosts=6100, asked=4096, nearest="cmp-0412", lacking=512.0)
     explanation = Explanation(
         hosts=9000,
@@ -96,7 +96,7 @@ def test_a_refusal_of_a_large_cloud_reads_like_this() -> None:
     )
 
 
-def test_reasons_follow_a_number_of_hosts_as_they_follow_a_name() -> None:
+def test_reasons_have_the_plural_form_after_a_number_of_hosts() -> None:
     def removed(count: int, reason: str) -> FilterCount:
         return FilterCount(name="f", hosts=count, removed=count, reason=reason)
 
@@ -108,12 +108,12 @@ def test_reasons_follow_a_number_of_hosts_as_they_follow_a_name() -> None:
     assert explanation.summary() == ("1 of 1,111 hosts: 1,000 have not the traits; 100 were refused; 10 do not like it")
 
 
-def test_what_an_earlier_version_has_put_on_record_is_told_too() -> None:
+def test_an_explanation_recorded_by_an_earlier_version_is_summarised() -> None:
     explanation = Explanation(hosts=3, filters=(FilterCount(name="resources", hosts=3, removed=2),))
     assert explanation.summary() == "0 of 3 hosts: 2 removed by resources; 1 not looked at"
 
 
-def test_hosts_that_were_named_and_races_that_were_lost_are_told_where_there_is_room() -> None:
+def test_named_hosts_and_lost_races_are_included_if_there_is_room() -> None:
     explanation = Explanation(
         hosts=2,
         filters=(FilterCount(name="zone", hosts=2, removed=2, reason="is in another zone"),),

@@ -1,4 +1,4 @@
-"""Extra specs become resource groups, or the request is refused with the path of the one that is wrong."""
+"""Test that extra specs become resource groups, and that invalid ones are refused with their path."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ FLAVOR = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 20}
             {"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0", "resources:CUSTOM_NODE": "1"},
             {"CUSTOM_NODE": 1},
         ),
-        # What a further group names is not asked for in the flavor's own amount as well.
+        # A class of a further group replaces the flavor's own amount of it.
         ({"resources1:VCPU": "4"}, {"MEMORY_MB": 4096, "DISK_GB": 20}),
         ({"resources1:VCPU": "4", "resources:VCPU": "1"}, {**FLAVOR, "VCPU": 1}),
         ({"resources1:VGPU": "1"}, FLAVOR),
     ],
 )
-def test_the_flavors_own_amounts(extra_specs: dict[str, str], resources: dict[str, int]) -> None:
+def test_extra_specs_change_the_amounts_of_the_flavor(extra_specs: dict[str, str], resources: dict[str, int]) -> None:
     assert by_extra_specs(extra_specs).resource_request.groups[""].resources == resources
 
 
@@ -60,11 +60,11 @@ def test_the_flavors_own_amounts(extra_specs: dict[str, str], resources: dict[st
         ),
     ],
 )
-def test_the_groups_they_become(extra_specs: dict[str, str], groups: dict[str, ResourceGroup]) -> None:
+def test_extra_specs_become_resource_groups(extra_specs: dict[str, str], groups: dict[str, ResourceGroup]) -> None:
     assert by_extra_specs(extra_specs).groups == groups
 
 
-def test_what_the_request_says_itself_stays_beside_them() -> None:
+def test_the_requests_own_groups_are_merged_with_those_of_extra_specs() -> None:
     own = {"": group({"CUSTOM_A": 1}, required=("CUSTOM_T",)), "_port": group({"SRIOV_NET_VF": 1})}
     narrow = by_extra_specs({"resources:CUSTOM_B": "2", "trait:CUSTOM_U": "required"}, groups=own)
     assert narrow.groups == {
@@ -84,19 +84,21 @@ def test_the_order_of_the_extra_specs_makes_no_difference() -> None:
     [
         ({"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"}, {}, "isolate"),
         ({"resources1:VGPU": "1", "group_policy": "none"}, {}, "none"),
-        # It must be said where the flavor itself has several groups ...
+        # The policy is required if the flavor itself has several groups ...
         ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, {}, None),
-        # ... or the request has.
+        # ... or if the request has several.
         ({"resources1:VGPU": "1"}, {"groups": {"_a": group({"VGPU": 1}), "_b": group({"VGPU": 1})}}, None),
         ({"resources1:VGPU": "1"}, {"groups": {"_a": group({"VGPU": 1})}}, "none"),
         ({"resources1:VGPU": "1"}, {}, None),
         ({"resources1:VGPU": "1"}, {"group_policy": "isolate"}, "isolate"),
-        # The stricter word counts.
+        # The stricter policy counts.
         ({"group_policy": "none"}, {"group_policy": "isolate"}, "isolate"),
         ({"group_policy": "isolate"}, {"group_policy": "none"}, "isolate"),
     ],
 )
-def test_the_policy_of_the_groups(extra_specs: dict[str, str], changes: dict[str, Any], policy: str | None) -> None:
+def test_the_group_policy_is_the_stricter_one_or_depends_on_the_groups(
+    extra_specs: dict[str, str], changes: dict[str, Any], policy: str | None
+) -> None:
     assert by_extra_specs(extra_specs, **changes).group_policy == policy
 
 
@@ -136,7 +138,7 @@ def test_subtrees_are_lists_of_suffixes() -> None:
         ("same_subtree", "GPU"),
     ],
 )
-def test_a_malformed_one_is_refused_with_its_path(key: str, value: str) -> None:
+def test_a_malformed_extra_spec_is_refused_with_its_path(key: str, value: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         by_extra_specs({key: value})
     assert caught.value.path == f"$.flavor.extra_specs[{key!r}]"
@@ -150,7 +152,7 @@ def test_a_malformed_one_is_refused_with_its_path(key: str, value: str) -> None:
         ({f"resources{n}:VGPU": "1" for n in range(10, 75)}, {}, "resources10:VGPU"),
     ],
 )
-def test_what_contradicts_the_request_is_refused(
+def test_an_extra_spec_that_contradicts_the_request_is_refused(
     extra_specs: dict[str, str], changes: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:

@@ -1,4 +1,4 @@
-"""Filters that leave out some of a host's allocation candidates: the others serve the request, or another host does."""
+"""Test filters that refuse some allocation candidates of a host: others, or another host, serve the request."""
 
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ GPU = groups(g={"VGPU": 1})
 
 
 class AllowedFilter(Filter):
-    """Passes candidates whose GPU is one of some; asked of those hosts that pass."""
+    """Passes candidates with an allowed GPU, and records the hosts of the candidates that it was asked about."""
 
     reason = "has no GPU that is allowed"
     asked: ClassVar[list[str]] = []
@@ -74,16 +74,16 @@ def served_by(planned: DestinationPlan | NoHost) -> list[str]:
     return [choice.allocation_request.mappings["g"][0] for choice in planned.chosen]
 
 
-def test_a_host_serves_by_a_candidate_that_the_filter_leaves_in() -> None:
+def test_a_host_serves_with_a_candidate_that_passes_the_filter() -> None:
     assert served_by(plan(two_hosts(), with_filter(child(0, 3).uuid))) == [child(0, 3).uuid]
     assert set(AllowedFilter.asked) == {"host0"}
 
 
-def test_a_host_of_which_no_candidate_passes_is_passed_over() -> None:
+def test_a_host_without_a_passing_candidate_is_skipped() -> None:
     assert served_by(plan(two_hosts(), with_filter(child(1, 5).uuid))) == [child(1, 5).uuid]
 
 
-def test_several_instances_and_alternates_go_by_the_filter() -> None:
+def test_several_instances_and_alternates_use_passing_candidates() -> None:
     allowed = child(0, 2).uuid, child(1, 4).uuid, child(1, 6).uuid
     planned = plan(two_hosts(), with_filter(*allowed), count=3)
     assert sorted(served_by(planned)) == sorted(allowed)
@@ -125,8 +125,8 @@ class OneHostFilter(BrokenFilter):
         return host.service_host == "host0"
 
 
-def test_a_filter_that_breaks_over_a_candidate_refuses_no_host_to_the_next_instance_either() -> None:
-    # Three GPUs of the first host, and then those that the filter has refused until it was left out.
+def test_candidates_that_a_filter_refused_before_it_broke_serve_the_next_instances() -> None:
+    # Three GPUs of the first host, and then those of the second, which the filter refuses until it is left out.
     planned = plan(two_hosts(), with_filter(kind=OneHostFilter, skip=True), count=6)
     assert len(set(served_by(planned))) == 6
 
@@ -136,7 +136,7 @@ def test_the_calls_count_against_the_budget_of_the_request() -> None:
         plan(two_hosts(), with_filter(), RefusedClaims(SearchBudget(steps=8)))
 
 
-def test_as_many_more_would_fit_as_candidates_are_left_in() -> None:
+def test_only_passing_candidates_count_for_how_many_more_fit() -> None:
     shown = two_hosts().snapshot()
     allowed = child(0, 2).uuid, child(1, 4).uuid, child(1, 6).uuid
     counted = [
@@ -146,5 +146,5 @@ def test_as_many_more_would_fit_as_candidates_are_left_in() -> None:
     assert counted == [6, 3, 0]
 
 
-def test_without_such_a_filter_nobody_is_asked() -> None:
+def test_the_default_filters_do_not_filter_candidates() -> None:
     assert not funnel().candidate_filters(select().request_spec)

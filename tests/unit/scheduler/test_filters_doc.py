@@ -1,4 +1,4 @@
-"""The page on filters and weighers names each of ours with its options, and marks those that are enabled by default."""
+"""Test that the page on filters and weighers names each with its options, and marks those enabled by default."""
 
 import re
 from importlib.metadata import entry_points
@@ -48,6 +48,6 @@ def test_each_option_of_a_filter_or_weigher_stands_on_the_page() -> None:
 
 def test_the_multipliers_on_the_page_are_the_defaults() -> None:
     rows = re.findall(r"^\| (`.*?) \| (-?[\d,]+) \|", WEIGHERS, re.MULTILINE)
-    said = {name: float(number.replace(",", "")) for names, number in rows for name, _ in NAME.findall(names)}
+    shown = {name: float(number.replace(",", "")) for names, number in rows for name, _ in NAME.findall(names)}
     names = sorted(ours("moorage.weighers"))
-    assert said == {each.name: each.multiplier for each in load_weighers(options.new(), names)}
+    assert shown == {each.name: each.multiplier for each in load_weighers(options.new(), names)}

@@ -1,4 +1,4 @@
-"""The first members of an affinity group, planned together: the search for a host for all of them ends in time."""
+"""Test the planning of the first members of an affinity group: the search for one host for all ends in time."""
 
 import time
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def planned(
 
 
 def roomy(number: int, **described: Any) -> tuple[Any, Any]:
-    """Return a host with room for all, the less of it the greater its number, and its provider."""
+    """Return a host with room for all members, and its provider; higher numbers have less room."""
     host = host_row(number, **described)
     held = {"VCPU": inventory(64), "MEMORY_MB": inventory(10**6 - number), "DISK_GB": inventory(10**5)}
     return host, provider(host, **held)
@@ -74,7 +74,7 @@ def roomy(number: int, **described: Any) -> tuple[Any, Any]:
         ("max_instances_per_host", NumInstancesFilter({"max_instances_per_host": 8})),
     ],
 )
-def test_hosts_that_may_not_have_so_many_servers_are_not_tried_one_after_the_other(limit: str, plugin: Filter) -> None:
+def test_hosts_whose_limit_is_too_low_are_not_tried_one_by_one(limit: str, plugin: Filter) -> None:
     counting = Counting()
     last = roomy(HOSTS, metadata={limit: frozenset({"9"})})
     hosts, providers = zip(*(roomy(number) for number in range(HOSTS)), last, strict=True)
@@ -86,7 +86,7 @@ def test_hosts_that_may_not_have_so_many_servers_are_not_tried_one_after_the_oth
     assert counting.asked < 50
 
 
-def test_where_no_host_may_have_so_many_the_first_one_that_was_tried_explains_it() -> None:
+def test_if_the_limit_of_every_host_is_too_low_the_first_host_tried_explains_the_refusal() -> None:
     hosts, providers = zip(*(roomy(number) for number in range(3)), strict=True)
     limited = NumInstancesFilter({"max_instances_per_host": 8})
 
@@ -97,7 +97,7 @@ def test_where_no_host_may_have_so_many_the_first_one_that_was_tried_explains_it
 
 
 def test_a_search_of_hosts_that_are_too_small_as_trees_ends_when_its_time_is_used_up() -> None:
-    # Room for three by the sum, and for two as it is divided.
+    # Each host has room for three by the sum, but only for two because of its tree.
     halves = [
         one
         for number in range(HOSTS)
@@ -122,7 +122,7 @@ class OneOnTheFirst(Filter):
         return host.service_host != "host0" or not host.instances
 
 
-def test_a_later_host_whose_own_search_is_not_finished_leaves_it_open_whether_there_is_a_host(
+def test_a_later_host_with_an_unfinished_search_is_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A flat host is not searched.

@@ -21,7 +21,7 @@ KEY = "number_weight_multiplier"
 
 
 class ByNumber(Weigher):
-    """The higher the number in a host's name, the better; remembers whether it was asked."""
+    """The higher the number in a host's name, the better; records whether it was asked."""
 
     asked = False
 
@@ -53,21 +53,21 @@ def test_of_several_aggregates_the_smallest_multiplier_counts() -> None:
     assert weights(2.0, with_metadata(0), with_metadata(1, "5", "1e1", "-0.5", "05")) == [0.0, -0.5]
 
 
-def test_a_weigher_that_is_switched_off_is_switched_on_by_an_aggregate() -> None:
+def test_a_disabled_weigher_is_enabled_by_an_aggregate() -> None:
     assert weights(0.0, with_metadata(0), with_metadata(1), with_metadata(2, "3")) == [0.0, 0.0, 3.0]
 
 
 @pytest.mark.parametrize(
     "hosts", [[with_metadata(0, "0"), with_metadata(1, "0.0")], [with_metadata(0), with_metadata(1)]]
 )
-def test_a_weigher_that_counts_for_nothing_on_any_host_is_not_asked(hosts: list[HostRow]) -> None:
+def test_a_weigher_with_multiplier_zero_on_all_hosts_is_not_asked(hosts: list[HostRow]) -> None:
     weigher = ByNumber({})
     snapshot = host_cache(hosts).snapshot()
     Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True]), seed=0)
     assert not weigher.asked
 
 
-def test_one_that_is_switched_on_for_a_host_that_is_not_feasible_is_not_asked_either() -> None:
+def test_a_weigher_that_is_enabled_only_for_an_infeasible_host_is_not_asked() -> None:
     weigher = ByNumber({})
     snapshot = host_cache([with_metadata(0), with_metadata(1), with_metadata(2, "3")]).snapshot()
     Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True, False]), seed=0)
@@ -75,12 +75,12 @@ def test_one_that_is_switched_on_for_a_host_that_is_not_feasible_is_not_asked_ei
 
 
 @pytest.mark.parametrize("value", ["much", "", "nan", "inf"])
-def test_a_multiplier_that_is_no_number_is_named_with_its_weigher_and_never_passed_over(value: str) -> None:
+def test_an_error_names_a_multiplier_that_is_not_a_number_and_its_weigher(value: str) -> None:
     with pytest.raises(errors.BrokenPlugin) as caught:
         weights(1.0, with_metadata(0), with_metadata(1, "1", value))
-    said = str(caught.value)
-    assert KEY in said
-    assert repr(value) in said
+    text = str(caught.value)
+    assert KEY in text
+    assert repr(value) in text
     assert caught.value.name == "number"
 
 
@@ -113,10 +113,10 @@ def test_metadata_that_changes_is_followed_by_the_multipliers() -> None:
     assert second() == 1.0
 
 
-# --- Which keys are numbers -----------------------------------------------------------------------------------------
+# --- Numeric keys ---------------------------------------------------------------------------------------------------
 
 
-def test_the_multipliers_of_all_weighers_are_numbers_and_what_a_plugin_says_it_reads_as_one() -> None:
+def test_numeric_metadata_has_all_multipliers_and_the_numeric_keys_of_plugins() -> None:
     found = loading.numeric_metadata()
     assert {"ram_weight_multiplier", "cpu_weight_multiplier"} <= found
     for namespace in ("moorage.filters", "moorage.weighers"):

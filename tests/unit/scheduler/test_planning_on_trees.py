@@ -1,4 +1,4 @@
-"""Planning on hosts that are trees: hosts without a way are passed over, and nothing is worked out for all hosts."""
+"""Test planning on hosts that are trees: hosts without a candidate are skipped, and not every host is searched."""
 
 import time
 from dataclasses import replace
@@ -47,8 +47,8 @@ def with_gpus(host: int, **gpu: Any) -> list[FetchedProvider]:
     return [node(host, **BASE), child(host, 1, VGPU=2, **gpu), child(host, 2, VGPU=2)]
 
 
-def test_hosts_that_pass_every_filter_and_have_no_way_are_passed_over() -> None:
-    # Best by what is free, but the trait and the room are on different providers.
+def test_hosts_that_pass_every_filter_but_have_no_candidate_are_skipped() -> None:
+    # Host 0 has the most free resources, but the trait and the room are on different providers.
     best = [node(0, **{**BASE, "VCPU": 99}), child(0, 1, VGPU=1), child(0, 2, traits=["CUSTOM_FAST"])]
     shown = host_cache_of(*best, *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
     fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
@@ -64,7 +64,7 @@ def test_hosts_that_pass_every_filter_and_have_no_way_are_passed_over() -> None:
     ]
 
 
-def test_the_pick_is_among_the_best_that_have_a_way() -> None:
+def test_the_pick_is_among_the_best_hosts_with_a_candidate() -> None:
     hopeless = [
         one
         for number in range(6)
@@ -81,7 +81,7 @@ def test_the_pick_is_among_the_best_that_have_a_way() -> None:
     assert picked == {"host6", "host7"}
 
 
-def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries() -> None:
+def test_a_refused_candidate_is_not_tried_again_and_a_host_has_a_limited_number_of_tries() -> None:
     shown = host_cache_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
     refused_claims = RefusedClaims()
     seen = set()
@@ -97,7 +97,7 @@ def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries(
     assert isinstance(plan(shown, refused_claims=refused_claims, groups=GPU), DestinationPlan)
 
 
-def test_a_refusal_is_of_those_choices_alone_that_name_the_provider() -> None:
+def test_a_refusal_by_a_provider_concerns_only_the_choices_that_use_it() -> None:
     shown = host_cache_of(*with_gpus(0), *with_gpus(1), hosts=2)
     planned = plan(shown, count=4, groups=groups(g={"VGPU": 2}))
     assert isinstance(planned, DestinationPlan)
@@ -106,7 +106,7 @@ def test_a_refusal_is_of_those_choices_alone_that_name_the_provider() -> None:
     assert len(planned.refused_by({provider_uuid(0)})) == 2
 
 
-def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
+def test_an_unfinished_search_does_not_show_that_a_host_is_infeasible() -> None:
     asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
     wide = [
         one
@@ -123,7 +123,7 @@ def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
     assert HostCandidates(asked.resource_request, {}).first(view, 0) is not None
 
 
-def test_a_search_for_alternates_that_is_given_up_leaves_the_host_that_was_found() -> None:
+def test_an_unfinished_search_for_alternates_keeps_the_chosen_host() -> None:
     hosts = [(0, (2, 2, 2)), *((number, (3, 3, 1)) for number in range(1, 8))]
     shown = host_cache_of(
         *(
@@ -173,12 +173,12 @@ def test_all_nodes_of_a_host_are_explained_together() -> None:
     view = host_cache(rows, providers).snapshot()
     planned = Planner(funnel(), 1).plan(view, message, refused_claims, named=("bare-metal",))
     assert isinstance(planned, DestinationPlan)
-    told = planned.explanations[0]
-    assert told.named_hosts == {"bare-metal": "is the one that is taken"}
-    assert told.lost_races == {"bare-metal": 2}
+    explanation = planned.explanations[0]
+    assert explanation.named_hosts == {"bare-metal": "is the one that is taken"}
+    assert explanation.lost_races == {"bare-metal": 2}
 
 
-def test_a_host_that_was_passed_over_undecided_lacks_nothing_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undecided_host_is_no_nearest_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = groups(**{f"g{number}": {"VGPU": 2} for number in range(4)})
     shown = host_cache_of(
         *(node(0, **{**BASE, "VCPU": 99}), *(child(0, number, VGPU=3) for number in range(1, 6))),
@@ -186,14 +186,16 @@ def test_a_host_that_was_passed_over_undecided_lacks_nothing_that_is_known(monke
         hosts=2,
     )
     search = candidates.search
-    hasty = monkeypatch.setattr
-    hasty(candidates, "search", lambda tree, *given, **kept: search(tree, *given, **{**kept, "max_steps": 2}))
+    monkeypatch.setattr(
+        candidates, "search", lambda tree, *given, **kept: search(tree, *given, **{**kept, "max_steps": 2})
+    )
     message = structs.replace(select(groups=asked, group_policy="none"), explain=True)
     planned = Planner(funnel(), 1).plan(shown.snapshot(), message, RefusedClaims())
     assert hosts_of(planned) == ["host1"]
     assert isinstance(planned, DestinationPlan)
-    told = planned.explanations[0]
-    assert (told.filters[-1].name, told.filters[-1].reason, told.nearest_misses) == ("candidates", UNDECIDED, ())
+    explanation = planned.explanations[0]
+    last = explanation.filters[-1]
+    assert (last.name, last.reason, explanation.nearest_misses) == ("candidates", UNDECIDED, ())
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +220,7 @@ def ten_thousand() -> HostCache:
     return shown
 
 
-def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_search(ten_thousand: HostCache) -> None:
+def test_a_rare_trait_among_ten_thousand_hosts_needs_no_search(ten_thousand: HostCache) -> None:
     assert hosts_of(plan(ten_thousand, root_required=("CUSTOM_RARE",))) == ["host9999"]
     began = time.thread_time()
     for number in range(10):
@@ -232,7 +234,7 @@ def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_se
 
 
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 8))
-def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: int, gigabytes: int, used: int) -> None:
+def test_a_flat_host_has_the_candidate_that_a_search_would_find(vcpus: int, gigabytes: int, used: int) -> None:
     held = {"VCPU": inventory(8, used=used, step_size=2), "MEMORY_MB": 4096, "DISK_GB": inventory(16, max_unit=12)}
     asked = spec(vcpus=vcpus, root_gb=gigabytes)
     view = host_cache_of(node(0, **held)).snapshot()
@@ -250,7 +252,7 @@ def destinations(planned: DestinationPlan | NoHost) -> list[tuple[int, Allocatio
     return [(choice.row, choice.allocation_request) for choice in choices]
 
 
-#: A request and the host that another one takes devices of before it is planned, if it does.
+#: Requests; before each is planned, another request may claim devices of a host.
 arrivals = st.lists(
     st.tuples(st.integers(1, 2), st.integers(1, 3), st.none() | st.integers(0, 3)), min_size=1, max_size=12
 )
@@ -258,7 +260,7 @@ arrivals = st.lists(
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=4, max_size=4), arrivals)
-def test_candidates_that_are_remembered_are_those_that_a_search_finds_now(
+def test_remembered_candidates_are_those_that_a_new_search_finds(
     gpus: list[int], asked: list[tuple[int, int, int | None]]
 ) -> None:
     providers = [

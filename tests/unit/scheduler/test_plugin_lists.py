@@ -1,4 +1,4 @@
-"""A list of plug-ins is written in full, or as what differs from the default."""
+"""Test that a list of plug-ins is written in full, or as changes of the default."""
 
 import re
 from pathlib import Path
@@ -51,33 +51,33 @@ def test_signed_names_change_the_default(tmp_path: Path) -> None:
         ("-ram, +ram", "adds ram, which is enabled by default"),
     ],
 )
-def test_a_list_that_says_nothing_clear_is_refused(tmp_path: Path, written: str, reason: str) -> None:
+def test_an_invalid_list_is_refused_with_a_reason(tmp_path: Path, written: str, reason: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=rf"\[scheduler\] enabled_weighers {reason}"):
         of(tmp_path, f"enabled_weighers = {written}")
 
 
-def test_a_name_that_no_plugin_has_is_refused_with_its_sign_too(tmp_path: Path) -> None:
+def test_an_unknown_name_with_a_sign_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[scheduler]\nenabled_filters = +phase_of_the_moon\n")
     with pytest.raises(errors.UnknownPlugin, match="no filter named phase_of_the_moon"):
         SchedulingPolicy.load(options.new(files=[file]), FailureCounts())
 
 
-def test_a_policy_shows_what_came_of_the_list(tmp_path: Path) -> None:
+def test_a_policy_shows_the_resulting_list(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[scheduler]\nenabled_weighers = -ram, +io_ops\n")
     shown = [use.name for use in SchedulingPolicy.load(options.new(files=[file]), FailureCounts()).described.weighers]
     assert shown == [*(name for name in DEFAULT["enabled_weighers"] if name != "ram"), "io_ops"]
 
 
-def test_an_option_of_plugins_that_none_has_is_refused_by_the_scheduler(tmp_path: Path) -> None:
+def test_an_unknown_option_of_plugins_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplyer = 2\n")
     with pytest.raises(errors.ConfigurationError, match="perhaps you mean ram_weight_multiplier"):
         SchedulingPolicy.load(options.new(files=[file]), FailureCounts())
 
 
-def test_what_the_sample_package_says_to_paste_keeps_every_default(tmp_path: Path) -> None:
+def test_the_lines_that_the_sample_package_recommends_keep_every_default(tmp_path: Path) -> None:
     lines = [line.strip() for line in RACKS.read_text().splitlines() if re.match(r" {4}enabled_", line)]
     found = of(tmp_path, "\n".join(lines))
     assert found == {

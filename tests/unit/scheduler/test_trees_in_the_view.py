@@ -1,4 +1,4 @@
-"""Hosts that are trees, in the view: told as a whole, and never refused where they could serve a request."""
+"""Test hosts that are trees in the view: each is shown as a whole, and not refused if it could serve a request."""
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -23,12 +23,6 @@ from placement_store import candidates
 from scheduler.view.host_cache import HostCache
 from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
-from scheduler.view.snapshot import Snapshot
-
-
-def told(snapshot: Snapshot) -> list[object]:
-    """All that a snapshot says of its hosts."""
-    return [(host.id, snapshot.host(row)) for row, host in enumerate(snapshot.hosts)]
 
 
 def test_a_host_is_all_its_providers_and_the_pools_that_share_with_it() -> None:
@@ -61,7 +55,7 @@ def test_an_over_full_provider_takes_no_room_away_from_the_others() -> None:
     assert shown.free("VGPU").tolist() == [0.0]
 
 
-def test_what_is_claimed_of_a_pool_shows_on_every_host_that_it_shares_with() -> None:
+def test_a_claim_on_a_pool_shows_on_every_host_that_it_shares_with() -> None:
     nodes = [node(number, VCPU=8, aggregates=AGGREGATES[: number % 2]) for number in range(4)]
     shown = host_cache_of(*nodes, pool(0, AGGREGATES[:1], DISK_GB=100), hosts=4)
     shared = provider_uuid(10_000)
@@ -100,7 +94,7 @@ def test_a_compute_node_that_is_moved_under_another_provider_serves_nothing() ->
     assert shown.snapshot().capacity("VCPU").tolist() == [8.0, 8.0]
 
 
-def test_what_stands_beside_a_pool_in_its_tree_leads_to_the_hosts_that_it_serves() -> None:
+def test_another_provider_in_the_tree_of_a_pool_is_found_on_the_hosts_of_the_pool() -> None:
     root = FetchedProvider(id=10_001, uuid=provider_uuid(10_001), seq=0, root_id=10_001, parent_id=None, inventories={})
     shares = pool(0, AGGREGATES[:1], DISK_GB=9)
     under = FetchedProvider(
@@ -124,8 +118,7 @@ def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_host_cache_is_the_same_however_it_came_about(data: st.DataObject) -> None:
-    """Test that a host cache depends only on the rows read last, not on earlier rows or on the order of reading."""
+def test_a_host_cache_depends_only_on_the_rows_that_were_read_last(data: st.DataObject) -> None:
     last = data.draw(providers_of_hosts(3))
     earlier = data.draw(providers_of_hosts(3))
     changing = host_cache([host_row(number) for number in data.draw(st.permutations(range(3)))], [])
@@ -155,7 +148,9 @@ def _by_host(shown: HostCache) -> dict[int, object]:
 
 @settings(max_examples=300, deadline=None)
 @given(providers_of_hosts(2), granular_requests())
-def test_what_the_filters_refuse_has_no_candidate(providers: list[FetchedProvider], request: RequestSpec) -> None:
+def test_hosts_that_the_filters_refuse_have_no_candidate(
+    providers: list[FetchedProvider], request: RequestSpec
+) -> None:
     assume(is_valid(request))
     snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, np.ones(2, dtype=np.bool_)).left
@@ -166,7 +161,7 @@ def test_what_the_filters_refuse_has_no_candidate(providers: list[FetchedProvide
 
 @settings(max_examples=150, deadline=None)
 @given(providers_of_hosts(2), granular_requests())
-def test_where_one_provider_and_one_group_are_all_there_is_what_the_filters_leave_has_a_candidate(
+def test_flat_hosts_that_pass_the_filters_for_a_single_group_have_a_candidate(
     providers: list[FetchedProvider], request: RequestSpec
 ) -> None:
     alone = {suffix: group for suffix, group in request.groups.items() if suffix == UNSUFFIXED}

@@ -1,4 +1,4 @@
-"""The host view: snapshots that never change, and a host cache that shows what was read and claimed, each once."""
+"""Test the host view: snapshots never change, and the host cache shows reads and claims exactly once."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def used(snapshot: Snapshot, resource_class: str = "VCPU") -> list[float]:
         st.tuples(st.sampled_from(["put", "grow", "cut", "freeze"]), st.integers(0, 40), st.integers()), max_size=60
     )
 )
-def test_what_a_column_has_handed_out_never_changes(steps: list[tuple[str, int, int]]) -> None:
+def test_a_frozen_column_never_changes(steps: list[tuple[str, int, int]]) -> None:
     column = Column(np.int64, 7)
     truth: list[int] = []
-    handed_out: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], list[int]]] = []
+    frozen: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], list[int]]] = []
     for step, number, value in steps:
         if step == "put" and truth:
             column[number % len(truth)] = truth[number % len(truth)] = value % 1000
@@ -41,9 +41,9 @@ def test_what_a_column_has_handed_out_never_changes(steps: list[tuple[str, int, 
             del truth[number:]
             column.resize(len(truth))
         elif step == "freeze":
-            handed_out.append((column.frozen(), list(truth)))
+            frozen.append((column.frozen(), list(truth)))
         assert [column[row] for row in range(len(column))] == truth
-    for array, content in handed_out:
+    for array, content in frozen:
         assert array.tolist() == content
         assert not array.flags.writeable
 
@@ -60,7 +60,7 @@ def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
         assert shown.snapshot().free("VCPU").tolist() == [5.0]
 
 
-def test_a_snapshot_stays_as_it_is_while_the_host_cache_goes_on() -> None:
+def test_a_snapshot_stays_unchanged_while_the_host_cache_changes() -> None:
     hosts = [host_row(number) for number in range(3)]
     shown = host_cache(hosts)
     before = shown.snapshot()
@@ -90,7 +90,7 @@ def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
     assert shown.provider_seqs() == {0: 0, 2: 0}
 
 
-def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_read() -> None:
+def test_a_claim_of_this_scheduler_shows_at_once_and_is_provisional_until_its_provider_is_read() -> None:
     host = host_row(1)
     shown = host_cache([host])
     shown.apply_claims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))
@@ -129,7 +129,7 @@ def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
     assert shown.provisional_ids() == set()
 
 
-def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
+def test_a_node_whose_provider_was_created_again_shows_the_new_one() -> None:
     host = host_row(1)
     shown = host_cache([host])
     anew = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
@@ -139,7 +139,7 @@ def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
 
 
-def test_a_host_that_was_registered_anew_stays_when_the_feed_tells_late_that_the_former_one_is_gone() -> None:
+def test_a_host_that_was_registered_again_stays_when_the_feed_removes_the_former_one_late() -> None:
     former = host_row(1)
     anew = host_row(2, service_host=former.service_host, compute_node_uuid=former.compute_node_uuid)
     shown = host_cache([former], [provider(former)])
@@ -170,7 +170,7 @@ def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_lett
     assert shown.snapshot().named(["Renamed"]).tolist() == [True, False]
 
 
-def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
+def test_a_planned_claim_is_visible_only_in_its_plan() -> None:
     shown = host_cache([host_row(1), host_row(2)])
     snapshot = shown.snapshot()
     planned = PlannedView.of(snapshot, ["VCPU", "CUSTOM_UNHEARD_OF"])
@@ -188,7 +188,7 @@ def test_a_host_cache_of_no_hosts_answers_every_question() -> None:
     assert snapshot.free("VCPU").shape == (0,)
 
 
-# --- How many servers are placed --------------------------------------------------------------------------------------
+# --- The number of instances ------------------------------------------------------------------------------------------
 
 
 def instances(snapshot: Snapshot) -> list[int]:
@@ -233,14 +233,14 @@ def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were
     assert shown.provisional_ids() == {1, 2}
 
 
-def test_counts_of_a_provider_that_is_not_known_are_not_kept_for_whoever_has_its_number_later() -> None:
+def test_the_count_of_an_unknown_provider_is_not_kept_for_a_later_provider_with_its_id() -> None:
     shown = host_cache([host_row(1)], [])
     shown.update(instances={1: 5})
     shown.update(providers=[provider(host_row(1))])
     assert instances(shown.snapshot()) == [0]
 
 
-def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something_under_way() -> None:
+def test_a_planned_instance_counts_as_an_instance_and_an_io_operation_in_its_plan() -> None:
     shown = host_cache([host_row(1), host_row(2, io_ops=4)])
     snapshot = shown.snapshot()
     planned = PlannedView.of(snapshot, ["VCPU"])
@@ -251,7 +251,7 @@ def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something
     assert (instances(snapshot), snapshot.io_ops.tolist()) == ([0, 0], [0, 4])
 
 
-def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -> None:
+def test_a_change_of_the_load_of_a_host_keeps_its_attribute_columns() -> None:
     shown = host_cache([host_row(number, attributes={"rack": 1}) for number in (1, 2, 3)])
     before = shown.snapshot()
     rack = before.host_attributes.attribute("rack")
@@ -265,10 +265,10 @@ def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -
 
 @dataclass
 class FollowedHost:
-    """A host in the store, and a cache of it that follows the store as a follower does.
+    """A host in the store, and a cache that follows it as a follower does.
 
-    A claim is committed by one step and shown by a later one; a following expects by one step, reads by the next one,
-    and settles by a third one, so that the other steps come in between.
+    A claim is committed in one step and shown in a later one. Following takes three steps: it notes the expected state,
+    reads, and settles. So other steps may come in between.
     """
 
     capacity: int = 1000
@@ -276,7 +276,7 @@ class FollowedHost:
     seq: int = 0
     committed: list[tuple[int, Any, object, int]] = field(default_factory=list)
     following: list[Any] = field(default_factory=list)
-    #: What was used when the store was at each `seq`, and what has been added to the cache of claims of each `seq`.
+    #: The used amount in the store at each `seq`, and the amount of the claims of each `seq` that the cache shows.
     used_at: dict[int, int] = field(default_factory=lambda: {0: 0})
     added: Counter[int] = field(default_factory=Counter)
 
@@ -306,11 +306,11 @@ class FollowedHost:
             self.added[seq] += int(used(self.cache.snapshot())[0] - before)
 
     def write(self) -> None:
-        """Commit what somebody else has written."""
+        """Commit a change by another writer."""
         self.commit(1)
 
     def follow(self) -> None:
-        """Go one step further in following."""
+        """Do the next step of following."""
         if not self.following:
             self.following = [self.cache.expected()]
         elif len(self.following) == 1:
@@ -335,7 +335,7 @@ class FollowedHost:
         max_size=40,
     )
 )
-def test_a_cache_that_reads_only_what_is_not_as_expected_shows_what_the_store_has(steps: list[tuple[str, Any]]) -> None:
+def test_a_cache_that_reads_only_unexpected_changes_equals_the_store(steps: list[tuple[str, Any]]) -> None:
     now = FollowedHost()
     for step, amounts in steps:
         getattr(now, step)(*([amounts] if step == "claim" else []))
@@ -352,7 +352,7 @@ def test_a_cache_that_reads_only_what_is_not_as_expected_shows_what_the_store_ha
     assert now.cache.provisional_ids() == set()
 
 
-def test_what_only_this_scheduler_has_claimed_is_not_read_again() -> None:
+def test_a_host_that_only_this_scheduler_has_claimed_is_not_read_again() -> None:
     now = FollowedHost()
     now.claim([2, 3])
     now.show()
@@ -364,11 +364,11 @@ def test_what_only_this_scheduler_has_claimed_is_not_read_again() -> None:
 
     assert used(now.cache.snapshot()) == [6.0]
     assert now.cache.provider_seqs() == {1: 2}
-    # The feed brings the change a second time.
+    # The feed names the change a second time.
     assert now.cache.settle(now.cache.expected(), {1: now.seq}) == set()
 
 
-def test_a_host_that_somebody_else_has_written_too_is_read_again() -> None:
+def test_a_host_that_another_writer_has_changed_is_read_again() -> None:
     now = FollowedHost()
     now.claim([2])
     now.show()
@@ -376,7 +376,7 @@ def test_a_host_that_somebody_else_has_written_too_is_read_again() -> None:
     assert now.cache.settle(now.cache.expected(), {1: now.seq}) == {1}
 
 
-def test_where_more_than_the_claims_may_have_been_written_the_host_is_read_again() -> None:
+def test_a_host_is_read_again_if_more_than_the_claims_may_have_been_written() -> None:
     now = FollowedHost()
     now.claim([2])
     [(_, versions, *_)] = now.committed

@@ -1,4 +1,4 @@
-"""Test what becomes of a plug-in that returns at the very moment at which its decision is abandoned."""
+"""Test a plug-in that returns at the moment at which its decision is abandoned."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ def no_decision_runs() -> bool:
     return not any(thread.name == "decision" for thread in threading.enumerate())
 
 
-def test_a_plugin_that_returns_while_it_is_given_up_is_asked_again_however_often_that_happens() -> None:
+def test_a_plugin_that_returns_while_its_decision_is_abandoned_is_asked_again() -> None:
     go_on = threading.Event()
 
     def return_now(_plugin: str) -> None:
@@ -35,6 +35,6 @@ def test_a_plugin_that_returns_while_it_is_given_up_is_asked_again_however_often
         with pytest.raises(errors.SlowPlugin):
             watch.run(ask)
 
-    # No thread hangs in it, so it is asked.
+    # No thread hangs in the plug-in, so it is asked again.
     watch.run(ask)
     watch.stop()

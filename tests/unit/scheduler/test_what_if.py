@@ -1,4 +1,4 @@
-"""How many more would fit: as many as trying everything finds, and never more."""
+"""Test the count of further instances that fit: it is never higher than what an exhaustive search finds."""
 
 from functools import cache
 from typing import Any
@@ -33,7 +33,7 @@ def counted(
 
 
 def by_trying_everything(view: Snapshot, request: RequestSpec) -> int:
-    """Place instances in every order on every host in every way; return the most that are then there."""
+    """Place instances in every order, on every host, by every candidate; return the highest number."""
     asked = request.resource_request
     names = {name for group in asked.groups.values() for name in group.resources}
 
@@ -47,9 +47,9 @@ def by_trying_everything(view: Snapshot, request: RequestSpec) -> int:
             if not funnel().filter(planned, request, planned.in_cell(view.hosts[row].cell_uuid)).left[row]:
                 continue
             tree = planned.host_tree(row, names)
-            for way in candidates.search(tree, asked) if tree else ():
+            for candidate in candidates.search(tree, asked) if tree else ():
                 more = {(uuid, name): amount for uuid, name, amount in claimed}
-                for uuid, part in way.allocations.items():
+                for uuid, part in candidate.allocations.items():
                     for name, amount in part.resources.items():
                         more[uuid, name] = more.get((uuid, name), 0) + amount
                 best = max(best, 1 + most(tuple(sorted((uuid, name, amount) for (uuid, name), amount in more.items()))))
@@ -127,7 +127,7 @@ _ASKED = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(nested_clouds(), _ASKED, st.integers(0, 2))
-def test_on_trees_and_pools_it_is_never_more_and_where_it_is_said_to_be_exact_it_is_the_same(
+def test_on_trees_and_pools_the_count_is_never_too_high_and_an_exact_count_is_right(
     view: Snapshot, asked: dict[str, Any], root_gb: int
 ) -> None:
     message = select(vcpus=1, memory_mb=1, root_gb=root_gb, **asked)
@@ -149,7 +149,7 @@ def test_a_pool_counts_once_for_all_hosts_and_cells_and_in_full_for_each_cell() 
     )
 
 
-def test_a_search_that_has_no_time_left_says_at_least() -> None:
+def test_a_count_without_time_left_is_a_lower_bound() -> None:
     view = host_cache_of(node(0, VCPU=50, MEMORY_MB=10_000, DISK_GB=50), child(0, 1, VGPU=50)).snapshot()
     message = select(vcpus=1, memory_mb=1, root_gb=0, groups=groups(g={"VGPU": 1}))
     found = Planner(funnel(), 1).how_many(view, message, NO_CONTEXT, -1.0)
@@ -186,21 +186,21 @@ def test_an_affinity_group_takes_as_many_as_its_host_or_else_the_largest_has_roo
 
 
 class AtMostThree(Filter):
-    """Lets a host have three servers."""
+    """Allows three servers on a host."""
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
         return host.instances < 3
 
 
 class KeepsHalf(Filter):
-    """Wants half of the memory of a host to stay free."""
+    """Keeps half of the memory of a host free."""
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
         return host.used("MEMORY_MB") < host.capacity("MEMORY_MB") / 2
 
 
 @pytest.mark.parametrize(("plugin", "each"), [(AtMostThree({}), 3), (KeepsHalf({}), 5)])
-def test_filters_are_asked_about_hosts_that_fill_up(plugin: Filter, each: int) -> None:
+def test_filters_are_applied_to_hosts_as_they_fill_up(plugin: Filter, each: int) -> None:
     hosts = [host_row(number) for number in range(4)]
     held = [provider(host, VCPU=inventory(20), MEMORY_MB=inventory(10)) for host in hosts]
     message = select(vcpus=1, memory_mb=1, root_gb=0)
@@ -219,6 +219,8 @@ def test_ten_thousand_hosts_are_counted_and_explained() -> None:
     planner = Planner(funnel(), 1)
     no_host = planner.plan(view, message, RefusedClaims())
     assert isinstance(no_host, NoHost)
-    told = planner.why_not(no_host, message, RefusedClaims())
-    assert told.summary().startswith("0 of 10,000 hosts: 5,000 in another availability zone; 5,000 short of VCPU")
-    assert len(told.nearest_misses) == 5
+    explanation = planner.why_not(no_host, message, RefusedClaims())
+    assert explanation.summary().startswith(
+        "0 of 10,000 hosts: 5,000 in another availability zone; 5,000 short of VCPU"
+    )
+    assert len(explanation.nearest_misses) == 5

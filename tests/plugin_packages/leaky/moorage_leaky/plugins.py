@@ -7,7 +7,7 @@ from moorage.plugin import Filter, Host, Weigher
 
 
 class LeakyFilter(Filter):
-    """Divides by nothing."""
+    """Divides by zero."""
 
     reason = "is leaking"
 
@@ -24,5 +24,5 @@ class LeakyWeigher(Weigher):
     """Does not know how to compare hosts."""
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return no number."""
+        """Return a number, or NaN for the hint."""
         return math.nan if "drip" in request.scheduler_hints else 0.0
