@@ -1,5 +1,7 @@
 """Test which attempts an agent remembers, and for how long."""
 
+import pytest
+
 from compute import attempts
 from compute.attempts import Attempts
 from moorage import ids
@@ -33,7 +35,8 @@ def test_a_destroyed_attempt_is_never_taken_up() -> None:
     assert known.take_up(guest("a")) is None
 
 
-def test_old_attempts_are_forgotten_except_those_in_hand() -> None:
+def test_old_attempts_are_forgotten_except_those_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_REMEMBERED", 10)
     known = Attempts()
     in_hand = known.take_up(guest("in hand"))
     first = known.take_up(guest("first"))

@@ -74,7 +74,7 @@ def test_the_scripts_for_other_shells_are_accepted_by_them(shell: str, tmp_path:
 
 def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["complete", "--shell", "zsh"]) == 0
-    assert capsys.readouterr().out == completion.script("zsh", "moorage", completion.words_of(Shell()))
+    assert capsys.readouterr().out == completion.script("zsh", "moorage", WORDS)
 
 
 def test_each_command_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,10 +27,11 @@ def test_a_connection_with_options_for_verification_verifies_the_certificate() -
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+#: PyMySQL loads all certificates of the machine for each connection, so the examples share these.
+OURS, DRIVERS = MySQLConnection(defer_connect=True), Connection(defer_connect=True)
 
 
 @given(VALUES.filter(lambda value: value == value and value not in (float("inf"), float("-inf"))))
 def test_a_value_is_escaped_in_a_statement_as_by_the_driver(value: object) -> None:
-    ours, drivers = MySQLConnection(defer_connect=True), Connection(defer_connect=True)
-    ours.server_status = drivers.server_status = 0
-    assert ours.escape(value) == drivers.escape(value)
+    OURS.server_status = DRIVERS.server_status = 0
+    assert OURS.escape(value) == DRIVERS.escape(value)

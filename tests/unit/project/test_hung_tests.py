@@ -54,7 +54,10 @@ def test_a_test_that_begins_and_ends_processes_does_not_hang() -> None:
     assert not hangs(samples)
 
 
-def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pytest.Pytester) -> None:
+def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     tests = Path(__file__).parents[2]
     pytester.makeconftest(
         f"""
@@ -79,7 +82,7 @@ def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pyt
         """
     )
 
-    result = pytester.runpytest_subprocess("-p", "no:schemathesis", "--timeout", "100", timeout=60)
+    result = pytester.runpytest_subprocess("-p", "pytest_timeout", "--timeout", "100", timeout=60)
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*Stack of hung-tests*"])

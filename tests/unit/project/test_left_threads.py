@@ -7,8 +7,10 @@ import pytest
 pytest_plugins = ["pytester"]
 
 
-@pytest.fixture(autouse=True)
-def checked(pytester: pytest.Pytester) -> None:
+def test_a_test_fails_if_it_leaves_a_thread_behind_that_belongs_to_no_earlier_pool(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest(
         f"""
         import sys
@@ -19,13 +21,17 @@ def checked(pytester: pytest.Pytester) -> None:
         left_threads.GRACE_SECONDS = 0.3
         """
     )
-
-
-def test_a_test_that_leaves_a_thread_behind_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import threading
         from concurrent.futures import ThreadPoolExecutor
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def shared():
+            with ThreadPoolExecutor(2) as threads:
+                threads.submit(int).result()
+                yield threads
 
         def test_that_leaves_a_thread():
             threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -38,38 +44,21 @@ def test_a_test_that_leaves_a_thread_behind_fails(pytester: pytest.Pytester) -> 
         def test_that_leaves_none():
             with ThreadPoolExecutor(2) as threads:
                 threads.submit(int).result()
-        """
-    )
 
-    result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=60)
+        def test_that_begins_a_shared_pool(shared):
+            global grows
+            grows = shared
 
-    result.assert_outcomes(passed=3, errors=2)
-    result.stdout.fnmatch_lines(["*1 thread(s) left behind*"])
-
-
-def test_a_pool_that_was_there_before_a_test_may_grow_meanwhile(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import threading
-        from concurrent.futures import ThreadPoolExecutor
-        import pytest
-
-        @pytest.fixture(scope="module")
-        def pool():
-            with ThreadPoolExecutor(2) as threads:
-                threads.submit(int).result()
-                yield threads
-
-        def test_that_shares_it(pool):
-            global shared
-            shared = pool
-
-        def test_beside_which_it_grows():
+        def test_during_which_the_shared_pool_grows():
             busy = threading.Event()
-            shared.submit(busy.wait)
-            shared.submit(busy.set).result()
-            assert len(shared._threads) == 2
+            grows.submit(busy.wait)
+            grows.submit(busy.set).result()
+            assert len(grows._threads) == 2
         """
     )
 
-    pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=60).assert_outcomes(passed=2)
+    result = pytester.runpytest_subprocess(timeout=60)
+
+    result.assert_outcomes(passed=5, errors=2)
+    result.stdout.fnmatch_lines(["*1 thread(s) left behind*"])
+    result.stdout.fnmatch_lines(["*ERROR*test_that_leaves_a_thread*", "*ERROR*test_that_leaves_a_pool*"])
