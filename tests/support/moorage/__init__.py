@@ -1,1 +1,1 @@
-"""Calls that wait for a batch under way."""
+"""Configurations, counts of metrics, spans, and calls that wait for a batch: for the tests of all services."""

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from moorage import errors
-from moorage.config import options
 from moorage.model import Flavor, Image, RequestSpec
 from moorage.plugin import Filter, Weigher
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.view.snapshot import Snapshot
+from support.moorage.configuration import from_text
 from support.scheduler.builders import host_cache, host_row, spec
 
 
@@ -42,9 +42,7 @@ def hinted(**hints: str) -> RequestSpec:
 
 def configured(folder: Path, group: str, settings: Mapping[str, str]) -> Any:
     """A configuration with these plug-in options."""
-    file = folder / "moorage.conf"
-    file.write_text("\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in settings.items())]))
-    return options.new(files=[file])
+    return from_text(folder, "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in settings.items())]))
 
 
 def a_filter(name: str, folder: Path, **settings: str) -> Filter:

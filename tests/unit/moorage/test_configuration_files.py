@@ -1,22 +1,38 @@
-"""Test that a service refuses to start with unknown names in its configuration file, or without a required option."""
+"""Test that unknown names, invalid values and missing options in a configuration file are errors in one sentence."""
 
 from pathlib import Path
 
 import pytest
+from support.moorage.configuration import from_text
 
 from moorage import errors
 from moorage.bus.bus import Bus
 from moorage.config import options
 from moorage.db.database import Database
+from scheduler.plugins.loading import load_weighers
 
 
 def refused(tmp_path: Path, text: str) -> str:
-    file = tmp_path / "moorage.conf"
-    file.write_text(text)
     with pytest.raises(errors.ConfigurationError) as caught:
-        options.new(files=[file])
-    assert str(file) in str(caught.value)
+        from_text(tmp_path, text)
+    assert str(tmp_path / "moorage.conf") in str(caught.value)
     return str(caught.value)
+
+
+def test_an_invalid_value_is_reported_with_its_option_and_file(tmp_path: Path) -> None:
+    assert refused(tmp_path, "[scheduler]\nbroken_plugin = maybe\n") == (
+        "The configuration is wrong: Value for option broken_plugin in "
+        f"{tmp_path / 'moorage.conf'} is not valid: Valid values are [fail, skip], but found 'maybe'."
+    )
+
+
+def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    conf = from_text(tmp_path, "[weighers]\nram_weight_multiplier = much\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        load_weighers(conf, ["ram"])
+
+    assert "ram_weight_multiplier" in str(caught.value)
+    assert "LocationInfo" not in str(caught.value)
 
 
 def test_a_misspelt_option_is_an_error_that_names_what_was_meant(tmp_path: Path) -> None:
@@ -51,15 +67,11 @@ def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path
     ids=["a library's", "keystone's", "another origin's", "a driver's", "a plug-in's", "the log's", "in capitals"],
 )
 def test_a_file_may_contain_what_other_programs_read(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text(text)
-    options.new(files=[file])
+    from_text(tmp_path, text)
 
 
 def test_deprecated_names_of_options_are_accepted(tmp_path: Path) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text("[DEFAULT]\nrpc_response_timeout = 3\nlogdir = /tmp\n")
-    assert options.new(files=[file]).log_dir == "/tmp"
+    assert from_text(tmp_path, "[DEFAULT]\nrpc_response_timeout = 3\nlogdir = /tmp\n").log_dir == "/tmp"
 
 
 def test_a_missing_database_option_without_a_file_is_reported_with_what_to_do() -> None:
@@ -72,11 +84,12 @@ def test_a_missing_database_option_without_a_file_is_reported_with_what_to_do() 
 
 
 def test_a_missing_broker_option_is_reported_with_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text("[database]\nconnection = sqlite:////tmp/none\n")
+    conf = from_text(tmp_path, "[database]\nconnection = sqlite:////tmp/none\n")
     with pytest.raises(errors.ConfigurationError) as caught:
-        Bus(options.new(files=[file]))
-    assert str(caught.value) == f"The configuration is wrong: [DEFAULT] transport_url is not set in {file}."
+        Bus(conf)
+    assert str(caught.value) == (
+        f"The configuration is wrong: [DEFAULT] transport_url is not set in {tmp_path / 'moorage.conf'}."
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,11 +103,10 @@ def test_an_invalid_url_is_refused_without_being_shown(url: str) -> None:
 
 
 def test_a_deprecated_option_of_the_bus_library_does_not_prevent_a_second_connection(tmp_path: Path) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text(
-        "[DEFAULT]\ntransport_url = rabbit://127.0.0.1/\n[oslo_messaging_rabbit]\ndirect_mandatory_flag = false\n"
+    conf = from_text(
+        tmp_path,
+        "[DEFAULT]\ntransport_url = rabbit://127.0.0.1/\n[oslo_messaging_rabbit]\ndirect_mandatory_flag = false\n",
     )
-    conf = options.new(files=[file])
     Bus(conf).close()
     assert conf.oslo_messaging_rabbit.direct_mandatory_flag is False
     Bus(conf).close()

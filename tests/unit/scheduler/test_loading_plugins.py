@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.moorage.configuration import from_text
 from support.scheduler.installed_packages import Install
 
 from moorage import errors
@@ -71,7 +72,6 @@ def test_two_packages_that_bring_a_plugin_of_one_name_are_refused(install: Insta
 
 
 def test_a_multiplier_is_a_finite_number(tmp_path: Path) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text("[weighers]\nram_weight_multiplier = nan\n")
+    conf = from_text(tmp_path, "[weighers]\nram_weight_multiplier = nan\n")
     with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier is not a finite number"):
-        load_weighers(options.new(files=[file]), ["ram"])
+        load_weighers(conf, ["ram"])
