@@ -1,1 +1,1 @@
-"""Configurations, counts of metrics, spans, and calls that wait for a batch: for the tests of all services."""
+"""Configurations, clocks, counts of metrics, spans, and queued calls: for the tests of all services."""

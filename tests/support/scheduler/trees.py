@@ -46,6 +46,11 @@ def child(host: int, number: int, parent: int = 0, seq: int = 0, **described: An
     return _provider(root_id + number, root_id, root_id + parent, seq, **described)
 
 
+def host_with(host: int, devices: Sequence[Mapping[str, Any]], **described: Any) -> list[FetchedProvider]:
+    """The compute node of a host, and devices below it, which are its children 1, 2, ..."""
+    return [node(host, **described), *(child(host, number, **device) for number, device in enumerate(devices, 1))]
+
+
 def pool(number: int, aggregates: Sequence[str], seq: int = 0, **described: Any) -> FetchedProvider:
     """A provider that shares its inventory with every tree that has a provider in one of its aggregates."""
     traits = [SHARES, *described.pop("traits", ())]

@@ -2,6 +2,8 @@
 
 import threading
 
+from support.moorage.clock import Clock
+
 from dashboard.audits import Audits
 from harness.cloud import wait_until
 from moorage import errors
@@ -37,22 +39,22 @@ def test_findings_and_parts_without_an_answer_are_kept() -> None:
 
 
 def test_no_audit_begins_while_one_runs_or_soon_after_it() -> None:
-    now, go_on, begun = [100.0], threading.Event(), list[int]()
+    clock, go_on, begun = Clock(100.0), threading.Event(), list[int]()
 
     def audit() -> Examination:
         begun.append(1)
         assert go_on.wait(30)
         return FOUND
 
-    audits = Audits(audit, clock=lambda: now[0])
+    audits = Audits(audit, clock=clock)
     audits.begin()
     audits.begin()
     go_on.set()
     ended(audits)
-    now[0] = 129.0
+    clock.now = 129.0
     assert audits.begin()["state"] == "done"
     assert len(begun) == 1
-    now[0] = 131.0
+    clock.now = 131.0
     audits.begin()
     ended(audits)
     assert len(begun) == 2

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.moorage.clock import Clock
 
 from dashboard.recent_requests import RecentRequests
 from moorage import ids
@@ -66,12 +67,12 @@ def test_of_a_million_instances_only_the_window_is_read() -> None:
 
 
 def test_after_a_pause_the_newest_instance_is_searched_for_again() -> None:
-    now = [0.0]
+    clock = Clock()
     conductor = FakeConductor(range(1, 101))
-    recent = RecentRequests(conductor, 10, clock=lambda: now[0])
+    recent = RecentRequests(conductor, 10, clock)
     recent.read()
     conductor.numbers = range(1, 10_001)
-    conductor.listed, now[0] = 0, 3600.0
+    conductor.listed, clock.now = 0, 3600.0
 
     assert [one["number"] for one in recent.read()] == list(range(10_000, 9_990, -1))
     assert conductor.listed < 100, "the instances of the pause are not all read"

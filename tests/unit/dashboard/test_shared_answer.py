@@ -4,19 +4,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.moorage.clock import Clock
 
 from dashboard.shared_answer import SharedAnswer
 from moorage import errors
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_answer_is_reused_until_its_interval_is_over() -> None:

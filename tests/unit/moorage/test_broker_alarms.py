@@ -3,26 +3,13 @@
 import logging
 
 import pytest
+from support.moorage.clock import Clock
 
 from moorage.bus.alarms import AlarmLog
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def test_an_alarm_that_affects_many_messages_is_logged_once_with_what_to_do(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = AlarmLog(clock)
+def test_an_alarm_that_affects_many_messages_is_logged_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    log = AlarmLog(Clock())
     with caplog.at_level(logging.INFO):
         for _ in range(100):
             log.began("broker:5672", "low on memory")
@@ -37,8 +24,9 @@ def test_an_alarm_that_affects_many_messages_is_logged_once_with_what_to_do(
 
 
 def test_a_lasting_alarm_is_logged_again_after_a_minute_and_a_new_one_at_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    clock = Clock()
     log = AlarmLog(clock)
     log.began("one", "low on disk")
     clock.now = 61.0
@@ -50,7 +38,7 @@ def test_a_lasting_alarm_is_logged_again_after_a_minute_and_a_new_one_at_once(
     assert len(caplog.messages) == 5
 
 
-def test_the_end_of_an_unknown_alarm_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    AlarmLog(clock).ended("one")
+def test_the_end_of_an_unknown_alarm_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    AlarmLog(Clock()).ended("one")
 
     assert caplog.messages == []

@@ -49,26 +49,26 @@ def asking_for(number: int, group_policy: str = "none", amount: int = 1) -> Reso
 # --- Against enumeration ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=600, deadline=None)
-@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
-def test_the_search_finds_exactly_what_enumeration_finds_each_once(
-    tree: HostTree, request: ResourceRequest, seed: int | None
-) -> None:
+def check_candidates(tree: HostTree, request: ResourceRequest, seed: int | None = None) -> None:
+    """Check that the search finds exactly the candidates that enumeration finds, each once."""
     found = [amounts(candidate) for candidate in search(tree, request, seed=seed)]
 
     assert len(found) == len(set(found))
     assert set(found) == every_candidate(tree, request)
 
 
+@settings(max_examples=600, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_the_search_finds_exactly_what_enumeration_finds_each_once(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    check_candidates(tree, request, seed)
+
+
 @settings(max_examples=800, deadline=None)
 @given(tight_cases())
 def test_remembered_dead_ends_hide_no_candidate(case: tuple[HostTree, ResourceRequest]) -> None:
-    tree, request = case
-
-    found = [amounts(candidate) for candidate in search(tree, request)]
-
-    assert len(found) == len(set(found))
-    assert set(found) == every_candidate(tree, request)
+    check_candidates(*case)
 
 
 #: The providers of each group, and the amounts.
@@ -96,11 +96,8 @@ def test_each_mapping_names_the_providers_that_serve_its_group(tree: HostTree, r
         assert assignment(candidate) in assignments
 
 
-@settings(max_examples=300, deadline=None)
-@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
-def test_without_folding_the_search_finds_each_assignment_once(
-    tree: HostTree, request: ResourceRequest, seed: int | None
-) -> None:
+def check_assignments(tree: HostTree, request: ResourceRequest, seed: int | None = None) -> None:
+    """Check that the search without folding finds exactly the assignments that enumeration finds, each once."""
     found = [assignment(candidate) for candidate in search(tree, request, seed=seed, folds=False)]
 
     assert len(found) == len(set(found))
@@ -108,14 +105,17 @@ def test_without_folding_the_search_finds_each_assignment_once(
 
 
 @settings(max_examples=300, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_without_folding_the_search_finds_each_assignment_once(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    check_assignments(tree, request, seed)
+
+
+@settings(max_examples=300, deadline=None)
 @given(tight_cases())
 def test_without_folding_remembered_dead_ends_hide_no_assignment(case: tuple[HostTree, ResourceRequest]) -> None:
-    tree, request = case
-
-    found = [assignment(candidate) for candidate in search(tree, request, folds=False)]
-
-    assert len(found) == len(set(found))
-    assert set(found) == every_assignment(tree, request)
+    check_assignments(*case)
 
 
 @settings(max_examples=100, deadline=None)

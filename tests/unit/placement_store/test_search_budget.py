@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.placement_store import hard_searches
 from support.scheduler.builders import spec
-from support.scheduler.trees import child, groups, host_cache_of, node
+from support.scheduler.trees import groups, host_cache_of, host_with
 
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
@@ -112,11 +112,8 @@ def test_a_request_remembers_a_bounded_number_of_positions() -> None:
 
 def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
     problem = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
-    hosts = [
-        one
-        for host in range(3)
-        for one in (node(host, VCPU=16, MEMORY_MB=32768, DISK_GB=500), *(child(host, n, VGPU=3) for n in range(1, 6)))
-    ]
+    room = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
+    hosts = [one for host in range(3) for one in host_with(host, [{"VGPU": 3}] * 5, **room)]
     view = host_cache_of(*hosts, hosts=3).snapshot()
     whole = SearchBudget(seconds=1_000_000, clock=ticking())
     assert HostCandidates(problem.resource_request, {}, whole).first(view, 0) is not None

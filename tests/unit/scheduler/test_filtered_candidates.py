@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support.scheduler.builders import funnel, select
-from support.scheduler.trees import child, groups, host_cache_of, node
+from support.scheduler.trees import child, groups, host_cache_of, host_with, node
 
 from moorage import errors
 from moorage.model import AllocationRequest, RequestSpec
@@ -64,7 +64,7 @@ def plan(
 
 def two_hosts() -> HostCache:
     """The first is the better one; each has three GPUs, of numbers 1 to 3 and 4 to 6."""
-    first = [node(0, **{**BASE, "VCPU": 99}), *(child(0, number, VGPU=1) for number in (1, 2, 3))]
+    first = host_with(0, [{"VGPU": 1}] * 3, **{**BASE, "VCPU": 99})
     second = [node(1, **BASE), *(child(1, number, VGPU=1) for number in (4, 5, 6))]
     return host_cache_of(*first, *second, hosts=2)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select
-from support.scheduler.trees import child, host_cache_of, node
+from support.scheduler.trees import host_cache_of, host_with, node
 
 from filters.io_ops import IoOpsFilter
 from filters.num_instances import NumInstancesFilter
@@ -27,6 +27,7 @@ from scheduler.view.host_cache import HostCache
 TOGETHER = ServerGroup(uuid=derived("first members"), policy="affinity")
 FIRST = RequestContext(members={})
 HOSTS = 300
+ROOM = {"MEMORY_MB": 10**6, "DISK_GB": 10**5}
 
 
 class Counting(Filter):
@@ -98,14 +99,7 @@ def test_if_the_limit_of_every_host_is_too_low_the_first_host_tried_explains_the
 
 def test_a_search_of_hosts_that_are_too_small_as_trees_ends_when_its_time_is_used_up() -> None:
     # Each host has room for three by the sum, but only for two because of its tree.
-    halves = [
-        one
-        for number in range(HOSTS)
-        for one in (
-            node(number, MEMORY_MB=10**6, DISK_GB=10**5),
-            *(child(number, half, VCPU=10) for half in (1, 2)),
-        )
-    ]
+    halves = [one for number in range(HOSTS) for one in host_with(number, [{"VCPU": 10}] * 2, **ROOM)]
     shown, budget = host_cache_of(*halves, hosts=HOSTS), SearchBudget(seconds=0.2)
     begun = time.thread_time()
 
@@ -127,9 +121,7 @@ def test_a_later_host_with_an_unfinished_search_is_undecided(
 ) -> None:
     # A flat host is not searched.
     monkeypatch.setattr(HostCandidates, "__init__", partialmethod(HostCandidates.__init__, steps=1))
-    room = {"MEMORY_MB": 10**6, "DISK_GB": 10**5}
-    halves = (node(1, **room), *(child(1, half, VCPU=10) for half in (1, 2)))
-    shown = host_cache_of(node(0, VCPU=99, **room), *halves, hosts=2)
+    shown = host_cache_of(node(0, VCPU=99, **ROOM), *host_with(1, [{"VCPU": 10}] * 2, **ROOM), hosts=2)
 
     found = planned(shown, {"one": OneOnTheFirst({})}, 2, vcpus=6)
 

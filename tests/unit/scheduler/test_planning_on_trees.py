@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
-from support.scheduler.trees import child, groups, host_cache_of, node, provider_uuid
+from support.scheduler.trees import groups, host_cache_of, host_with, node, provider_uuid
 
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup
@@ -28,6 +28,8 @@ from scheduler.view.planned import PlannedView
 from scheduler.view.provider_trees import FetchedProvider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
+#: The weighers prefer a host with more free VCPU.
+LARGE = {**BASE, "VCPU": 99}
 GPU = groups(g={"VGPU": 1})
 
 
@@ -44,18 +46,23 @@ def hosts_of(planned: DestinationPlan | NoHost) -> list[str]:
 
 def with_gpus(host: int, **gpu: Any) -> list[FetchedProvider]:
     """A host with two GPUs, of which only the first is as described."""
-    return [node(host, **BASE), child(host, 1, VGPU=2, **gpu), child(host, 2, VGPU=2)]
+    return host_with(host, [{"VGPU": 2, **gpu}, {"VGPU": 2}], **BASE)
+
+
+FAST = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
+
+
+def without_candidate(host: int) -> list[FetchedProvider]:
+    """A host that passes every filter for FAST, and has the most room: but trait and GPU are on different providers."""
+    return host_with(host, [{"VGPU": 1}, {"traits": ["CUSTOM_FAST"]}], **LARGE)
 
 
 def test_hosts_that_pass_every_filter_but_have_no_candidate_are_skipped() -> None:
-    # Host 0 has the most free resources, but the trait and the room are on different providers.
-    best = [node(0, **{**BASE, "VCPU": 99}), child(0, 1, VGPU=1), child(0, 2, traits=["CUSTOM_FAST"])]
-    shown = host_cache_of(*best, *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
-    fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
+    shown = host_cache_of(*without_candidate(0), *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
     assert hosts_of(plan(shown)) == ["host0"]
-    assert hosts_of(plan(shown, groups=fast)) == ["host1"]
-    assert hosts_of(plan(shown, count=2, groups=fast)) == ["host1", "host1"]
-    short = plan(shown, count=3, groups=fast)
+    assert hosts_of(plan(shown, groups=FAST)) == ["host1"]
+    assert hosts_of(plan(shown, count=2, groups=FAST)) == ["host1", "host1"]
+    short = plan(shown, count=3, groups=FAST)
     assert isinstance(short, NoHost)
     assert short.placed == 2
     assert [(stage.name, int(stage.left.sum())) for stage in short.filtered.stages][-2:] == [
@@ -65,24 +72,15 @@ def test_hosts_that_pass_every_filter_but_have_no_candidate_are_skipped() -> Non
 
 
 def test_the_pick_is_among_the_best_hosts_with_a_candidate() -> None:
-    hopeless = [
-        one
-        for number in range(6)
-        for one in (
-            node(number, **{**BASE, "VCPU": 99}),
-            child(number, 1, VGPU=1),
-            child(number, 2, traits=["CUSTOM_FAST"]),
-        )
-    ]
+    infeasible = [one for number in range(6) for one in without_candidate(number)]
     fit = [one for number in (6, 7) for one in with_gpus(number, traits=["CUSTOM_FAST"])]
-    shown = host_cache_of(*hopeless, *fit, hosts=8)
-    fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
-    picked = {hosts_of(plan(shown, 2, request_id=f"r{number}", groups=fast))[0] for number in range(20)}
+    shown = host_cache_of(*infeasible, *fit, hosts=8)
+    picked = {hosts_of(plan(shown, 2, request_id=f"r{number}", groups=FAST))[0] for number in range(20)}
     assert picked == {"host6", "host7"}
 
 
 def test_a_refused_candidate_is_not_tried_again_and_a_host_has_a_limited_number_of_tries() -> None:
-    shown = host_cache_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
+    shown = host_cache_of(*host_with(0, [{"VGPU": 1}] * 8, **BASE))
     refused_claims = RefusedClaims()
     seen = set()
     for _ in range(MAX_REFUSALS_OF_A_HOST):
@@ -108,11 +106,7 @@ def test_a_refusal_by_a_provider_concerns_only_the_choices_that_use_it() -> None
 
 def test_an_unfinished_search_does_not_show_that_a_host_is_infeasible() -> None:
     asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
-    wide = [
-        one
-        for host in range(MAX_UNDECIDED_HOSTS)
-        for one in (node(host, **BASE), *(child(host, number, VGPU=3) for number in range(1, 6)))
-    ]
+    wide = [one for host in range(MAX_UNDECIDED_HOSTS) for one in host_with(host, [{"VGPU": 3}] * 5, **BASE)]
     view = host_cache_of(*wide, hosts=MAX_UNDECIDED_HOSTS).snapshot()
     hasty = HostCandidates(asked.resource_request, {}, steps=1)
     for row in range(MAX_UNDECIDED_HOSTS - 1):
@@ -124,18 +118,8 @@ def test_an_unfinished_search_does_not_show_that_a_host_is_infeasible() -> None:
 
 
 def test_an_unfinished_search_for_alternates_keeps_the_chosen_host() -> None:
-    hosts = [(0, (2, 2, 2)), *((number, (3, 3, 1)) for number in range(1, 8))]
-    shown = host_cache_of(
-        *(
-            one
-            for number, sizes in hosts
-            for one in (
-                node(number, **{**BASE, "VCPU": 16 if number else 99}),
-                *(child(number, device, VGPU=size) for device, size in enumerate(sizes, 1)),
-            )
-        ),
-        hosts=len(hosts),
-    )
+    others = [one for host in range(1, 8) for one in host_with(host, [{"VGPU": 3}, {"VGPU": 3}, {"VGPU": 1}], **BASE)]
+    shown = host_cache_of(*host_with(0, [{"VGPU": 2}] * 3, **LARGE), *others, hosts=8)
     asked: dict[str, Any] = {"groups": groups(g1={"VGPU": 2}, g2={"VGPU": 2}, g3={"VGPU": 2}), "group_policy": "none"}
     # Enough for the first host, and not for the others, which have no candidate.
     planned = plan(shown, refused_claims=RefusedClaims(SearchBudget(steps=5)), num_alternates=2, **asked)
@@ -148,11 +132,8 @@ def test_an_unfinished_search_for_alternates_keeps_the_chosen_host() -> None:
 
 
 def test_a_host_whose_search_is_not_finished_is_explained_as_undecided() -> None:
-    shown = host_cache_of(
-        *(node(0, **{**BASE, "VCPU": 99}), *(child(0, device, VGPU=2) for device in (1, 2, 3))),
-        *(node(1, **BASE), *(child(1, device, VGPU=2) for device in (1, 2, 3))),
-        hosts=2,
-    )
+    devices = [{"VGPU": 2}] * 3
+    shown = host_cache_of(*host_with(0, devices, **LARGE), *host_with(1, devices, **BASE), hosts=2)
     asked = groups(g1={"VGPU": 2}, g2={"VGPU": 2}, g3={"VGPU": 2})
     message = structs.replace(select(groups=asked, group_policy="none"), explain=True)
     refused_claims = RefusedClaims(SearchBudget(steps=5))
@@ -180,11 +161,7 @@ def test_all_nodes_of_a_host_are_explained_together() -> None:
 
 def test_an_undecided_host_is_no_nearest_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = groups(**{f"g{number}": {"VGPU": 2} for number in range(4)})
-    shown = host_cache_of(
-        *(node(0, **{**BASE, "VCPU": 99}), *(child(0, number, VGPU=3) for number in range(1, 6))),
-        *(node(1, **BASE), child(1, 1, VGPU=8)),
-        hosts=2,
-    )
+    shown = host_cache_of(*host_with(0, [{"VGPU": 3}] * 5, **LARGE), *host_with(1, [{"VGPU": 8}], **BASE), hosts=2)
     search = candidates.search
     monkeypatch.setattr(
         candidates, "search", lambda tree, *given, **kept: search(tree, *given, **{**kept, "max_steps": 2})
@@ -263,11 +240,7 @@ arrivals = st.lists(
 def test_remembered_candidates_are_those_that_a_new_search_finds(
     gpus: list[int], asked: list[tuple[int, int, int | None]]
 ) -> None:
-    providers = [
-        one
-        for host, number in enumerate(gpus)
-        for one in (node(host, **BASE), *(child(host, device, VGPU=3) for device in range(1, number + 1)))
-    ]
+    providers = [one for host, count in enumerate(gpus) for one in host_with(host, [{"VGPU": 3}] * count, **BASE)]
     snapshot = host_cache_of(*providers, hosts=len(gpus)).snapshot()
     view = PlannedView.of(snapshot, snapshot.classes)
     kept = Planner(funnel(), 1)
