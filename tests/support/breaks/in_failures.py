@@ -186,7 +186,7 @@ STAYS_ALONE = (
         tests=(
             (
                 "tests/unit/conductor/test_bulkheads.py::"
-                "test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers"
+                "test_after_timeouts_no_call_is_made_to_a_destination_until_it_answers"
             ),
         ),
     ),

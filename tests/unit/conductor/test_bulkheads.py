@@ -85,7 +85,7 @@ def time_out(call: AbstractContextManager[None]) -> None:
     assert not call.__exit__(errors.NoReply, UNANSWERED, None)
 
 
-def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers(
+def test_after_timeouts_no_call_is_made_to_a_destination_until_it_answers(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     destinations = built()
