@@ -53,7 +53,7 @@ def main() -> None:
         client.call(CreateHostAggregate(request_id=ids.fresh(), name="r1", metadata={"rack_power_budget": "9000"}))
         client.call(AddAggregateHost(request_id=ids.fresh(), aggregate="r1", service_host=powerful))
         wait_until(lambda: answered(cloud).get("host") == powerful, "the host with power to be preferred")
-        told = {
+        answers = {
             "powerful": powerful,
             "plain": answered(cloud),
             "rack": answered(cloud, {"rack": "r1"}),
@@ -66,14 +66,14 @@ def main() -> None:
         cloud.stop_service("scheduler1")
         skipping = cloud.configuration(scheduler={"broken_plugin": "skip"})
         cloud.add("scheduler2", SchedulerService(skipping, "scheduler2"))
-        told["skip"] = {
+        answers["skip"] = {
             "leak": answered(cloud, {"leak": "yes"}),
             "drip": answered(cloud, {"drip": "yes"}),
             "both and another rack": answered(cloud, {"leak": "yes", "drip": "yes", "rack": "r1"}),
             "plain": answered(cloud),
             "policy": wire.encode(client.call(ShowPolicy())),
         }
-    json.dump(told, sys.stdout)
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

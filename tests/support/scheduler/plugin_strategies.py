@@ -113,7 +113,7 @@ _described = st.fixed_dictionaries(
     }
 )
 _occupied = st.builds(OccupiedRoot, members=st.integers(1, 3), forced_down=st.booleans())
-#: Those of existing hosts, and one of a host that does not exist.
+#: The compute nodes of existing hosts, and of one host that does not exist.
 _compute_nodes = st.integers(0, 4).map(lambda number: host_row(number).compute_node_uuid)
 
 

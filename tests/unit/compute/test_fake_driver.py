@@ -163,10 +163,10 @@ def test_a_rebuild_misbehaves_like_a_spawn_and_stuck_hosts_carry_out_no_order(tm
         "dead_seconds": 9.0,
         "spawn_seconds": 2.0,
     }
-    told = order(guest_spec())
+    given = order(guest_spec())
     with started(tmp_path, **chosen) as driver:
-        stops = [driver.order_behaviour(host, told, "stop") for host in driver.alive()]
-        first, second, third = (driver.order_behaviour(host, told, "rebuild") for host in driver.alive())
+        stops = [driver.order_behaviour(host, given, "stop") for host in driver.alive()]
+        first, second, third = (driver.order_behaviour(host, given, "rebuild") for host in driver.alive())
 
     assert stops == [Behaviour(), Behaviour(fault=stops[1].fault), Behaviour()]
     assert stops[1].fault is not None

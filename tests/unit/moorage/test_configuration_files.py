@@ -36,9 +36,9 @@ def test_an_invalid_value_of_a_plugins_option_is_reported_in_one_sentence(tmp_pa
 
 
 def test_a_misspelt_option_is_an_error_that_names_what_was_meant(tmp_path: Path) -> None:
-    said = refused(tmp_path, "[scheduler]\nenabled_filter = ram\n")
-    assert "enabled_filter in [scheduler]" in said
-    assert "perhaps you mean enabled_filters" in said
+    text = refused(tmp_path, "[scheduler]\nenabled_filter = ram\n")
+    assert "enabled_filter in [scheduler]" in text
+    assert "perhaps you mean enabled_filters" in text
 
 
 def test_an_option_that_resembles_none_is_an_error_too(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_an_option_that_resembles_none_is_an_error_too(tmp_path: Path) -> None:
     ("section", "meant"), [("databse", "database"), ("schedulers", "scheduler"), ("filter", "filters")]
 )
 def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path, section: str, meant: str) -> None:
-    said = refused(tmp_path, f"[{section}]\nconnection = sqlite:////tmp/none\n")
-    assert f"[{section}], which no service reads: perhaps you mean [{meant}]" in said
+    text = refused(tmp_path, f"[{section}]\nconnection = sqlite:////tmp/none\n")
+    assert f"[{section}], which no service reads: perhaps you mean [{meant}]" in text
 
 
 @pytest.mark.parametrize(

@@ -90,18 +90,18 @@ def test_all_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -
 def test_an_unknown_command_is_refused_in_one_line_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = {}
+    output = {}
     for words in ("instance lst", "instnce list --project p", "agregate list", "server-group", "zzz"):
         assert main(words.split()) == 2
-        said[words] = capsys.readouterr().err
+        output[words] = capsys.readouterr().err
 
     assert (
-        said["instance lst"] == "moorage: there is no command 'instance lst'; did you mean `moorage instance list`?\n"
+        output["instance lst"] == "moorage: there is no command 'instance lst'; did you mean `moorage instance list`?\n"
     )
-    assert "`moorage instance list`" in said["instnce list --project p"]
-    assert "`moorage aggregate list`" in said["agregate list"]
-    assert said["server-group"] == "moorage: 'server-group' needs a further word: create, delete, list, show\n"
-    assert said["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
+    assert "`moorage instance list`" in output["instnce list --project p"]
+    assert "`moorage aggregate list`" in output["agregate list"]
+    assert output["server-group"] == "moorage: 'server-group' needs a further word: create, delete, list, show\n"
+    assert output["zzz"] == "moorage: there is no command 'zzz'; `moorage help` lists them\n"
 
 
 #: Invalid numbers of seconds to wait.
@@ -109,21 +109,21 @@ INVALID_SECONDS = ("0", "nan", "inf", "1e300")
 
 
 def test_wrong_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    said = {}
+    output = {}
     commands = ("instance list --projct p", "instance list --limit 0", "instance show", "--confg-file x status")
     for words in (*commands, *(f"status --timeout {seconds}" for seconds in INVALID_SECONDS)):
         with pytest.raises(SystemExit) as ended:
             main(words.split())
         assert ended.value.code == 2
-        said[words] = capsys.readouterr().err
+        output[words] = capsys.readouterr().err
 
-    assert all(text.count("\n") == 1 for text in said.values())
-    assert said["instance list --projct p"].endswith("did you mean --project?\n")
-    assert "must be a whole number from 1" in said["instance list --limit 0"]
+    assert all(text.count("\n") == 1 for text in output.values())
+    assert output["instance list --projct p"].endswith("did you mean --project?\n")
+    assert "must be a whole number from 1" in output["instance list --limit 0"]
     assert all(
-        "must be a number of seconds above 0" in said[f"status --timeout {seconds}"] for seconds in INVALID_SECONDS
+        "must be a number of seconds above 0" in output[f"status --timeout {seconds}"] for seconds in INVALID_SECONDS
     )
-    assert "see `moorage instance show --help`" in said["instance show"]
+    assert "see `moorage instance show --help`" in output["instance show"]
 
 
 def test_an_argument_that_is_not_utf8_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,8 +247,8 @@ def test_an_empty_list_says_so_only_as_a_table(
     command = Listed(Shell(), None, "listed")
     for words, out, err in (([], "", "nothing found\n"), (["-f", "json"], "[]", "")):
         command.run(command.get_parser("moorage listed").parse_args(words))
-        said = capsys.readouterr()
-        assert (said.out.strip(), said.err) == (out, err)
+        output = capsys.readouterr()
+        assert (output.out.strip(), output.err) == (out, err)
 
 
 def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
@@ -268,8 +268,8 @@ def test_a_watched_list_is_shown_repeatedly_and_so_are_errors(
     with pytest.raises(StopIteration):
         printed(capsys, "-f", "value", "-c", "name", "--watch", "0.5")
 
-    said = [line for line in capsys.readouterr().out.splitlines() if "every 0.5 s" not in line]
-    assert said == ["one", "The database of main cannot be reached: it is away.", "two", "three"]
+    output = [line for line in capsys.readouterr().out.splitlines() if "every 0.5 s" not in line]
+    assert output == ["one", "The database of main cannot be reached: it is away.", "two", "three"]
 
 
 def test_a_user_without_a_name_in_the_system_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

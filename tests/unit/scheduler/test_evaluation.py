@@ -56,7 +56,7 @@ class Neighbours(Weigher):
 def plugins(multipliers: list[float], one_by_one: bool = True) -> Funnel:
     """Return every plug-in whose answers a claim may change.
 
-    :param one_by_one: with those of operators that are written for single hosts.
+    :param one_by_one: include plug-ins of operators that are written for single hosts.
     """
     weighers: list[tuple[str, Weigher]] = [
         ("ram", RamWeigher({})),

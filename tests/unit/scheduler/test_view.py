@@ -132,8 +132,8 @@ def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
 def test_a_node_whose_provider_was_created_again_shows_the_new_one() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    anew = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
-    shown.update(providers=[anew], gone_providers=[1])
+    recreated = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
+    shown.update(providers=[recreated], gone_providers=[1])
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
     shown.update(gone_providers=[1])
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
@@ -141,9 +141,9 @@ def test_a_node_whose_provider_was_created_again_shows_the_new_one() -> None:
 
 def test_a_host_that_was_registered_again_stays_when_the_feed_removes_the_former_one_late() -> None:
     former = host_row(1)
-    anew = host_row(2, service_host=former.service_host, compute_node_uuid=former.compute_node_uuid)
+    recreated = host_row(2, service_host=former.service_host, compute_node_uuid=former.compute_node_uuid)
     shown = host_cache([former], [provider(former)])
-    shown.update(hosts=[anew, host_row(3)])
+    shown.update(hosts=[recreated, host_row(3)])
 
     shown.update(gone_hosts=[1])
 

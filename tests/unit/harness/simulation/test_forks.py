@@ -1,4 +1,4 @@
-"""The folders of forked histories: those of a run that was killed are removed by the next one."""
+"""Test the folders of forked histories: the next run removes the folder of a run that was killed."""
 
 import os
 import signal

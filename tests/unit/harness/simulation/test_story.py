@@ -26,9 +26,9 @@ def test_a_seed_determines_a_story_of_the_requested_length(seed: str) -> None:
 @settings(deadline=None)
 def test_the_text_of_a_story_has_all_actions_and_faults(seed: str) -> None:
     story = draw(seed, 20)
-    told = story.told()
-    assert told[0] == f"seed {seed}"
-    assert len(told) == 1 + len(story.actions) + len(story.faults)
+    text = story.told()
+    assert text[0] == f"seed {seed}"
+    assert len(text) == 1 + len(story.actions) + len(story.faults)
     # Leaving out actions keeps all faults.
     shorter = story.without(actions=story.actions[3:])
     assert len(shorter.told()) == 1 + 3 + len(story.faults)
