@@ -151,12 +151,12 @@ def test_items_without_common_places_are_distributed_separately() -> None:
         distribute(problem([*first, *second], found), max_steps=100)
 
 
-def test_a_thousand_consumers_are_distributed_within_two_seconds() -> None:
+def test_a_thousand_consumers_are_distributed_within_two_seconds_of_processor_time() -> None:
     places = [f"gpu{number:02}" for number in range(16)]
     items = vgpus([1 + number % 4 for number in range(1000)], *places)
-    begun = time.monotonic()
+    begun = time.thread_time()
     distribute(problem(items, bins(**dict.fromkeys(places, 160))), max_steps=STEPS)
-    assert time.monotonic() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_isolated_groups_of_a_consumer_share_no_provider() -> None:
