@@ -252,7 +252,7 @@ def test_a_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -
         driver.start()
 
 
-def test_a_driver_that_is_not_started_lists_no_guests(tmp_path: Path) -> None:
+def test_reading_the_guests_of_a_driver_that_is_not_started_is_an_error(tmp_path: Path) -> None:
     driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
 
     with pytest.raises(errors.InvalidState):

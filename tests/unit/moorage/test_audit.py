@@ -198,8 +198,7 @@ def test_a_residue_of_an_attempt_whose_guest_is_gone_is_leaked_unless_its_host_i
 
 
 def test_a_consumer_on_two_hosts_is_doubled_and_one_that_also_uses_a_pool_is_not() -> None:
-    pooled = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE, POOL))
-    twice = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE, OTHER))
+    pooled, twice = changed(root_provider_uuids=(NODE, POOL)), changed(root_provider_uuids=(NODE, OTHER))
     assert kinds(seen(pooled, instances=[instance()])) == []
     assert kinds(seen(twice, instances=[instance()])) == [("doubled", ONE)]
 
