@@ -244,17 +244,19 @@ def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
 
 def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
     """Tell if a distribution is valid: everything fits, and every sum that changes keeps the unit rules."""
-    used = {pair: bin_.used for pair, bin_ in question.bins.items()}
-    sums = Counter(question.held)
-    grown = set()
+    added: dict[Pair, int] = {}
     for item, place in zip(question.items, places, strict=True):
         for name, amount in item.amounts.items():
-            used[place, name] += amount
-            grown.add((place, name))
+            added[place, name] = added.get((place, name), 0) + amount
+    if any(question.bins[pair].used + amount > question.bins[pair].capacity for pair, amount in added.items()):
+        return False
+    if not are_apart(question, places):
+        return False
+    sums = Counter(question.held)
+    for item, place in zip(question.items, places, strict=True):
+        for name, amount in item.amounts.items():
             sums[item.consumer, item.source, name] -= amount
             sums[item.consumer, place, name] += amount
-    if any(used[pair] > question.bins[pair].capacity for pair in grown) or not are_apart(question, places):
-        return False
     places_of_some = {(item.consumer, place, name) for item in question.items for place, name in item.pairs}
     return not any(
         sums[held] and sums[held] != question.held.get(held, 0) and question.bins[held[1:]].broken_rule(sums[held])

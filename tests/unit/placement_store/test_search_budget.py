@@ -94,10 +94,10 @@ def test_slices_together_cost_no_more_than_the_whole() -> None:
     with pytest.raises(errors.SearchBoundReached):
         list(search(wide(16), hard_searches.REQUEST, budget=part))
 
-    with pytest.raises(errors.SearchBoundReached) as caught:
+    with pytest.raises(errors.SearchBoundReached):
         list(search(wide(16), hard_searches.REQUEST, budget=other))
 
-    assert caught.value.steps == 0 or budget.seconds < 0.2 + SLACK
+    assert budget.seconds < 0.2 + SLACK
     assert other.seconds < SLACK
 
 
