@@ -89,9 +89,9 @@ class DecisionEnvironment:
         :raises CellNotFound: the requested cell does not exist.
         """
         wanted = request.requested_destination
-        if wanted and wanted.cell and wanted.cell not in self.host_cache.snapshot().cells:
+        if wanted and wanted.cell and not self.host_cache.snapshot().in_cell(wanted.cell).any():
             cell = wanted.cell
-            # A new cell has no hosts yet, so the view does not have it.
+            # A cell without hosts may be new, or deleted.
             self.database.read(lambda connection: cells.by_uuid(connection, cell))
 
 

@@ -21,7 +21,7 @@ from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import NO_CANDIDATE, CandidateFilters, HostCandidates, RefusedClaims
 from scheduler.decide.ranking import SeededTies, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
-from scheduler.view.planned import PlannedView, filled_up
+from scheduler.view.planned import PlannedView, filled_up, without_instance
 from scheduler.view.snapshot import Snapshot
 
 #: The stage after the filters: it removes the hosts without an allocation candidate.
@@ -304,16 +304,16 @@ class _PlanInput:
         view = self.snapshot if context.members is None else self.snapshot.with_members(context.members)
         if context.neighbours:
             view = view.with_neighbours(context.neighbours)
+        if context.source is not None:
+            view = without_instance(view, context.source, self.message.request_spec.image.properties)
         if (instances := len(self.message.instance_uuids)) > 1:
             planned = PlannedView.of(view, resource_classes, instances)
             return planned, planned
-        if context.pooled or context.source is not None:
-            # What an instance holds of pools is free for its own claim. The instance does not count on its own host.
+        if context.pooled:
+            # What an instance holds of pools is free for its own claim.
             credited = PlannedView.of(view, resource_classes)
             for uuid, resources in context.pooled.items():
                 credited.credit(uuid, resources)
-            if context.source is not None:
-                credited.uncount(context.source)
             return credited, None
         return view, None
 

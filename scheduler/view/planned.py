@@ -78,14 +78,6 @@ class PlannedView(Snapshot):
                 capacity = self.classes[name].slots.capacity[slot]
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
 
-    def uncount(self, node_uuid: str) -> None:
-        """Do not count the instance of the request among the instances on this compute node, where it is placed."""
-        row = self.names.by_compute_node.get(node_uuid)
-        placed, _ = self.planned_instances
-        # The view may not have the instance yet.
-        if row is not None and placed[row]:
-            placed[row] -= 1
-
     def _serving(self, provider_uuid: str) -> CachedProvider | None:
         """Return the provider of a uuid, or None if it serves no host."""
         for row in self.index.by_uuid.get(provider_uuid, []):
@@ -94,6 +86,24 @@ class PlannedView(Snapshot):
                 if provider.uuid == provider_uuid:
                     return provider
         return None
+
+
+def without_instance(view: Snapshot, node_uuid: str, image_properties: Mapping[str, str]) -> Snapshot:
+    """Return a view for a request of an instance, which does not count on the compute node that it is placed on.
+
+    :param image_properties: the properties of the instance's image.
+    """
+    row = view.names.by_compute_node.get(node_uuid)
+    if row is None:
+        return view
+    # The view may not have the instance yet, and cells report only some properties.
+    placed = view.placed.copy()
+    placed[row] = max(placed[row] - 1, 0)
+    hosts, own = list(view.hosts), {f"{name}={value}" for name, value in image_properties.items()}
+    counts = {pair: max(count - (pair in own), 0) for pair, count in hosts[row].image_properties.items()}
+    hosts[row] = replace(hosts[row], image_properties=counts)
+    attributes = view.host_attributes.updated(hosts, [row])
+    return replace(view, placed=frozen(placed), hosts=hosts, host_attributes=attributes)
 
 
 def filled_up(view: Snapshot, amounts: Resources, there: IntArray) -> Snapshot:

@@ -8,12 +8,13 @@ from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 from filters.num_instances import NumInstancesFilter
 from moorage import errors
 from moorage.ids import derived
-from moorage.messages import ExplainRequest, SelectDestinations, SetHost
+from moorage.messages import ExplainRequest, ReportHosts, SelectDestinations, SetHost
 from moorage.messages.wire import decode, encode
-from moorage.model import Destination, Explanation, RankedHost, RequestSpec, ServerGroup
+from moorage.model import Destination, Explanation, HostLoad, Image, RankedHost, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Host
 from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Named
+from scheduler.plugins.loading import Named, Weighted
+from weighers.image_properties import ImagePropertiesWeigher
 
 rig = rig_on_each_store
 
@@ -186,6 +187,21 @@ def test_an_instance_does_not_count_among_the_servers_of_its_own_host(rig: Rig) 
     [[resized]] = scheduler.select(move("r2", uuid, claimed, "resize", vcpus=2))
     assert resized.service_host == "host0"
     assert int(scheduler.host_cache.snapshot().instances[0]) == 1
+
+
+def test_the_image_of_an_instance_does_not_count_on_its_own_host(rig: Rig) -> None:
+    rig.add_hosts([0, 1])
+    weigher = Weighted("image_properties", ImagePropertiesWeigher({"image_props_weight_setting": []}), 1.0)
+    scheduler = rig.scheduler(plugins=Funnel(funnel().filters, [weigher]))
+    image = Image(properties={"os_distro": "debian", "hw_vif_model": "virtio"})
+    here = build(rig, scheduler, "r1", image=image).service_host
+    loads = {here: HostLoad(image_properties={"os_distro=debian": 2, "os_distro=alpine": 4})}
+    rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], loads=loads, loads_at=1.0))
+    told = explain(scheduler, spec(image=image), instance_uuid=instance_of("r1"), hosts=(here,))
+    assert [score.score for host in told.named_scores for score in host.scores] == [1.0]
+    told = explain(scheduler, spec(image=image), hosts=(here,))
+    assert [score.score for host in told.named_scores for score in host.scores] == [2.0]
+    assert scheduler.host_cache.snapshot().servers_with("os_distro", "debian").sum() == 2
 
 
 def test_an_instance_that_is_to_move_leaves_its_host_unless_it_is_resized(rig: Rig) -> None:

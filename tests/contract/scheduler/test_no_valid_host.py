@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
-from support.scheduler.builders import CELLS, select
+from support.scheduler.builders import CELLS, instance_uuids, select
 from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
-from moorage.messages import SelectDestinations
+from moorage.messages import DeleteHost, SelectDestinations, SetHost
 from moorage.messages.wire import decode
 from moorage.model import Destination, Explanation
+from placement_store import cells
 from placement_store.schema import changes
 
 rig = rig_on_each_store
@@ -135,6 +136,19 @@ def test_a_cell_that_does_not_exist_is_not_a_lack_of_room(rig: Rig) -> None:
     assert caught.value.name == nowhere
     # One that exists and has no hosts is.
     refusal(scheduler, select("r2", requested_destination=Destination(cell=CELLS[1])))
+
+
+def test_a_cell_that_was_deleted_with_its_last_host_does_not_exist(rig: Rig) -> None:
+    rig.add_hosts([1])
+    rig.add_hosts([2], cell=1)
+    scheduler = rig.scheduler()
+    assert scheduler.select(select("r1", requested_destination=Destination(cell=CELLS[1])))
+    rig.release(instance_uuids("r1", 1)[0])
+    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host2", forced_down=True))
+    rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host="host2"))
+    cells.delete(rig.database, "cell1")
+    with pytest.raises(errors.CellNotFound):
+        scheduler.select(select("r2", requested_destination=Destination(cell=CELLS[1])))
 
 
 def test_a_database_that_is_away_is_never_no_valid_host(tmp_path: Path) -> None:
