@@ -64,9 +64,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,
     # if the caller allows that.
     parts = move_split.split_before_move(connection, instance, held, places, names)
-    leaving = move_split.within(
-        parts.foreign_on_instance, providers_left(places, released_amounts.providers_on_host(connection, instance))
-    )
+    leaving = move_split.within(parts.foreign_on_instance, providers_left(places, parts.instance_tree))
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)

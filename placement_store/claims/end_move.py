@@ -140,7 +140,7 @@ def _reverted(
     """Give all allocations and the claim of the migration back to the instance; release the destination's tree."""
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
-    tree = set() if places.on_source else released_amounts.providers_on_host(connection, instance)
+    tree = set() if places.on_source else parts.instance_tree
     left = move_split.within(parts.foreign_on_instance, tree - places.pools)
     kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - left)
     may_be_used = message.leave_residue and not message.guest_gone

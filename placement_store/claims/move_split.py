@@ -72,6 +72,9 @@ class MoveParts:
     #: On the migration.
     old: Counter[Pair]
     foreign_on_migration: Counter[Pair]
+    #: The ids of the providers in the trees of their hosts on which the instance and the migration have allocations.
+    instance_tree: set[int]
+    migration_tree: set[int]
 
     @property
     def beyond_new(self) -> Counter[Pair]:
@@ -90,7 +93,13 @@ def split_before_move(
     old = +released_amounts.locate(connection, instance, held, places.keys, in_tree, names)
     foreign = Counter(instance.amounts) - old
     return MoveParts(
-        new=Counter(), kept_old=old, foreign_on_instance=foreign, old=Counter(), foreign_on_migration=Counter()
+        new=Counter(),
+        kept_old=old,
+        foreign_on_instance=foreign,
+        old=Counter(),
+        foreign_on_migration=Counter(),
+        instance_tree=in_tree,
+        migration_tree=set(),
     )
 
 
@@ -109,8 +118,8 @@ def split_move(
     :param claimed: the amounts that the present destination was claimed with; ``places`` must be of this destination.
     """
     keys, mine = places.keys, instance.amounts
-    in_tree = released_amounts.providers_on_host(connection, instance)
-    new = +released_amounts.locate(connection, instance, claimed, keys, in_tree, names)
+    instance_tree = released_amounts.providers_on_host(connection, instance)
+    new = +released_amounts.locate(connection, instance, claimed, keys, instance_tree, names)
     # Of old, the instance holds the amounts outside the source, as far as they are still allocated.
     present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
     kept_old = Counter(
@@ -121,8 +130,8 @@ def split_move(
         }
     )
     # The rest of old is on the migration.
-    in_tree = released_amounts.providers_on_host(connection, migration)
-    old = +released_amounts.locate(connection, migration, held, keys, in_tree, names)
+    migration_tree = released_amounts.providers_on_host(connection, migration)
+    old = +released_amounts.locate(connection, migration, held, keys, migration_tree, names)
     old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.outside_source})
     return MoveParts(
         new=new,
@@ -131,6 +140,8 @@ def split_move(
         foreign_on_instance=Counter(mine) - (new | kept_old),
         old=old,
         foreign_on_migration=Counter(migration.amounts) - old,
+        instance_tree=instance_tree,
+        migration_tree=migration_tree,
     )
 
 

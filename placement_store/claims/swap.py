@@ -163,7 +163,7 @@ def _next_destination(
     before = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
     after = MovePlaces.of(keys, migration.root_provider_id, root_id, held, amounts_of(message.claimed.allocations))
     parts = move_split.split_move(connection, instance, migration, held, released, before, names)
-    on_host = released_amounts.providers_on_host(connection, instance)
+    on_host = parts.instance_tree
     # The foreign allocations on the released host are deleted, unless it is the source: the instance may return there.
     released_whole = set() if before.on_source or root_id == instance.root_provider_id else on_host
     lost = move_split.within(parts.foreign_on_instance, released_whole - after.used - after.pools)
@@ -172,7 +172,7 @@ def _next_destination(
     left = begin_move.providers_left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
     leaving = move_split.within(foreign, left)
     # Foreign allocations of the migration come back if the next destination uses their providers again.
-    in_source = released_amounts.providers_on_host(connection, migration) if after.on_source else set()
+    in_source = parts.migration_tree if after.on_source else set()
     returning = move_split.within(parts.foreign_on_migration, after.used | in_source)
     mine, migrations = move_split.divide(parts.kept_old + parts.old, claimed, after.outside_source)
     return _SwapResult(

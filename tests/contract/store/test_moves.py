@@ -1,6 +1,10 @@
 """Moves in the store: who holds what between source and destination, and what fences a move off."""
 
+from collections import Counter
+from typing import Any
+
 import pytest
+from sqlalchemy import event
 from support.placement_store.builders import Store
 from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
@@ -223,3 +227,25 @@ def test_a_confirmed_resize_on_the_same_host_keeps_what_others_have_put_there(
     moving.begin({source: {"VCPU": 4}}, kind="resize")
     moving.confirm()
     assert moving.amounts == {source: {"VCPU": 5}}
+
+
+@pytest.mark.backends("sqlite", "mariadb")
+def test_each_step_of_a_move_reads_the_providers_of_a_consumer_on_its_host_once(
+    store: Store, moving: Moving, destination: str
+) -> None:
+    read: Counter[tuple[str, str]] = Counter()
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if " ".join(statement.split()).startswith("SELECT resource_providers.id FROM resource_providers WHERE"):
+            read[statement, str(parameters)] += 1
+
+    event.listen(store.database.engine, "before_cursor_execute", note)
+    try:
+        moving.begin({destination: SMALL})
+        begun = +read
+        read.clear()
+        moving.accept()
+        moving.revert(guest_gone=True)
+    finally:
+        event.remove(store.database.engine, "before_cursor_execute", note)
+    assert set(begun.values()) == set(read.values()) == {1}
