@@ -7,6 +7,7 @@ from oslo_config import cfg
 
 from dashboard.application import application
 from dashboard.sources import Sources
+from moorage.addresses import address
 from moorage.db.schema_probe import SchemaProbe
 from moorage.service.listener import HttpListener
 from moorage.service.process import STOP_SECONDS
@@ -53,7 +54,7 @@ class DashboardService:
         listener.start()
         self._listener = listener
         self._probe = SchemaProbe(self._conf, MAIN)
-        LOG.info("The dashboard is served at http://%s:%s/", options.host, options.port)
+        LOG.info("The dashboard is served at http://%s/", address(options.host, options.port))
 
     def checks(self) -> Mapping[str, Check]:
         """Return the readiness checks; before the start there are none."""

@@ -16,6 +16,7 @@ import amqp
 from oslo_config import cfg
 
 from moorage import errors, ids
+from moorage.addresses import address
 from moorage.bus import alarms, tls
 from moorage.bus.calling import QUEUE_PART, mask_url, reason, unreadable
 
@@ -135,7 +136,7 @@ class _Host(NamedTuple):
     @property
     def address(self) -> str:
         """The address in the form that the AMQP library expects."""
-        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+        return address(self.name, self.port)
 
 
 class BrokerHosts:

@@ -18,6 +18,7 @@ from amqp.exceptions import AMQPError, MessageNacked
 from oslo_config import cfg
 
 from moorage import context
+from moorage.addresses import address
 from moorage.bus import alarms, tls
 from moorage.bus.calling import QUEUE_PART
 from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
@@ -209,7 +210,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
 
     def _broker(self) -> str:
         """Return the address of the connected broker."""
-        return f"{self.connection.hostname}:{self.connection.port}"
+        return address(self.connection.hostname, self.connection.port)
 
     def _verify_next_host(self) -> None:
         """Make TLS verify that the certificate names the next host to connect to.

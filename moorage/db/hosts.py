@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import URL, make_url
 
+from moorage.addresses import address
+
 _SEVERAL = re.compile(r"(?P<head>[^:/]+://(?:[^@]*@)?)(?P<hosts>[^@/?,]*(?:,[^@/?,]*)+)(?P<tail>(?:[/?].*)?)")
 _HOST = re.compile(r"\[?(?P<name>(?<=\[)[^\]]+(?=\])|[^:\[\]]+)\]?(?::(?P<port>\d+))?")
 _PARAMETER = "host"
@@ -21,7 +23,7 @@ class DatabaseHost(NamedTuple):
     port: int | None
 
     def __str__(self) -> str:
-        return f"{self.name or 'localhost'}:{self.port or 'default port'}"
+        return address(self.name or "localhost", self.port or "default port")
 
 
 def parse(text: str) -> URL:

@@ -9,6 +9,7 @@ from oslo_config import cfg
 from waitress import wasyncore
 
 from moorage import errors
+from moorage.addresses import address
 from moorage.service import probes
 from moorage.service.readiness import Readiness
 
@@ -79,7 +80,7 @@ class HttpListener:
                 ident=None,
             )
         except (OSError, ValueError) as fault:
-            reason = f"{self._named}: {self.host}:{self.port} cannot be listened on: {fault}"
+            reason = f"{self._named}: {address(self.host, self.port)} cannot be listened on: {fault}"
             raise errors.ConfigurationError(reason=reason) from fault
         self._thread.start()
 
@@ -127,4 +128,4 @@ class Listener(HttpListener):
         :raises ConfigurationError: the process cannot listen on the address.
         """
         super().start()
-        LOG.info("Metrics, /healthz and /readyz are served at %s:%s", self.host, self.port)
+        LOG.info("Metrics, /healthz and /readyz are served at %s", address(self.host, self.port))

@@ -18,6 +18,7 @@ from oslo_config import cfg
 from prometheus_client import multiprocess
 
 from moorage import errors, logs, metrics, tracing
+from moorage.addresses import address
 from moorage.cli.command import Configured, argument
 from moorage.service.process import collect_garbage_seldom
 from placement_store.http import wsgi
@@ -119,9 +120,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def load_config(self) -> None:
         """Translate the configuration to gunicorn's settings."""
         api = self.options
-        host = f"[{api.host}]" if ":" in api.host else api.host
         settings: dict[str, Any] = {
-            "bind": f"{host}:{api.port}",
+            "bind": address(api.host, api.port),
             # Given by its name: `--help` must not import the server.
             "worker_class": "placement_store.http.buffered_worker.BufferedWorker",
             "workers": api.workers,
