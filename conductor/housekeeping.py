@@ -76,7 +76,7 @@ def pruner(
     def prune() -> None:
         requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
         # A revoked claim is kept as long as a tombstone: both refuse late messages that name it.
-        database.write(lambda connection: revoked_claims.prune(connection, retention.tombstones))
+        revoked_claims.prune(database, retention.tombstones)
         ended.prune()
         # After the operations: an instance is kept as long as one of its operations is.
         deleted.prune()

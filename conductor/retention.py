@@ -26,6 +26,8 @@ from moorage import errors
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ShowInCell
+from moorage.service.process import is_stopping
+from moorage.service.pruning import in_parts
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class EndedRecords:
 
     def prune(self) -> int:
         """Delete all operations that ended more than ``kept`` seconds ago; return how many."""
-        if pruned := _repeat(lambda: self._database.write(self._prune_some)):
+        if pruned := in_parts(lambda: self._database.write(self._prune_some), self._at_once):
             LOG.info("Forgot %d ended operations", pruned)
         return pruned
 
@@ -133,7 +135,7 @@ class CellDeletedInstances:
 
     def prune(self) -> int:
         """Delete the records of instances that were deleted more than ``kept`` seconds ago; return how many."""
-        return _repeat(lambda: self._database.write(self._prune_some))
+        return in_parts(lambda: self._database.write(self._prune_some), _AT_ONCE)
 
     def _prune_some(self, connection: Connection) -> int:
         # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
@@ -178,7 +180,7 @@ class SuperDeletedInstances:
         A cell without a record of an instance that it was ordered to delete has deleted and pruned it.
         """
         after = 0
-        while rows := self._database.read(partial(_deleting, after, self._at_once)):
+        while not is_stopping() and (rows := self._database.read(partial(_deleting, after, self._at_once))):
             after = rows[-1].id
             deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, "deleted") == "deleted")
             if deleted:
@@ -188,7 +190,7 @@ class SuperDeletedInstances:
         """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many."""
         last: Any = None
         pruned = 0
-        while rows := self._database.read(partial(self._old, last)):
+        while not is_stopping() and (rows := self._database.read(partial(self._old, last))):
             last = rows[-1]
             gone = [row.uuid for row in rows if row.cell_uuid is None]
             gone += self._of_cells(
@@ -225,13 +227,6 @@ class SuperDeletedInstances:
             known = {instance.uuid: instance.state for answer in answers for instance in answer}
             found += [uuid for uuid in uuids if wanted(known, uuid)]
         return found
-
-
-def _repeat(work: Callable[[], int]) -> int:
-    done = 0
-    while part := work():
-        done += part
-    return done
 
 
 _KNOWN = select(instances.c.id, instances.c.uuid, instances.c.cell_uuid, instances.c.updated_at)

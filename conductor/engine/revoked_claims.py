@@ -8,10 +8,12 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, select
 
 from moorage.db.columns import now
+from moorage.db.database import Database
+from moorage.service.pruning import delete_expired
 
 
 class RevokedClaims:
-    """The revoked claims of one schema; each method runs in the caller's transaction.
+    """The revoked claims of one schema; all methods but :meth:`prune` run in the caller's transaction.
 
     :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     """
@@ -35,9 +37,11 @@ class RevokedClaims:
         """Return the revoked ones among these claims."""
         return set(connection.scalars(self._among, {"claim_ids": list(claim_ids)}))
 
-    def prune(self, connection: Connection, seconds: float) -> None:
+    def prune(self, database: Database, seconds: float) -> int:
         """Delete the claims that were revoked more than ``seconds`` ago: no message can name them any more."""
-        connection.execute(self._table.delete().where(*self._mine(), self._table.c.created_at < now() - seconds))
+        return delete_expired(
+            database, self._table.c.claim_id, *self._mine(), self._table.c.created_at < now() - seconds
+        )
 
     def _mine(self) -> list[ColumnElement[bool]]:
         return [self._table.c[name] == value for name, value in self._scope.items()]

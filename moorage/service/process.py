@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import tenacity
@@ -205,6 +206,16 @@ def _start(service: Service) -> None:
         raise
 
 
+#: The event that ends the periodic task of a thread.
+_ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
+
+
+def is_stopping() -> bool:
+    """Return whether the periodic task that runs here is to stop: a long round then ends before its next part."""
+    ended = _ENDED.get()
+    return ended is not None and ended.is_set()
+
+
 class Periodic:
     """A thread that repeats a task; a failed round is logged, and the next round follows as usual.
 
@@ -231,6 +242,7 @@ class Periodic:
             self._thread.join()
 
     def _run(self) -> None:
+        _ENDED.set(self._ended)
         while not self._ended.is_set():
             try:
                 self._work()

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
+from sqlalchemy import Column, Connection, Double, Index, MetaData, Table, and_, bindparam, exc, select
 
 from moorage import context, errors, ids
 from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
@@ -19,12 +19,10 @@ from moorage.db.faults import is_lock_wait
 from moorage.db.new_rows import NewRows
 from moorage.db.script import Script
 from moorage.messages.wire import Mutation
+from moorage.service.pruning import delete_expired
 from moorage.service.refusals import UNDECIDED, RefusedBefore, RefusedSendings
 
 R = TypeVar("R")
-
-#: The most stored answers that one transaction deletes.
-_FORGOTTEN_AT_ONCE = 1000
 
 #: The number of rows of requests without an id that are deleted together, in the transaction of another such request.
 _FORGOTTEN_WITH_ANOTHER = 100
@@ -326,21 +324,7 @@ class StoredRequests:
             # If an answer is acknowledged later, its retention begins then.
             and_(table.created_at < now() - unacknowledged, table.acknowledged_at.is_(None)),
         ]
-        return sum(self._forget(condition) for condition in old)
-
-    def _forget(self, condition: ColumnElement[bool]) -> int:
-        def transaction(connection: Connection) -> int:
-            # Delete by ids, which are read without a lock. To delete by time would lock the part of the index into
-            # which new requests are inserted.
-            query = select(self._table.c.request_id).where(condition).limit(_FORGOTTEN_AT_ONCE)
-            found = sorted(connection.scalars(query))
-            connection.execute(self._table.delete().where(self._table.c.request_id.in_(found), condition))
-            return len(found)
-
-        forgotten = 0
-        while part := self._database.write(transaction):
-            forgotten += part
-        return forgotten
+        return sum(delete_expired(self._database, table.request_id, condition) for condition in old)
 
     def _row(self, message: Mutation[R], answer: R | None) -> dict[str, object]:
         result = {} if answer is None else {"result": msgspec.json.encode(answer)}

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select
 from moorage.db.columns import CLOCK_SET_BACK, now
 from moorage.db.database import Database
 from moorage.db.script import Script
+from moorage.service.pruning import in_parts
 from placement_store.db import bulk
 from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
@@ -24,8 +25,6 @@ READ_AT_ONCE = 10_000
 
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
 PRUNED_AT_ONCE = 10_000
-#: The most transactions of one round of :func:`prune_all`. Arbitrary: far more than a cloud writes between two rounds.
-PARTS_OF_A_ROUND = 50
 
 # Built once: it takes SQLAlchemy longer to build a statement than to run it.
 _SINCE = (
@@ -141,18 +140,9 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
 def prune_all(database: Database, older_than_seconds: float) -> int:
     """Delete all changes older than this, a bounded number in each transaction; return how many.
 
-    After :data:`PARTS_OF_A_ROUND` transactions the rest is left to the next round, because a service that is to
-    stop waits for the present one.
-
     :raises StoreUnavailable: the database cannot be reached.
     """
-    pruned = 0
-    for _ in range(PARTS_OF_A_ROUND):
-        part = database.write(lambda connection: prune(connection, older_than_seconds))
-        pruned += part
-        if part < PRUNED_AT_ONCE:
-            break
-    return pruned
+    return in_parts(lambda: database.write(lambda connection: prune(connection, older_than_seconds)), PRUNED_AT_ONCE)
 
 
 def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.messages import AcknowledgeRequests, Done
+from moorage.service.pruning import in_parts
 from moorage.service.stored_requests import Retention, StoredRequests
 from placement_store.db.store import Store, handles
 from placement_store.schema import consumers, requests, tombstones
@@ -16,7 +17,7 @@ from placement_store.upkeep import reconciler_log, services
 
 LOG = logging.getLogger(__name__)
 
-#: The most tombstones that one transaction deletes, so that none grows without bound.
+#: The most tombstones or groups that one transaction deletes, so that none grows without bound.
 _AT_ONCE = 1000
 #: A day, so that an operator still sees in the morning which services stopped reporting in the night.
 _SILENT_SERVICES_KEPT = 86400.0
@@ -45,25 +46,20 @@ class Pruning:
         """
         keep = self._retention
         answers = self._requests.prune(acknowledged=keep.acknowledged, unacknowledged=keep.unacknowledged)
-        buried = 0
-        while part := self._database.write(self._unbury):
-            buried += part
-        groups = self._forget_groups()
+        buried = in_parts(lambda: self._database.write(self._unbury), _AT_ONCE)
+        groups = in_parts(self._forget_groups, _AT_ONCE)
         self._database.write(lambda connection: services.prune(connection, _SILENT_SERVICES_KEPT))
-        self._database.write(lambda connection: reconciler_log.prune(connection, keep.unacknowledged))
+        reconciler_log.prune(self._database, keep.unacknowledged)
         if answers or buried or groups:
             LOG.info("Forgot %d stored answers, %d tombstones and %d server groups", answers, buried, groups)
 
     def _forget_groups(self) -> int:
         # Kept as long as tombstones: no message that still arrives is older.
-        kept, forgotten = self._retention.tombstones, 0
-        while uuids := self._database.read(lambda connection: server_groups.outdated(connection, kept, _AT_ONCE)):
-            # In a separate transaction, which sees the members as they are once it holds the locks.
-            deleted = self._database.write(partial(server_groups.delete_without_members, uuids=uuids))
-            forgotten += deleted
-            if deleted < len(uuids):
-                break  # some have just got members; the next round finds the rest
-        return forgotten
+        kept = self._retention.tombstones
+        uuids = self._database.read(lambda connection: server_groups.outdated(connection, kept, _AT_ONCE))
+        # In a separate transaction, which sees the members as they are once it holds the locks. If some have just got
+        # members, the next round finds the rest.
+        return self._database.write(partial(server_groups.delete_without_members, uuids=uuids)) if uuids else 0
 
     def _unbury(self, connection: Connection) -> int:
         # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.

@@ -15,6 +15,7 @@ from moorage import context, errors, ids, logs, metrics
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, OwnsClaim, Released
+from moorage.service.pruning import in_parts
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import delete as deletes
 from placement_store.db.names import ResourceClassNames
@@ -61,7 +62,7 @@ class Reconciler:
         :raises StoreUnavailable: the database cannot be reached.
         """
         with context.bound(service=self._log_name):
-            self._database.write(reconciler_log.forget_settled)
+            in_parts(lambda: self._database.write(reconciler_log.forget_settled))
             unanswered = 0
             count = partial(reconciler_log.unaccepted, older_than=self._older_than)
             metrics.CLAIMS_UNACCEPTED.set(self._database.read(count))

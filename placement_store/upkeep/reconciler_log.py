@@ -7,8 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from moorage.db.columns import is_ahead, now
+from moorage.db.database import Database
 from moorage.messages import ListReconciled
 from moorage.model.inspection import ReconcilerAction
+from moorage.service.pruning import AT_ONCE, delete_expired
 from placement_store.db import bulk
 from placement_store.db.retries import stale_if_taken
 from placement_store.db.store import reads
@@ -100,9 +102,9 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
 
 
 def forget_settled(connection: Connection) -> int:
-    """Delete the findings about claims that have been accepted, released or replaced since; return their number.
+    """Delete findings about claims that have been accepted, released or replaced since, at most ``AT_ONCE``.
 
-    Findings about claims that the reconciler itself has released stay.
+    It returns their number. Findings about claims that the reconciler itself has released stay.
     """
     # SELECT r.claim_id FROM reconciled r LEFT JOIN consumers c ON c.claim_id = r.claim_id AND c.accepted_by IS NULL
     #  WHERE r.outcome <> 'released' AND c.id IS NULL
@@ -112,9 +114,8 @@ def forget_settled(connection: Connection) -> int:
         .select_from(reconciled.outerjoin(consumers, in_doubt))
         .where(reconciled.c.outcome != RELEASED, consumers.c.id.is_(None))
     )
-    settled = sorted(connection.scalars(query))
-    for chunk in bulk.chunks(settled):
-        connection.execute(reconciled.delete().where(reconciled.c.claim_id.in_(chunk)))
+    settled = sorted(connection.scalars(query.limit(AT_ONCE)))
+    connection.execute(reconciled.delete().where(reconciled.c.claim_id.in_(settled)))
     return len(settled)
 
 
@@ -126,9 +127,9 @@ def actions(connection: Connection, _message: ListReconciled) -> list[Reconciler
     return [_action(row) for row in rows]
 
 
-def prune(connection: Connection, older_than: float) -> int:
+def prune(database: Database, older_than: float) -> int:
     """Delete findings about claims last examined more than this many seconds ago; return their number."""
-    return connection.execute(reconciled.delete().where(reconciled.c.looked_at < now() - older_than)).rowcount
+    return delete_expired(database, reconciled.c.claim_id, reconciled.c.looked_at < now() - older_than)
 
 
 def _action(row: Row[Any]) -> ReconcilerAction:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from sqlalchemy import Connection
@@ -13,9 +14,10 @@ from conductor.super.records import migrations as super_migrations
 from conductor.super.records.migrations import OVER, SuperMigration
 from moorage import errors
 from moorage.bus.bus import serves
-from moorage.messages import ListMigrations, ListMigrationsInCell, ShowMigration
+from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
 from moorage.model import Migration
 from moorage.model.states import MigrationState
+from moorage.service.process import is_stopping
 
 LOG = logging.getLogger(__name__)
 
@@ -47,9 +49,14 @@ class SuperMigrationView(SuperPart):
 
         :raises StoreUnavailable: the records cannot be reached.
         """
-        self._with_cells(
-            self._super.database.read(lambda connection: super_migrations.list_all(connection, ListMigrations()))
-        )
+        after = None
+        while not is_stopping():
+            page = ListMigrations(limit=MAX_INSTANCES, after=after)
+            known = self._super.database.read(partial(super_migrations.list_all, message=page))
+            if not known:
+                return
+            self._with_cells(known)
+            after = known[-1].number
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
         """Merge the migrations with the records of their cells; record which ones have ended there."""

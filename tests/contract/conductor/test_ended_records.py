@@ -1,15 +1,28 @@
 """Test which records of ended operations the conductors purge and which they keep, on SQLite and on MariaDB."""
 
+from typing import Any
+
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NoPayload, Wait
-from conductor.retention import CellEndedRecords, EndedRecords
-from conductor.schema import cell_attempts, cell_instances, cell_operations, conductor_operations
+from conductor.housekeeping import pruner
+from conductor.retention import CellDeletedInstances, CellEndedRecords, EndedRecords
+from conductor.schema import (
+    cell_attempts,
+    cell_disowned,
+    cell_instances,
+    cell_operations,
+    cell_requests,
+    conductor_operations,
+)
 from moorage import ids
 from moorage.db.database import Database
+from moorage.service.pruning import AT_ONCE
+from moorage.service.stored_requests import Retention, StoredRequests
 
 KEPT = 1000.0
 SCOPE = {"cell_uuid": CELL_UUID}
@@ -142,3 +155,37 @@ def test_the_super_conductor_forgets_its_own(database: Database) -> None:
     grow_old(database)
 
     assert EndedRecords(database, conductor_operations, {}, KEPT).prune() == 1
+
+
+def test_revoked_claims_of_one_cell_are_forgotten_in_bounded_transactions(database: Database) -> None:
+    revoked = {number: {"claim_id": ids.fresh(), "consumer_uuid": ids.fresh()} for number in range(2 * AT_ONCE + 5)}
+    rows = [{**one, **SCOPE, "created_at": 1.0} for one in revoked.values()]
+    other = {**revoked[0], "cell_uuid": ids.fresh(), "created_at": 1.0}
+    database.write(lambda connection: connection.execute(cell_disowned.insert(), [*rows, other]))
+    claims = RevokedClaims(cell_disowned, SCOPE)
+    young = ids.fresh()
+    database.write(lambda connection: claims.add(connection, young, ids.fresh()))
+    deleted: list[int] = []
+
+    def note(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("DELETE"):
+            deleted.append(cursor.rowcount)
+
+    event.listen(database.engine, "after_cursor_execute", note)
+    prune = pruner(
+        database,
+        StoredRequests(database, cell_requests),
+        claims,
+        CellEndedRecords(database, cell_operations, SCOPE, KEPT),
+        CellDeletedInstances(database, CELL_UUID, KEPT),
+        Retention(KEPT, KEPT, KEPT),
+    )
+    try:
+        prune()
+    finally:
+        event.remove(database.engine, "after_cursor_execute", note)
+
+    assert (max(deleted), sum(deleted)) == (AT_ONCE, len(rows))
+    found = database.read(lambda connection: set(connection.scalars(select(cell_disowned.c.cell_uuid))))
+    assert found == {CELL_UUID, other["cell_uuid"]}
+    assert database.read(lambda connection: claims.among(connection, [young, rows[0]["claim_id"]])) == {young}

@@ -1,15 +1,21 @@
 """The reconciler: released upon the owner's word and not for age; kept and reported where nothing is certain."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from oslo_config import cfg
+from sqlalchemy import event
 from support.placement_store.builders import Store
 
 from moorage import errors, ids, metrics
 from moorage.bus.bus import Bus, serves
 from moorage.config import options
 from moorage.messages import ListReconciled, Ownership, OwnsClaim
+from moorage.service.pruning import AT_ONCE
+from moorage.service.stored_requests import Retention
+from placement_store.schema import reconciled
+from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
@@ -249,3 +255,31 @@ def test_a_reconciler_that_is_to_end_asks_no_more(
     reconciler.end()
     reconciler.round()
     assert owner.asked == []
+
+
+def test_findings_are_forgotten_in_bounded_transactions(store: Store, owner: FakeOwner, reconciler: Reconciler) -> None:
+    outcomes = ("kept", "released")
+    same = {"owner": "conductor", "reason": b"", "looked_at": 1.0}
+    rows = [
+        {"claim_id": ids.fresh(), "consumer_uuid": ids.fresh(), "outcome": outcomes[number % 2], **same}
+        for number in range(3 * AT_ONCE)
+    ]
+    store.database.write(lambda connection: connection.execute(reconciled.insert(), rows))
+    deleted: list[int] = []
+
+    def note(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("DELETE"):
+            deleted.append(cursor.rowcount)
+
+    event.listen(store.database.engine, "after_cursor_execute", note)
+    try:
+        # Of the kept ones none is in doubt any more.
+        reconciler.round()
+        assert sum(deleted) == len(rows) // 2
+        assert {outcome for outcome, _reason in found(store).values()} == {"released"}
+        Pruning(store.database, Retention(1000.0, 1000.0, 1000.0)).round()
+    finally:
+        event.remove(store.database.engine, "after_cursor_execute", note)
+    assert (sum(deleted), max(deleted)) == (len(rows), AT_ONCE)
+    assert not owner.asked
+    assert not found(store)
