@@ -281,6 +281,27 @@ def test_a_call_of_a_list_that_takes_long_holds_back_no_other_and_is_answered_in
     assert on_rabbit.counters.done == Counter(range(1, TOGETHER + 1))
 
 
+def test_a_server_that_gets_no_further_threads_carries_out_each_call_once(
+    on_rabbit: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_rabbit.counters.may_go_on.set()
+    assert is_right(1, on_rabbit.call(1))
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if threading.current_thread().name.startswith("ThreadPoolExecutor"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    numbers = range(10, 10 + TOGETHER)
+    answers = dict(pair for portion in made(on_rabbit, items_of(numbers)) for pair in portion)
+    assert [number for number in numbers if not is_right(number, answers[number])] == []
+    # After them all: what is carried out a second time is carried out before this.
+    assert all(is_right(number, on_rabbit.call(number)) for number in range(100, 110))
+    assert set(on_rabbit.counters.done.values()) == {1}
+
+
 def test_an_error_of_the_handler_of_lists_is_the_error_of_each_call_of_that_list_alone(on_rabbit: Hall) -> None:
     on_rabbit.counters.may_go_on.set()
     on_rabbit.counters.list_fails = True
