@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
@@ -59,19 +58,30 @@ def search(
         yield _allocation_request(problem, state)
 
 
-def search_one_of_each_tree(tree: HostTree, request: ResourceRequest, **how: Any) -> Iterator[AllocationRequest]:
+def search_one_of_each_tree(
+    tree: HostTree,
+    request: ResourceRequest,
+    *,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+    budget: SearchBudget | None = None,
+    folds: bool = True,
+    compiled: SearchRequest | None = None,
+) -> Iterator[AllocationRequest]:
     """Yield the candidates that take at most one provider of each tree; one may come more than once.
 
     Clients from before nested providers expect these. The tree is searched once for each provider: otherwise the cross
-    product of a wide tree would be enumerated, and most of it discarded.
-
-    :param how: see :func:`search`, also for the error; without a budget each provider has one of its own.
+    product of a wide tree would be enumerated, and most of it discarded. See :func:`search` for the parameters and the
+    error; without a budget each provider has one of its own.
     """
     root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
     # Where no provider of the tree has an inventory, the pools may still serve the request alone.
     for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
         alone = [one if one is taken else replace(one, inventories={}) for one in tree.providers]
-        for candidate in search(HostTree(alone, tree.sharing, tree.above_sharing), request, **how):
+        one_provider = HostTree(alone, tree.sharing, tree.above_sharing)
+        for candidate in search(
+            one_provider, request, seed=seed, max_steps=max_steps, budget=budget, folds=folds, compiled=compiled
+        ):
             roots = {root_of[uuid] for uuid in candidate.allocations}
             if len(roots) == len(candidate.allocations):
                 yield candidate
