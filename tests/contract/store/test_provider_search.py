@@ -73,6 +73,16 @@ def test_room_is_what_a_claim_would_find(fleet: Store) -> None:
     assert matching(fleet) == ["empty", "host", "numa", "pool"]
 
 
+def test_room_is_found_for_more_classes_than_sqlite_takes_conditions(store: Store) -> None:
+    classes = [f"CUSTOM_CLASS_{number}" for number in range(1010)]
+    store.names.ensure(classes)
+    store.provider("all", **dict.fromkeys(classes, 2))
+    store.provider("all but one", **dict.fromkeys(classes[1:], 2))
+
+    assert matching(store, resources=dict.fromkeys(classes, 2)) == ["all"]
+    assert matching(store, resources=dict.fromkeys(classes, 2) | {classes[-1]: 3}) == []
+
+
 def test_traits_are_the_providers_own(fleet: Store) -> None:
     assert matching(fleet, required=(AVX,)) == ["host", "numa"]
     assert matching(fleet, required=(AVX, SSE)) == ["host"]
