@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from oslo_config import cfg
 
 from conductor.engine.steps import Backoff
 from moorage import errors
+from moorage.thread_pool import ThreadPool
 
 LOG = logging.getLogger(__name__)
 
@@ -324,9 +324,12 @@ class Bulkheads:
     # --- Probes -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with ThreadPoolExecutor(_PROBES_AT_ONCE) as threads:
+        with ThreadPool(_PROBES_AT_ONCE) as threads:
             while (bulkhead := self._next_due()) is not None:
-                threads.submit(self._probe, bulkhead)
+                try:
+                    threads.submit(self._probe, bulkhead)
+                except RuntimeError:  # the machine refuses the first thread
+                    self._probe(bulkhead)
 
     def _next_due(self) -> _Bulkhead | None:
         """Wait until a probe is due and a thread is free for it, and return its bulkhead; null when stopped."""

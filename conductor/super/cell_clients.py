@@ -4,7 +4,6 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from oslo_config import cfg
@@ -18,6 +17,7 @@ from moorage.bus.bus import Bus
 from moorage.messages import MAX_INSTANCES, ListCells
 from moorage.messages.wire import Message
 from moorage.model import Cell
+from moorage.thread_pool import ThreadPool
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def _at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call ``work`` for each item, several at a time; return the results in the order of the items."""
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:
+    with ThreadPool(max_workers=min(len(items), CELLS_AT_ONCE)) as threads:
         # Copy the context: the log lines of these threads carry the request id too.
         calls = [threads.submit(contextvars.copy_context().run, work, item) for item in items]
         return [call.result() for call in calls]

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from oslo_messaging.rpc.server import RPCServer
 from moorage import metrics
 from moorage.bus.handlers import Answer, Endpoint, ReceivedCall, stamp
 from moorage.occupancy import ThreadOccupancy
+from moorage.thread_pool import ThreadPool
 
 #: Seconds after which a message is taken even if no thread is free. The thread that takes messages also sends the
 #: heartbeats of the connection; the broker closes it after a minute without a heartbeat.
@@ -37,17 +38,6 @@ def _logged(work: Callable[..., None], *arguments: Any) -> None:
         LOG.exception("A message could not be answered")
 
 
-class _Pool(ThreadPoolExecutor):
-    """A pool that takes work even if the machine refuses it another thread: its other threads do the work."""
-
-    def _adjust_thread_count(self) -> None:
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError as fault:
-            # The work is in the queue already. If this was raised, the caller would count the work as not taken.
-            LOG.error("No further thread can be started for messages: %s", fault)
-
-
 class ThreadedServer(RPCServer):  # type: ignore[misc]
     """Answers messages in a thread pool of the standard library, whose idle threads end at once at a stop.
 
@@ -60,7 +50,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, threads: int, topic: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._executor_cls = _Pool
+        self._executor_cls = ThreadPool
         self._threads = threads
         self._occupancy = ThreadOccupancy(threads)
         self._in_progress = metrics.RPC_BUSY.labels(topic)

@@ -1,5 +1,6 @@
 """Test that a silent destination delays calls to the others only by its share of the threads, and only for a time."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -349,3 +350,40 @@ def test_a_new_silent_destination_is_probed_at_once_although_many_others_are_sil
     finally:
         silent.is_holding = False
         silent.let_go.release(1000)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_destinations_are_probed_although_the_machine_refuses_further_threads(
+    built: Callable[..., Bulkheads], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, 0
+
+    def refused(thread: threading.Thread) -> None:
+        nonlocal started
+        if threading.current_thread().name.startswith("probes of"):
+            if started == most:
+                raise RuntimeError("can't start new thread")
+            started += 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    limited = built()
+    probes = [Probe() for _ in range(3)]
+    for number, probe in enumerate(probes):
+        with pytest.raises(errors.NoReply), limited.admit(str(number), "a", probe):
+            raise UNANSWERED
+    for probe in probes:
+        assert probe.probed.acquire(timeout=20)
+        probe.answers.set()
+    for number, probe in enumerate(probes):
+        wait_until_answers(limited, str(number), probe)
+
+
+def wait_until_answers(limited: Bulkheads, key: str, probe: Probe) -> None:
+    """Wait until a step may call this destination."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with contextlib.suppress(CircuitOpen, Postponed), bulkheads.step(0), limited.admit(key, "a", probe):
+            return
+        time.sleep(0.01)
+    pytest.fail("it is not called again")
