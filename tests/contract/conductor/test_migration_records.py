@@ -12,6 +12,7 @@ from support.conductor.record_builders import records_database  # noqa: F401 - a
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry
 from conductor.schema import conductor_operations
+from conductor.super.endpoints.migrations import SuperMigrationView
 from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
@@ -21,7 +22,7 @@ from conductor.super.steps.move import PrepareMoveStep
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
-from moorage.model import Flavor, RequestSpec
+from moorage.model import Flavor, Migration, RequestSpec
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 CELL = ids.fresh()
@@ -139,3 +140,25 @@ def test_an_instance_is_free_again_once_its_move_has_ended(database: Database, o
 
     assert database.read(partial(super_records.being_placed, uuids=[uuid])) == {}
     database.write(lambda c: order(c, operations, uuid))
+
+
+def test_the_cells_are_polled_for_open_migrations_by_page(
+    database: Database, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conductor.super.endpoints.migrations.MAX_INSTANCES", 2)
+    uuids = [instance(database) for _ in range(5)]
+    ordered = [database.write(partial(order, operations=operations, uuid=uuid)) for uuid in uuids]
+    for one in ordered:
+        database.write(partial(super_migrations.change, uuid=one.uuid, state="moving"))
+    asked: list[list[str]] = []
+
+    def read_of(_cell_uuid: str, named: list[str], _message: object) -> list[list[Migration]]:
+        asked.append(named)
+        over = {"kind": "resize", "state": "confirmed", "source_host": "h1", "updated_at": 1.0}
+        return [[Migration(uuid=uuid, instance_uuid=ids.fresh(), **over) for uuid in named]]
+
+    cells = SimpleNamespace(cell=lambda _uuid: SimpleNamespace(name="cell1"), read_of=read_of)
+    SuperMigrationView(cast(Any, SimpleNamespace(database=database, cells=cells))).sync_with_cells()
+
+    assert asked == [[one.uuid for one in ordered[first : first + 2]] for first in (0, 2, 4)]
+    assert not listed(database, ended=False)
