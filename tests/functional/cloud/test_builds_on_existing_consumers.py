@@ -9,13 +9,7 @@ from support.operations.room import SPEC
 
 from harness.cloud import RunningCloud, wait_until
 from moorage import ids
-from moorage.messages import (
-    BuildInstances,
-    DeleteInstance,
-    GetAllocations,
-    PutAllocations,
-    ShowInstance,
-)
+from moorage.messages import BuildInstances, DeleteInstance, GetAllocations, PutAllocations, ShowInstance
 from moorage.model import ConsumerAllocations, Instance, ProviderAmounts
 
 

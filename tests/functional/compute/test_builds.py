@@ -13,11 +13,7 @@ from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver
 from compute.service import ComputeService
 from moorage import context, errors
-from moorage.messages import (
-    AcceptInCell,
-    BuildFailedInCell,
-    BuildFinished,
-)
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Image
 

@@ -23,11 +23,7 @@ from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.fake.driver import FakeDriver
 from moorage import errors, ids
-from moorage.messages import (
-    AcceptInCell,
-    BuildFailedInCell,
-    BuildFinished,
-)
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished
 from moorage.messages.wire import Message
 
 

@@ -5,12 +5,7 @@ import math
 from support.compute.builders import HOST, Begin, Failing, SlowDriver, build_on, wait_until
 
 from moorage import errors
-from moorage.messages import (
-    AcceptInCell,
-    BuildFailedInCell,
-    BuildFinished,
-    ReturnHosts,
-)
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished, ReturnHosts
 
 BROKEN = errors.InvalidState(reason="the cell is not itself")
 

@@ -6,13 +6,7 @@ import pytest
 from support.compute.builders import HOST, Begin, Stage, build_on, move_to, rebuild_of, start_of, stop_of, wait_until
 
 from moorage import errors
-from moorage.messages import (
-    AcceptInCell,
-    BuildFailedInCell,
-    BuildFinished,
-    BuildOnHost,
-    ReturnHosts,
-)
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished, BuildOnHost, ReturnHosts
 from moorage.model import MoveKind
 
 LONG = 60.0

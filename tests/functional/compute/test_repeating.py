@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from support.compute.builders import AWAY, HOST, Begin, Failing, FakeCell, SlowDriver, build_on, wait_until
 
-from moorage.messages import (
-    AcceptInCell,
-    BuildFailedInCell,
-    BuildFinished,
-)
+from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished
 from moorage.messages.wire import Message
 
 

@@ -9,11 +9,7 @@ from support.compute.builders import AGENT, AWAY, CELL, Begin, Failing, FakeCell
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from moorage import errors, ids
-from moorage.messages import (
-    ListProviderTreesInCell,
-    ReportHostsInCell,
-    ReportProviderTree,
-)
+from moorage.messages import ListProviderTreesInCell, ReportHostsInCell, ReportProviderTree
 from moorage.messages.wire import Message
 from moorage.model import HostReport, Inventory
 

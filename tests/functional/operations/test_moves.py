@@ -11,13 +11,7 @@ from support.operations.move_stage import HOSTS, LARGE, SMALL, Stage, plan
 from conductor.service import CellConductor
 from harness.cloud import RunningCloud, wait_until
 from moorage import errors, ids
-from moorage.messages import (
-    AbortMigration,
-    EvacuateInstance,
-    RebuildInstance,
-    ShelveInstance,
-    UnshelveInstance,
-)
+from moorage.messages import AbortMigration, EvacuateInstance, RebuildInstance, ShelveInstance, UnshelveInstance
 from moorage.model import Flavor, Image
 
 

@@ -27,15 +27,7 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.messages.wire import Mutation, R
-from moorage.model import (
-    AllocationRequest,
-    ConsumerAllocations,
-    Flavor,
-    Inventory,
-    Move,
-    ProviderAmounts,
-    RequestSpec,
-)
+from moorage.model import AllocationRequest, ConsumerAllocations, Flavor, Inventory, Move, ProviderAmounts, RequestSpec
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 

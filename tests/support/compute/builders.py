@@ -43,17 +43,7 @@ from moorage.messages import (
     reports_topic,
 )
 from moorage.messages.wire import Message, R
-from moorage.model import (
-    Cell,
-    EndedAttempt,
-    Flavor,
-    Guest,
-    Image,
-    MoveKind,
-    RequestSpec,
-    ReshapePlan,
-    ResourceProvider,
-)
+from moorage.model import Cell, EndedAttempt, Flavor, Guest, Image, MoveKind, RequestSpec, ReshapePlan, ResourceProvider
 from support.compute.fake_providers import FakeProviders
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")

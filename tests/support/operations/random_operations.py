@@ -31,15 +31,7 @@ from moorage.messages import (
     ShowInstance,
     UnshelveInstance,
 )
-from moorage.model import (
-    ConsumerAllocations,
-    Flavor,
-    Image,
-    Instance,
-    Inventory,
-    ProviderAmounts,
-    RequestSpec,
-)
+from moorage.model import ConsumerAllocations, Flavor, Image, Instance, Inventory, ProviderAmounts, RequestSpec
 from support.operations.cloud import Crash, TroublesomeCloud
 from support.operations.port_room import NICS, bandwidth
 from support.operations.room import LARGE, LICENCE, SMALL, until_answered

@@ -8,13 +8,7 @@ from moorage import errors, ids
 from moorage.cli.audit.collector import AuditCollector
 from moorage.cli.audit.command import examine
 from moorage.cli.clients import Clients
-from moorage.messages import (
-    BuildInstances,
-    DetachResource,
-    GetAllocations,
-    ListResourceProviders,
-    PlanReshape,
-)
+from moorage.messages import BuildInstances, DetachResource, GetAllocations, ListResourceProviders, PlanReshape
 from moorage.model import MoveInstruction
 
 

@@ -6,15 +6,8 @@ from support.conductor.builders import FakeScheduler, LosesReplies, World, node,
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.cli import lists
-from moorage.messages import (
-    ListInstances,
-    SelectDestinations,
-)
-from moorage.model import (
-    Explanation,
-    FilterCount,
-    Selection,
-)
+from moorage.messages import ListInstances, SelectDestinations
+from moorage.model import Explanation, FilterCount, Selection
 
 # --- The straight line ------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,7 @@ from support.conductor.moving_instances import Mover, becomes, built, rebuild, s
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import (
-    CancelUnshelveInCell,
-    DeleteAllocations,
-    PrepareUnshelveInCell,
-    RebuildOnHost,
-    Released,
-)
+from moorage.messages import CancelUnshelveInCell, DeleteAllocations, PrepareUnshelveInCell, RebuildOnHost, Released
 
 GPU = ids.derived("gpu")
 

@@ -8,14 +8,7 @@ from support.conductor.builders import CELL_1, SPEC, FakePlacement, World, selec
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.messages import (
-    BuildInCell,
-    Claimed,
-    DeleteInCell,
-    InstanceBuild,
-    ListInstances,
-    SwapClaim,
-)
+from moorage.messages import BuildInCell, Claimed, DeleteInCell, InstanceBuild, ListInstances, SwapClaim
 
 
 def test_a_deleted_instance_loses_its_guest_then_its_claim_and_is_listed_only_on_request(world: World) -> None:

@@ -19,12 +19,7 @@ from moorage.messages import (
     ReportHostsInCell,
     SwapClaim,
 )
-from moorage.model import (
-    AllocationCandidates,
-    AllocationRequest,
-    HostReport,
-    ProviderAmounts,
-)
+from moorage.model import AllocationCandidates, AllocationRequest, HostReport, ProviderAmounts
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,7 @@ from moorage import ids
 from moorage.bus.bus import serves
 from moorage.cli import lists
 from moorage.db.database import Database
-from moorage.messages import (
-    ListOperations,
-    ListOperationsInCell,
-    ListStrangers,
-    ListStrangersInCell,
-)
+from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Uuid
 from moorage.model.inspection import OperationSummary, UnknownGuest

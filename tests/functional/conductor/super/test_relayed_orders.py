@@ -7,13 +7,7 @@ import pytest
 from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, failpoints, ids
-from moorage.messages import (
-    AttachResource,
-    ConfirmMigration,
-    DetachResource,
-    ShelveInstance,
-    ShowOperation,
-)
+from moorage.messages import AttachResource, ConfirmMigration, DetachResource, ShelveInstance, ShowOperation
 from moorage.model import AttachedResource, ResourceGroup
 
 PORT = ResourceGroup(resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
