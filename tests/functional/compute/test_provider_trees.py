@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.compute.builders import Begin, FakeCell, wait_until
-from support.conductor.tree_stage import DEVICES, logged, of_providers, restarted_with_more, until_alive
+from support.compute.provider_tree_messages import DEVICES, logged, of_providers, restarted_with_more, until_alive
 
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree

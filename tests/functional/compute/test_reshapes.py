@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.compute.builders import AGENT, CELL, Begin, wait_until
-from support.conductor.tree_stage import DEVICES, logged, of_providers, until_alive
+from support.compute.provider_tree_messages import DEVICES, logged, of_providers, until_alive
 
 from compute.cell_client import CellClient
 from compute.driver import ReshapeNeeded
