@@ -1,22 +1,23 @@
-"""A whole compute service on an in-process bus, under a cell conductor that keeps its promises or does not."""
+"""A whole compute service on an in-process bus, with a fake cell conductor that a test may make fail."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compute.builders import Begin, FakeCell, Stage
+from support.compute.builders import FakeCell, NewStage, Stage
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Begin]:
-    begun: list[Stage] = []
+def new_stage(tmp_path: Path) -> Iterator[NewStage]:
+    """Return a function that creates a stage; its agent is not started."""
+    stages: list[Stage] = []
 
-    def begin(cell: FakeCell | None = None, **groups: dict[str, Any]) -> Stage:
-        begun.append(Stage(tmp_path, cell or FakeCell(), **groups))
-        return begun[-1]
+    def create(cell: FakeCell | None = None, **groups: dict[str, Any]) -> Stage:
+        stages.append(Stage(tmp_path, cell or FakeCell(), **groups))
+        return stages[-1]
 
-    yield begin
-    for one in begun:
-        one.stop()
-        one.around.close()
+    yield create
+    for stage in stages:
+        stage.stop()
+        stage.peers.close()

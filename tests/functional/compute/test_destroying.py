@@ -1,17 +1,16 @@
-"""Test that a destroyed guest is gone and does not come back."""
+"""Test that a destroyed guest is gone and is not started again."""
 
 import time
-from typing import Any
 
 import pytest
 from support.compute.builders import (
     AGENT,
-    AWAY,
     CELL,
     HOST,
-    Begin,
-    Failing,
-    Holding,
+    UNAVAILABLE,
+    FailingCell,
+    HoldingCell,
+    NewStage,
     SlowDriver,
     build_on,
     destroy_of,
@@ -24,99 +23,102 @@ from compute.cell_client import CellClient
 from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished
-from moorage.messages.wire import Message
 
 
-def test_a_destroyed_guest_is_gone_when_the_answer_comes_and_does_not_return(stage: Begin) -> None:
-    now = stage()
-    now.start()
+def test_a_destroy_is_answered_when_the_guest_is_gone_and_a_repeated_build_does_not_bring_it_back(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage()
+    stage.start()
     build, other = build_on(HOST), build_on(HOST)
-    now.build(build)
-    now.build(other)
-    wait_until(lambda: len(now.cell.said(BuildFinished)) == 2)
+    stage.build(build)
+    stage.build(other)
+    wait_until(lambda: len(stage.cell.received(BuildFinished)) == 2)
 
-    now.destroy(build)
-    assert [guest.attempt_id for guest in now.guests()] == [other.attempt_id]
-    now.destroy(build)
-    now.build(build)
+    stage.destroy(build)
+    assert stage.attempts() == [other.attempt_id]
+    stage.destroy(build)
+    stage.build(build)
     time.sleep(0.2)
 
-    assert [guest.attempt_id for guest in now.guests()] == [other.attempt_id]
-    assert len(now.cell.said(BuildFinished)) == 2
+    assert stage.attempts() == [other.attempt_id]
+    assert len(stage.cell.received(BuildFinished)) == 2
 
 
-def test_an_attempt_that_was_destroyed_first_is_never_started_not_even_after_a_restart(stage: Begin) -> None:
-    now = stage()
-    now.start()
+def test_a_build_that_arrives_after_its_destroy_is_not_started_even_after_a_restart(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
     build = build_on(HOST)
 
-    now.destroy(build)
-    now.build(build)
-    now.stop()
-    assert now.cell.of_builds() == []
-    now.start()
-    now.build(build)
-    wait_until(lambda: now.cell.said(BuildFailedInCell))
+    stage.destroy(build)
+    stage.build(build)
+    stage.stop()
+    assert stage.cell.build_methods() == []
+    stage.start()
+    stage.build(build)
+    wait_until(lambda: stage.cell.received(BuildFailedInCell))
 
-    assert now.guests() == []
+    assert stage.guests() == []
 
 
-def test_an_attempt_that_is_destroyed_while_it_stands_at_the_gate_is_not_started(stage: Begin) -> None:
-    cell = Holding(AcceptInCell)
-    now = stage(cell)
-    driver = now.start(SlowDriver)
+def test_an_attempt_that_is_destroyed_while_it_waits_at_the_first_gate_is_not_started(new_stage: NewStage) -> None:
+    cell = HoldingCell(AcceptInCell)
+    stage = new_stage(cell)
+    driver = stage.start(SlowDriver)
     build = build_on(HOST)
-    now.build(build)
-    assert cell.asked.wait(10)
+    stage.build(build)
+    assert cell.arrived.wait(10)
 
-    now.destroy(build)
+    stage.destroy(build)
     cell.go_on.set()
-    now.stop()
+    stage.stop()
 
     assert driver.spawns == 0
-    assert cell.of_builds() == ["accept_claim"]
+    assert cell.build_methods() == ["accept_claim"]
 
 
-def test_a_spawn_that_hangs_is_cut_short_by_a_destroy(stage: Begin) -> None:
-    now = stage(fake_driver={"hanging_hosts": [HOST]})
-    now.start()
+def test_a_destroy_aborts_a_hanging_spawn(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hanging_hosts": [HOST]})
+    stage.start()
     build, other = build_on(HOST), build_on("host-0002")
-    now.build(build)
-    wait_until(now.guests)
+    stage.build(build)
+    wait_until(stage.guests)
 
-    now.destroy(build)
-    now.build(other)
-    wait_until(lambda: now.cell.said(BuildFinished))
+    stage.destroy(build)
+    stage.build(other)
+    wait_until(lambda: stage.cell.received(BuildFinished))
 
-    assert [guest.attempt_id for guest in now.guests()] == [other.attempt_id]
-    assert now.cell.said(BuildFailedInCell) == []
+    assert stage.attempts() == [other.attempt_id]
+    assert stage.cell.received(BuildFailedInCell) == []
 
 
-def test_a_destroy_during_a_spawn_that_cannot_be_cut_short_is_answered_when_nothing_is_left(stage: Begin) -> None:
-    now = stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.5})
-    now.start()
+def test_a_destroy_during_a_spawn_that_cannot_be_aborted_is_answered_when_the_guest_is_gone(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.5})
+    stage.start()
     build = build_on(HOST)
-    now.build(build)
-    wait_until(now.guests)
+    stage.build(build)
+    wait_until(stage.guests)
 
     begun = time.monotonic()
-    now.destroy(build)
+    stage.destroy(build)
 
     assert time.monotonic() - begun > 0.2
-    assert now.guests() == []
-    assert now.cell.said(BuildFinished) == []
+    assert stage.guests() == []
+    assert stage.cell.received(BuildFinished) == []
 
 
-def test_a_destroy_is_told_to_come_again_when_the_spawn_takes_too_long(stage: Begin) -> None:
-    now = stage(fake_driver={"late_hosts": [HOST], "late_seconds": 1.0})
-    driver = FakeDriver(now.conf, AGENT, CELL.name)
+def test_a_destroy_is_answered_with_request_in_progress_when_the_spawn_takes_too_long(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 1.0})
+    driver = FakeDriver(stage.conf, AGENT, CELL.name)
     driver.start()
-    cell = CellClient(now.around.bus.client(f"conductor.{CELL.uuid}"))
+    cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
     agent = ComputeAgent(driver, cell, 1, spawn_patience=0.1)
     agent.start()
     build = build_on(HOST)
     agent.build(build)
-    wait_until(now.guests)
+    wait_until(stage.guests)
 
     message = destroy_of(build)
     with pytest.raises(errors.RequestInProgress) as caught:
@@ -124,75 +126,70 @@ def test_a_destroy_is_told_to_come_again_when_the_spawn_takes_too_long(stage: Be
     assert caught.value.request_id == message.request_id
     agent.stop(10)
 
-    assert now.guests() == []
-    assert now.cell.said(BuildFinished) == []
+    assert stage.guests() == []
+    assert stage.cell.received(BuildFinished) == []
     agent.destroy(message)
     driver.close()
 
 
-def test_an_agent_that_stops_does_not_wait_for_a_spawn_that_hangs(stage: Begin) -> None:
-    now = stage(fake_driver={"hanging_hosts": [HOST]}, compute={"stop_timeout": 0.1})
-    now.start()
+def test_a_stopping_agent_does_not_wait_for_a_hanging_spawn(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hanging_hosts": [HOST]}, compute={"stop_timeout": 0.1})
+    stage.start()
     build = build_on(HOST)
-    now.build(build)
-    wait_until(now.guests)
+    stage.build(build)
+    wait_until(stage.guests)
 
     begun = time.monotonic()
-    now.stop()
+    stage.stop()
 
     assert time.monotonic() - begun < 5
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
-    assert now.cell.said(BuildFailedInCell) == []
+    assert stage.attempts() == [build.attempt_id]
+    assert stage.cell.received(BuildFailedInCell) == []
 
 
-def test_an_attempt_that_waits_for_a_free_worker_is_not_started_once_it_is_destroyed(stage: Begin) -> None:
-    now = stage(compute={"workers": 1})
-    driver = now.start(SlowDriver)
+def test_an_attempt_that_waits_for_a_free_worker_is_not_started_once_it_is_destroyed(new_stage: NewStage) -> None:
+    stage = new_stage(compute={"workers": 1})
+    driver = stage.start(SlowDriver)
     first, second = build_on(HOST), build_on(HOST)
-    now.build(first)
+    stage.build(first)
     assert driver.begun.wait(10)
-    now.build(second)
+    stage.build(second)
 
-    now.destroy(second)
+    stage.destroy(second)
     driver.go_on.set()
-    wait_until(lambda: now.cell.said(BuildFinished))
-    now.stop()
+    wait_until(lambda: stage.cell.received(BuildFinished))
+    stage.stop()
 
-    assert [guest.attempt_id for guest in now.guests()] == [first.attempt_id]
+    assert stage.attempts() == [first.attempt_id]
     assert driver.spawns == 1
 
 
-def test_a_destroy_ends_the_waiting_for_a_gate_that_nobody_keeps(stage: Begin) -> None:
-    now = stage(Failing(AWAY, AcceptInCell), compute={"workers": 1})
-    driver = now.start(SlowDriver)
+def test_a_destroy_ends_the_retries_of_an_unanswered_gate(new_stage: NewStage) -> None:
+    stage = new_stage(FailingCell(UNAVAILABLE, AcceptInCell), compute={"workers": 1})
+    driver = stage.start(SlowDriver)
     build = build_on(HOST)
-    now.build(build)
-    wait_until(lambda: len(now.cell.said(AcceptInCell)) > 1)
+    stage.build(build)
+    wait_until(lambda: len(stage.cell.received(AcceptInCell)) > 1)
 
-    now.destroy(build)
-    asked = len(now.cell.said(AcceptInCell))
+    stage.destroy(build)
+    tries = len(stage.cell.received(AcceptInCell))
     time.sleep(0.5)
 
-    assert len(now.cell.said(AcceptInCell)) <= asked + 1
+    assert len(stage.cell.received(AcceptInCell)) <= tries + 1
     assert driver.spawns == 0
 
 
-def test_a_guest_of_another_claim_is_not_destroyed(stage: Begin) -> None:
-    now = stage()
-    driver = now.start()
+def test_a_guest_of_another_claim_is_not_destroyed(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start()
     build = build_on(HOST)
-    now.build(build)
-    wait_until(lambda: now.cell.said(BuildFinished))
-    # Not earlier: what is there while the host returns is taken for a guest of the agent's earlier life.
-    stranger = guest_spec()
-    driver.spawn(HOST, stranger)
+    stage.build(build)
+    wait_until(lambda: stage.cell.received(BuildFinished))
+    # Not earlier: the agent would treat a guest that exists while the host returns as one of its earlier life.
+    other = guest_spec()
+    driver.spawn(HOST, other)
 
-    wrong = destroy_of(build)
     with pytest.raises(errors.InvalidState):
-        now.around.agent.call(type(wrong)(**{**_fields(wrong), "claim_id": ids.fresh()}))
+        stage.peers.agent.call(destroy_of(build, claim_id=ids.fresh()))
 
-    assert {guest.attempt_id for guest in now.guests()} == {build.attempt_id, stranger.attempt_id}
-
-
-def _fields(message: Message[Any]) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__struct_fields__}
+    assert set(stage.attempts()) == {build.attempt_id, other.attempt_id}

@@ -1,9 +1,9 @@
-"""How an agent names the lives of its hosts and numbers its messages."""
+"""Test how an agent names the lives of its hosts and its own incarnations."""
 
 import threading
 from typing import Any
 
-from support.compute.builders import HOST, Begin, FakeCell, build_on, wait_until
+from support.compute.builders import HOST, HOSTS, FakeCell, NewStage, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver
@@ -19,56 +19,53 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message
 
-HOSTS = ("host-0001", "host-0002", "host-0003")
 
-
-def test_a_list_of_guests_names_the_life_that_was_known_before_anything_was_counted(stage: Begin) -> None:
-    counting, go_on = threading.Event(), threading.Event()
+def test_a_list_of_guests_names_the_life_that_was_known_before_the_guests_were_listed(new_stage: NewStage) -> None:
+    listing, go_on = threading.Event(), threading.Event()
 
     class Driver(FakeDriver):
         def unfinished(self, host: str) -> set[str]:
-            counting.set()
+            listing.set()
             assert go_on.wait(30)
             return super().unfinished(host)
 
-    now = stage()
-    now.start(Driver)
-    assert counting.wait(30)
-    with now.cell.lock:
-        now.cell.lives = dict.fromkeys(HOSTS, 7)
-    heard = len(now.cell.said(ReportHostsInCell))
-    wait_until(lambda: len(now.cell.said(ReportHostsInCell)) >= heard + 2)
+    stage = new_stage()
+    stage.start(Driver)
+    assert listing.wait(30)
+    with stage.cell.lock:
+        stage.cell.lives = dict.fromkeys(HOSTS, 7)
+    before = len(stage.cell.received(ReportHostsInCell))
+    wait_until(lambda: len(stage.cell.received(ReportHostsInCell)) >= before + 2)
     go_on.set()
 
-    wait_until(lambda: now.cell.said(ReturnHosts))
-    assert now.cell.said(ReturnHosts)[0].lives == dict.fromkeys(HOSTS, 1)
+    wait_until(lambda: stage.cell.received(ReturnHosts))
+    assert stage.cell.received(ReturnHosts)[0].lives == dict.fromkeys(HOSTS, 1)
 
 
-def test_a_failure_names_the_life_of_its_host(stage: Begin) -> None:
+def test_a_failure_names_the_life_of_its_host(new_stage: NewStage) -> None:
     class Driver(FakeDriver):
         def spawn(self, host: str, guest: GuestSpec) -> None:
             raise errors.BuildFailed(host=host, instance_uuid=guest.instance_uuid, reason="no")
 
-    now = stage()
-    with now.cell.lock:
-        now.cell.lives = dict.fromkeys(HOSTS, 4)
-    now.start(Driver)
-    wait_until(lambda: now.cell.said(ReturnHosts) and not now.cell.returning)
+    stage = new_stage()
+    with stage.cell.lock:
+        stage.cell.lives = dict.fromkeys(HOSTS, 4)
+    stage.start(Driver)
+    wait_until(lambda: stage.cell.received(ReturnHosts) and not stage.cell.returning)
 
-    now.build(build_on(HOST))
-    wait_until(lambda: now.cell.said(BuildFailedInCell))
+    stage.build(build_on(HOST))
+    wait_until(lambda: stage.cell.received(BuildFailedInCell))
 
-    assert now.cell.said(BuildFailedInCell)[0].life == 5
+    assert stage.cell.received(BuildFailedInCell)[0].life == 5
 
 
-class Forgetful(FakeCell):
-    """Answers one report in another way than it should."""
+class WrongAnswer(FakeCell):
+    """Gives one wrong answer to a report of hosts that are alive."""
 
     answer: HostsReported | None = None
 
     @serves(ReportHostsInCell)
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
-        """Answer as a cell does to an incarnation that it takes for an old one, or without a host."""
         usual = super().report_hosts(message)
         if self.answer is not None and message.alive:
             answer, self.answer = self.answer, None
@@ -76,43 +73,42 @@ class Forgetful(FakeCell):
         return usual
 
 
-def begun(cell: FakeCell) -> list[ReportHostsInCell]:
-    return [said for said in cell.said(ReportHostsInCell) if said.started]
+def reports_of_starts(cell: FakeCell) -> list[ReportHostsInCell]:
+    return [message for message in cell.received(ReportHostsInCell) if message.started]
 
 
-def test_an_agent_that_the_cell_takes_for_an_earlier_one_describes_all_its_hosts_as_another(stage: Begin) -> None:
-    cell = Forgetful()
-    now = stage(cell)
-    now.start()
-    wait_until(lambda: any(said.alive for said in cell.said(ReportHostsInCell)))
+def test_an_agent_whose_incarnation_is_superseded_describes_all_its_hosts_under_a_new_one(new_stage: NewStage) -> None:
+    cell = WrongAnswer()
+    stage = new_stage(cell)
+    stage.start()
+    stage.wait_for_reports()
     cell.answer = HostsReported(superseded=True)
 
-    wait_until(lambda: len(begun(cell)) == 2)
+    wait_until(lambda: len(reports_of_starts(cell)) == 2)
 
-    first, second = begun(cell)
+    first, second = reports_of_starts(cell)
     assert (first.hosts, first.started) == (second.hosts, second.started)
     assert first.incarnation != second.incarnation
-    assert len(cell.said(ListProviderTreesInCell)) == 2, "what an earlier one may have changed is read again"
+    assert len(cell.received(ListProviderTreesInCell)) == 2, "the other incarnation may have changed the trees"
 
 
-def test_a_host_that_the_schedulers_do_not_know_is_described_anew_after_its_providers(stage: Begin) -> None:
-    cell = Forgetful()
-    now = stage(cell)
-    now.start()
-    wait_until(lambda: any(said.alive for said in cell.said(ReportHostsInCell)))
+def test_a_host_that_is_unknown_to_the_schedulers_is_described_again_after_its_providers(new_stage: NewStage) -> None:
+    cell = WrongAnswer()
+    stage = new_stage(cell)
+    stage.start()
+    stage.wait_for_reports()
     with cell.lock:
         cell.providers = type(cell.providers)()
-        told = len(cell.told)
+        before = len(cell.messages)
     cell.answer = HostsReported(undescribed=(HOST,))
 
-    wait_until(lambda: len(begun(cell)) == 2)
+    wait_until(lambda: len(reports_of_starts(cell)) == 2)
 
-    def of_interest(message: Message[Any]) -> bool:
+    def is_description(message: Message[Any]) -> bool:
         return isinstance(message, ReportProviderTree) or (isinstance(message, ReportHostsInCell) and not message.alive)
 
     with cell.lock:
-        said = [message for message in cell.told[told:] if of_interest(message)]
-    tree, description = said
+        tree, description = filter(is_description, cell.messages[before:])
     assert isinstance(tree, ReportProviderTree)
     assert isinstance(description, ReportHostsInCell)
     assert [host.service_host for host in description.hosts] == [HOST]

@@ -1,10 +1,10 @@
-"""Several nodes behind one service host: a build order names the claimed one."""
+"""Test service hosts with several nodes: an order to build names the claimed one."""
 
 from collections.abc import Sequence
 
 import msgspec
 import pytest
-from support.compute.builders import HOST, Begin, build_on, wait_until
+from support.compute.builders import HOST, NewStage, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver
@@ -14,14 +14,13 @@ from moorage.model import HostReport
 
 
 class TwoNodes(FakeDriver):
-    """Each of its hosts has a second node, and it notes on which node it is to spawn."""
+    """Has a second node on each host, and records the node of each spawn."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
         self.spawned_on: list[str | None] = []
 
     def hosts(self) -> Sequence[HostReport]:
-        """Describe both nodes of every host."""
         first = super().hosts()
         second = [
             msgspec.structs.replace(
@@ -32,11 +31,9 @@ class TwoNodes(FakeDriver):
         return [*first, *second]
 
     def has_node(self, host: str, node: str) -> bool:
-        """Tell by the descriptions."""
         return (host, node) in {(report.service_host, report.nodename) for report in self.hosts()}
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Note where."""
         self.spawned_on.append(guest.node)
         super().spawn(host, guest)
 
@@ -45,39 +42,39 @@ def on_node(node: str) -> BuildOnHost:
     return msgspec.structs.replace(build_on(HOST), node=node)
 
 
-def test_a_guest_is_built_on_the_node_that_was_claimed(stage: Begin) -> None:
-    now = stage()
-    driver = now.start(TwoNodes)
+def test_a_guest_is_built_on_the_node_that_was_claimed(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start(TwoNodes)
     for node in (f"{HOST}-b", HOST):
-        now.build(on_node(node))
-    wait_until(lambda: len(now.cell.said(BuildFinished)) == 2)
+        stage.build(on_node(node))
+    wait_until(lambda: len(stage.cell.received(BuildFinished)) == 2)
 
     assert sorted(driver.spawned_on) == [HOST, f"{HOST}-b"]
 
 
-def test_a_node_that_the_host_does_not_have_is_refused_and_nothing_begins(stage: Begin) -> None:
-    now = stage()
-    driver = now.start(TwoNodes)
+def test_a_node_that_the_host_does_not_have_is_refused_and_nothing_begins(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start(TwoNodes)
 
     with pytest.raises(errors.HostNotFound, match="another"):
-        now.build(on_node("another"))
+        stage.build(on_node("another"))
 
-    now.build(on_node(HOST))
-    wait_until(lambda: now.cell.said(BuildFinished))
+    stage.build(on_node(HOST))
+    wait_until(lambda: stage.cell.received(BuildFinished))
     assert driver.spawned_on == [HOST]
 
 
-def test_both_nodes_of_a_host_are_described_once(stage: Begin) -> None:
-    now = stage(fake_driver={"hosts": 1})
-    now.start(TwoNodes)
-    wait_until(lambda: sum(bool(said.alive) for said in now.cell.said(ReportHostsInCell)) >= 4)
+def test_both_nodes_of_a_host_are_described_once(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hosts": 1})
+    stage.start(TwoNodes)
+    stage.wait_for_reports(4)
 
-    described = [host.nodename for said in now.cell.said(ReportHostsInCell) for host in said.hosts]
+    described = [host.nodename for message in stage.cell.received(ReportHostsInCell) for host in message.hosts]
     assert described == [HOST, f"{HOST}-b"]
-    assert [said.started for said in now.cell.said(ReportHostsInCell) if said.started] == [(HOST,)]
+    assert [message.started for message in stage.cell.received(ReportHostsInCell) if message.started] == [(HOST,)]
 
 
-def test_an_order_that_names_its_node_is_understood_by_an_agent_of_the_former_release_without_it() -> None:
+def test_the_name_of_the_node_is_left_out_for_an_agent_of_the_previous_release() -> None:
     order = on_node(HOST)
 
     assert order.lowest_version() == "1.6"

@@ -10,8 +10,8 @@ from support.compute.builders import (
     AGENT,
     CELL,
     HOST,
-    Begin,
-    Holding,
+    HoldingCell,
+    NewStage,
     SlowDriver,
     Stage,
     build_on,
@@ -29,48 +29,48 @@ from compute.driver import GuestOrder
 from compute.fake.driver import FakeDriver
 from compute.orders import GuestOrders
 from moorage import errors, ids
-from moorage.messages import AcceptInCell, BuildFinished, BuildOnHost
+from moorage.messages import AcceptInCell, BuildFinished, BuildOnHost, RebuildOnHost
 
 LONG = 60.0
-EVERY = pytest.mark.parametrize("order_of", [stop_of, start_of, rebuild_of])
+EVERY_ORDER = pytest.mark.parametrize("order_of", [stop_of, start_of, rebuild_of])
 OrderOf = Callable[..., Any]
 
 
-def built(now: Stage, host: str = HOST) -> BuildOnHost:
-    """Have a guest built, and its agent done with it."""
+def built(stage: Stage, host: str = HOST) -> BuildOnHost:
+    """Build a guest, and return its order when the build is reported."""
     build = build_on(host)
-    now.build(build)
-    wait_until(lambda: build.attempt_id in {said.attempt_id for said in now.cell.said(BuildFinished)}, LONG)
+    stage.build(build)
+    wait_until(lambda: build.attempt_id in {message.attempt_id for message in stage.cell.received(BuildFinished)}, LONG)
     return build
 
 
-def test_a_guest_is_stopped_and_started_when_the_answer_comes(stage: Begin) -> None:
-    now = stage()
-    now.start()
-    build, other = built(now), built(now)
+def test_an_order_to_stop_or_start_a_guest_is_answered_when_it_is_carried_out(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
+    build, other = built(stage), built(stage)
 
-    now.order(stop_of(build))
-    assert now.stopped() == [build.attempt_id]
-    now.order(start_of(build))
+    stage.order(stop_of(build))
+    assert stage.stopped() == [build.attempt_id]
+    stage.order(start_of(build))
 
-    assert now.stopped() == []
-    assert {guest.attempt_id for guest in now.guests()} == {build.attempt_id, other.attempt_id}
-
-
-def test_a_guest_runs_from_another_image_when_the_answer_comes_and_holds_what_it_held(stage: Begin) -> None:
-    now = stage()
-    now.start()
-    build = built(now)
-    before = now.guests()
-    now.order(stop_of(build))
-
-    now.order(rebuild_of(build))
-
-    assert now.stopped() == []
-    assert now.guests() == before
+    assert stage.stopped() == []
+    assert {guest.attempt_id for guest in stage.guests()} == {build.attempt_id, other.attempt_id}
 
 
-def test_a_rebuild_that_is_sent_again_is_done_once(stage: Begin) -> None:
+def test_a_rebuild_starts_a_stopped_guest_and_keeps_its_resources(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
+    build = built(stage)
+    before = stage.guests()
+    stage.order(stop_of(build))
+
+    stage.order(rebuild_of(build))
+
+    assert stage.stopped() == []
+    assert stage.guests() == before
+
+
+def test_a_repeated_rebuild_is_carried_out_once(new_stage: NewStage) -> None:
     class Counting(FakeDriver):
         rebuilds = 0
 
@@ -78,157 +78,158 @@ def test_a_rebuild_that_is_sent_again_is_done_once(stage: Begin) -> None:
             self.rebuilds += action == "rebuild"
             return super().order_behaviour(host, order, action)
 
-    now = stage()
-    driver = now.start(Counting)
-    build = built(now)
+    stage = new_stage()
+    driver = stage.start(Counting)
+    build = built(stage)
     rebuild_id = ids.fresh()
 
     for _ in range(3):
-        now.order(rebuild_of(build, rebuild_id=rebuild_id))
-    now.stop()
-    again = now.start(Counting)
-    now.order(rebuild_of(build, rebuild_id=rebuild_id))
+        stage.order(rebuild_of(build, rebuild_id=rebuild_id))
+    again = stage.restart(Counting)
+    stage.order(rebuild_of(build, rebuild_id=rebuild_id))
 
     assert (driver.rebuilds, again.rebuilds) == (1, 0)
 
 
-def test_an_order_that_arrives_after_a_later_one_changes_nothing(stage: Begin) -> None:
-    now = stage()
-    now.start()
-    build = built(now)
+def test_an_order_that_arrives_after_a_later_one_changes_nothing(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
+    build = built(stage)
     stop = stop_of(build)
-    now.order(stop)
-    now.order(start_of(build))
+    stage.order(stop)
+    stage.order(start_of(build))
 
     with pytest.raises(errors.InvalidState):
-        now.order(stop)
+        stage.order(stop)
 
-    assert now.stopped() == []
+    assert stage.stopped() == []
 
 
-@EVERY
-def test_an_attempt_that_is_unknown_destroyed_or_another_claims_is_refused_with_the_reason(
-    stage: Begin, order_of: OrderOf
+@EVERY_ORDER
+def test_an_order_to_an_unknown_or_destroyed_attempt_or_under_another_claim_is_refused_with_the_reason(
+    new_stage: NewStage, order_of: OrderOf
 ) -> None:
-    now = stage()
-    now.start()
-    build, gone = built(now), built(now)
-    now.destroy(gone)
+    stage = new_stage()
+    stage.start()
+    build, gone = built(stage), built(stage)
+    stage.destroy(gone)
 
-    for order, why in [
+    for order, reason in [
         (order_of(build_on(HOST)), "no guest"),
         (order_of(gone), "no guest"),
         (order_of(build, host="host-0002"), "no guest"),
         (order_of(build, claim_id=ids.fresh()), "claim"),
     ]:
-        with pytest.raises(errors.InvalidState, match=why):
-            now.order(order)
+        with pytest.raises(errors.InvalidState, match=reason):
+            stage.order(order)
     with pytest.raises(errors.HostNotFound):
-        now.order(order_of(build, host="nowhere"))
+        stage.order(order_of(build, host="nowhere"))
 
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
-    assert now.stopped() == []
+    assert stage.attempts() == [build.attempt_id]
+    assert stage.stopped() == []
 
 
-@EVERY
-def test_an_unknown_attempt_that_was_refused_can_still_be_built(stage: Begin, order_of: OrderOf) -> None:
-    now = stage()
-    now.start()
+@EVERY_ORDER
+def test_an_unknown_attempt_that_was_refused_can_still_be_built(new_stage: NewStage, order_of: OrderOf) -> None:
+    stage = new_stage()
+    stage.start()
     build = build_on(HOST)
     with pytest.raises(errors.InvalidState):
-        now.order(order_of(build))
+        stage.order(order_of(build))
 
-    now.build(build)
-    wait_until(lambda: now.cell.said(BuildFinished), LONG)
+    stage.build(build)
+    wait_until(lambda: stage.cell.received(BuildFinished), LONG)
 
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert stage.attempts() == [build.attempt_id]
 
 
-@EVERY
-def test_a_dead_host_does_not_reply(stage: Begin, order_of: OrderOf) -> None:
-    now = stage()
-    driver = now.start()
-    build = built(now)
+@EVERY_ORDER
+def test_a_dead_host_does_not_reply(new_stage: NewStage, order_of: OrderOf) -> None:
+    stage = new_stage()
+    driver = stage.start()
+    build = built(stage)
     driver.die(HOST, LONG)
 
     with pytest.raises(errors.NoReply):
-        now.order(order_of(build))
+        stage.order(order_of(build))
 
 
-@EVERY
-def test_a_guest_whose_spawn_is_under_way_takes_no_order_yet(stage: Begin, order_of: OrderOf) -> None:
-    now = stage()
-    driver = now.start(SlowDriver)
+@EVERY_ORDER
+def test_an_order_waits_until_the_spawn_of_its_guest_has_ended(new_stage: NewStage, order_of: OrderOf) -> None:
+    stage = new_stage()
+    driver = stage.start(SlowDriver)
     build = build_on(HOST)
-    now.build(build)
+    stage.build(build)
     assert driver.begun.wait(LONG)
     order = order_of(build)
 
     with pytest.raises(errors.RequestInProgress) as caught:
-        now.around.agent.call(order)
+        stage.peers.agent.call(order)
     assert caught.value.request_id == order.request_id
-    assert now.cell.said(BuildFinished) == []
+    assert stage.cell.received(BuildFinished) == []
     driver.go_on.set()
-    now.order(order)
+    stage.order(order)
 
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert stage.attempts() == [build.attempt_id]
 
 
-@EVERY
-def test_a_guest_whose_attempt_stands_at_the_gate_takes_no_order_yet(stage: Begin, order_of: OrderOf) -> None:
-    cell = Holding(AcceptInCell, LONG)
-    now = stage(cell)
-    now.start()
+@EVERY_ORDER
+def test_an_order_waits_until_the_attempt_of_its_guest_has_passed_the_first_gate(
+    new_stage: NewStage, order_of: OrderOf
+) -> None:
+    cell = HoldingCell(AcceptInCell, LONG)
+    stage = new_stage(cell)
+    stage.start()
     build = build_on(HOST)
-    now.build(build)
-    assert cell.asked.wait(LONG)
+    stage.build(build)
+    assert cell.arrived.wait(LONG)
     order = order_of(build)
 
     with pytest.raises(errors.RequestInProgress):
-        now.around.agent.call(order)
+        stage.peers.agent.call(order)
     cell.go_on.set()
-    now.order(order)
+    stage.order(order)
 
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert stage.attempts() == [build.attempt_id]
 
 
-@EVERY
-def test_a_stuck_host_says_so_and_does_it_when_it_can(stage: Begin, order_of: OrderOf) -> None:
-    now = stage(fake_driver={"stuck_hosts": [HOST]})
-    now.start()
-    build = built(now)
+@EVERY_ORDER
+def test_an_order_to_a_stuck_host_fails_and_is_carried_out_when_the_host_works_again(
+    new_stage: NewStage, order_of: OrderOf
+) -> None:
+    stage = new_stage(fake_driver={"stuck_hosts": [HOST]})
+    stage.start()
+    build = built(stage)
     order = order_of(build)
     for _ in range(2):
         with pytest.raises(errors.GuestActionFailed) as caught:
-            now.order(order)
+            stage.order(order)
         assert (caught.value.host, caught.value.instance_uuid) == (HOST, build.instance_uuid)
-    now.stop()
 
-    now.conf.set_override("stuck_hosts", [], group="fake_driver")
-    now.start()
-    now.order(order)
+    stage.restart(stuck_hosts=[])
+    stage.order(order)
 
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert stage.attempts() == [build.attempt_id]
 
 
-def test_a_drivers_own_fault_is_a_failure_of_the_order_alone(stage: Begin) -> None:
+def test_an_exception_of_the_driver_fails_only_that_order(new_stage: NewStage) -> None:
     class Broken(FakeDriver):
         def stop_guest(self, host: str, order: GuestOrder) -> None:
-            raise OSError("the hypervisor is upset")
+            raise OSError("the hypervisor does not answer")
 
-    now = stage()
-    now.start(Broken)
-    build = built(now)
+    stage = new_stage()
+    stage.start(Broken)
+    build = built(stage)
 
     with pytest.raises(errors.GuestActionFailed, match="OSError"):
-        now.order(stop_of(build))
+        stage.order(stop_of(build))
 
-    now.order(start_of(build))
-    assert now.stopped() == []
+    stage.order(start_of(build))
+    assert stage.stopped() == []
 
 
 class SlowOrders(FakeDriver):
-    """Its rebuilds wait until they are let go, and tell when they have begun; some then fail."""
+    """Sets an event when a rebuild begins; the rebuild then waits for another event, and may fail."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -236,16 +237,14 @@ class SlowOrders(FakeDriver):
         self.go_on = threading.Event()
         self.fault: errors.MoorageError | None = None
         self.rebuilds = 0
-        self.stubborn = False
+        self.is_unabortable = False
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
-        """Be told to come again while it waits, where it cannot be cut short."""
-        if self.stubborn and self.begun.is_set() and not self.go_on.is_set():
+        if self.is_unabortable and self.begun.is_set() and not self.go_on.is_set():
             raise errors.RequestInProgress(request_id=attempt_id)
         super().destroy(host, instance_uuid, attempt_id, claim_id)
 
     def rebuild_guest(self, host: str, order: GuestOrder, image: Any) -> None:
-        """Wait in the middle of it."""
         self.rebuilds += 1
         self.begun.set()
         assert self.go_on.wait(LONG)
@@ -255,19 +254,22 @@ class SlowOrders(FakeDriver):
 
 
 class Bench:
-    """An agent and its orders without a bus in between, whose callers are told at once to come again."""
+    """An agent and its orders, called without a bus; callers of unfinished orders are answered after 50 ms."""
 
-    def __init__(self, now: Stage) -> None:
-        self.driver = SlowOrders(now.conf, AGENT, CELL.name)
+    def __init__(self, stage: Stage) -> None:
+        self.driver = SlowOrders(stage.conf, AGENT, CELL.name)
         self.driver.start()
-        cell = CellClient(now.around.bus.client(f"conductor.{CELL.uuid}"))
+        cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
         self.agent = ComputeAgent(self.driver, cell, 1, spawn_patience=0.05)
         self.orders = GuestOrders(self.driver, self.agent, 2, patience=0.05)
         self.agent.start()
         self.orders.start()
         self.build = build_on(HOST)
         self.agent.build(self.build)
-        wait_until(lambda: now.cell.said(BuildFinished), LONG)
+        wait_until(lambda: stage.cell.received(BuildFinished), LONG)
+
+    def rebuild(self, order: RebuildOnHost) -> str:
+        return answer(lambda: self.orders.rebuild_guest(order))
 
     def close(self) -> None:
         self.driver.go_on.set()
@@ -277,8 +279,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(stage: Begin) -> Any:
-    bench = Bench(stage())
+def bench(new_stage: NewStage) -> Any:
+    bench = Bench(new_stage())
     yield bench
     bench.close()
 
@@ -292,36 +294,36 @@ def answer(order: Callable[[], Any]) -> str:
     return "done"
 
 
-def test_whoever_waits_too_long_comes_again_and_finds_the_order_done(bench: Bench) -> None:
+def test_a_caller_that_repeats_an_order_after_a_timeout_finds_it_carried_out(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
 
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
     bench.driver.go_on.set()
-    wait_until(lambda: answer(lambda: bench.orders.rebuild_guest(rebuild)) == "done", LONG)
+    wait_until(lambda: bench.rebuild(rebuild) == "done", LONG)
 
     assert list(bench.driver.stopped(HOST)) == []
 
 
-def failing(bench: Bench) -> None:
+def let_rebuilds_fail(bench: Bench) -> None:
     bench.driver.fault = errors.GuestActionFailed(
         instance_uuid=bench.build.instance_uuid, host=HOST, action="rebuild", reason="no such image"
     )
 
 
-def test_whoever_comes_again_after_a_failure_hears_of_it_before_it_is_tried_once_more(bench: Bench) -> None:
+def test_a_repeated_order_is_answered_with_its_failure_before_it_is_tried_again(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
-    failing(bench)
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    let_rebuilds_fail(bench)
+    assert bench.rebuild(rebuild) == "RequestInProgress"
     bench.driver.go_on.set()
     bench.orders.stop(LONG)
 
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "GuestActionFailed"
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress", "nobody works any more"
+    assert bench.rebuild(rebuild) == "GuestActionFailed"
+    assert bench.rebuild(rebuild) == "RequestInProgress", "no thread carries it out any more"
     assert bench.driver.rebuilds == 1
 
 
-def test_no_more_than_so_many_failures_are_kept_of_orders_that_no_caller_waits_for(
+def test_a_bounded_number_of_failures_is_kept_for_orders_that_no_caller_repeats(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders, "_KEPT", 10)
@@ -338,20 +340,20 @@ def test_no_more_than_so_many_failures_are_kept_of_orders_that_no_caller_waits_f
     impatient.stop(LONG)
 
 
-def test_an_order_that_has_failed_may_be_given_again(bench: Bench) -> None:
+def test_a_failed_order_can_be_repeated(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
-    failing(bench)
+    let_rebuilds_fail(bench)
     bench.driver.go_on.set()
-    wait_until(lambda: answer(lambda: bench.orders.rebuild_guest(rebuild)) == "GuestActionFailed", LONG)
+    wait_until(lambda: bench.rebuild(rebuild) == "GuestActionFailed", LONG)
 
     bench.driver.fault = None
 
-    wait_until(lambda: answer(lambda: bench.orders.rebuild_guest(rebuild)) == "done", LONG)
+    wait_until(lambda: bench.rebuild(rebuild) == "done", LONG)
 
 
-def test_another_order_waits_for_the_one_in_hand(bench: Bench) -> None:
+def test_an_order_waits_for_the_order_under_way(bench: Bench) -> None:
     rebuild, stop = rebuild_of(bench.build), stop_of(bench.build)
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
 
     assert answer(lambda: bench.orders.stop_guest(stop)) == "RequestInProgress"
     assert list(bench.driver.stopped(HOST)) == []
@@ -361,101 +363,95 @@ def test_another_order_waits_for_the_one_in_hand(bench: Bench) -> None:
     assert list(bench.driver.stopped(HOST)) == [bench.build.attempt_id]
 
 
-def test_one_order_from_two_callers_at_once_is_carried_out_once(bench: Bench) -> None:
+def test_an_order_sent_by_several_callers_at_once_is_carried_out_once(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
     with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: answer(lambda: bench.orders.rebuild_guest(rebuild)), range(8)))
+        answers = list(threads.map(bench.rebuild, [rebuild] * 8))
 
     assert set(answers) == {"RequestInProgress"}
     assert bench.driver.rebuilds == 1
 
 
-def test_a_guest_that_is_destroyed_in_the_middle_of_an_order_is_gone(bench: Bench) -> None:
+def test_a_guest_can_be_destroyed_in_the_middle_of_an_order(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
     assert bench.driver.begun.wait(LONG)
 
     bench.agent.destroy(destroy_of(bench.build))
     bench.driver.go_on.set()
 
-    wait_until(lambda: answer(lambda: bench.orders.rebuild_guest(rebuild)) == "InvalidState", LONG)
+    wait_until(lambda: bench.rebuild(rebuild) == "InvalidState", LONG)
     assert bench.driver.guests(HOST) == []
 
 
-def test_a_guest_whose_rebuild_cannot_be_cut_short_is_destroyed_when_that_has_ended(bench: Bench) -> None:
-    bench.driver.stubborn = True
+def test_a_guest_whose_rebuild_cannot_be_aborted_is_destroyed_when_the_rebuild_has_ended(bench: Bench) -> None:
+    bench.driver.is_unabortable = True
     rebuild = rebuild_of(bench.build)
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
     assert bench.driver.begun.wait(LONG)
 
     assert answer(lambda: bench.agent.destroy(destroy_of(bench.build))) == "RequestInProgress"
     assert [guest.attempt_id for guest in bench.driver.guests(HOST)] == [bench.build.attempt_id]
     bench.driver.go_on.set()
 
-    # Nobody comes again, and it goes even so.
+    # Without a repeated order.
     wait_until(lambda: bench.driver.guests(HOST) == [], LONG)
 
 
 def test_a_destroy_under_another_claim_in_the_middle_of_an_order_destroys_nothing(bench: Bench) -> None:
     rebuild = rebuild_of(bench.build)
-    assert answer(lambda: bench.orders.rebuild_guest(rebuild)) == "RequestInProgress"
+    assert bench.rebuild(rebuild) == "RequestInProgress"
 
-    wrong = build_on(
-        HOST, attempt_id=bench.build.attempt_id, instance_uuid=bench.build.instance_uuid, claim_id=ids.fresh()
-    )
-    assert answer(lambda: bench.agent.destroy(destroy_of(wrong))) == "InvalidState"
+    assert answer(lambda: bench.agent.destroy(destroy_of(bench.build, claim_id=ids.fresh()))) == "InvalidState"
     bench.driver.go_on.set()
-    wait_until(lambda: answer(lambda: bench.orders.rebuild_guest(rebuild)) == "done", LONG)
+    wait_until(lambda: bench.rebuild(rebuild) == "done", LONG)
 
     assert [guest.attempt_id for guest in bench.driver.guests(HOST)] == [bench.build.attempt_id]
 
 
-def test_a_hanging_rebuild_is_cut_short_by_a_destroy(stage: Begin) -> None:
-    now = stage()
-    now.start()
-    build = built(now)
-    now.stop()
-    now.conf.set_override("hanging_hosts", [HOST], group="fake_driver")
-    now.start()
-    with ThreadPoolExecutor(1) as thread:
-        rebuilding = thread.submit(answer, lambda: now.around.agent.call(rebuild_of(build)))
-        wait_until(lambda: now.stopped(), LONG)
+def test_a_destroy_aborts_a_hanging_rebuild(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
+    build = built(stage)
 
-        now.destroy(build)
+    stage.restart(hanging_hosts=[HOST])
+    with ThreadPoolExecutor(1) as thread:
+        rebuilding = thread.submit(answer, lambda: stage.peers.agent.call(rebuild_of(build)))
+        wait_until(stage.stopped, LONG)
+
+        stage.destroy(build)
 
         assert rebuilding.result(LONG) in {"GuestActionFailed", "InvalidState", "RequestInProgress"}
-    assert now.guests() == []
+    assert stage.guests() == []
 
 
-def test_hanging_spawns_keep_no_order_waiting(stage: Begin) -> None:
-    now = stage(compute={"workers": 1, "stop_timeout": 0.1}, fake_driver={"hanging_hosts": ["host-0002"]})
-    now.start()
-    build = built(now)
-    now.build(build_on("host-0002"))
-    wait_until(lambda: len(now.guests()) == 2, LONG)
+def test_orders_do_not_wait_for_hanging_spawns(new_stage: NewStage) -> None:
+    stage = new_stage(compute={"workers": 1, "stop_timeout": 0.1}, fake_driver={"hanging_hosts": ["host-0002"]})
+    stage.start()
+    build = built(stage)
+    stage.build(build_on("host-0002"))
+    wait_until(lambda: len(stage.guests()) == 2, LONG)
 
-    now.order(stop_of(build))
+    stage.order(stop_of(build))
 
-    assert now.stopped() == [build.attempt_id]
+    assert stage.stopped() == [build.attempt_id]
 
 
-def test_an_agent_that_stops_does_not_wait_for_a_rebuild_that_hangs(stage: Begin) -> None:
-    now = stage(compute={"stop_timeout": 0.1})
-    now.start()
-    build = built(now)
-    now.stop()
-    now.conf.set_override("hanging_hosts", [HOST], group="fake_driver")
-    now.start()
+def test_a_stopping_agent_does_not_wait_for_a_hanging_rebuild(new_stage: NewStage) -> None:
+    stage = new_stage(compute={"stop_timeout": 0.1})
+    stage.start()
+    build = built(stage)
+
+    stage.restart(hanging_hosts=[HOST])
     rebuild = rebuild_of(build)
     with ThreadPoolExecutor(1) as thread:
-        rebuilding = thread.submit(answer, lambda: now.around.agent.call(rebuild))
-        wait_until(lambda: now.stopped(), LONG)
-        now.stop()
+        rebuilding = thread.submit(answer, lambda: stage.peers.agent.call(rebuild))
+        wait_until(stage.stopped, LONG)
+        stage.stop()
         assert rebuilding.result(LONG) == "RequestInProgress"
-    now.conf.set_override("hanging_hosts", [], group="fake_driver")
-    now.start()
+    stage.restart(hanging_hosts=[])
 
-    now.order(rebuild)
+    stage.order(rebuild)
 
-    assert now.stopped() == []
-    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert stage.stopped() == []
+    assert stage.attempts() == [build.attempt_id]

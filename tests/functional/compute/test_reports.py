@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.compute.builders import AGENT, AWAY, CELL, Begin, Failing, FakeCell, wait_until
+from support.compute.builders import AGENT, CELL, UNAVAILABLE, FailingCell, FakeCell, NewStage, wait_until
 
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
@@ -14,58 +14,64 @@ from moorage.messages.wire import Message
 from moorage.model import HostReport, Inventory
 
 
-def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(stage: Begin) -> None:
-    now = stage()
-    driver = now.start()
-    wait_until(lambda: len([said for said in now.cell.said(ReportHostsInCell) if said.alive]) >= 3)
+def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start()
+    wait_until(lambda: len([message for message in stage.cell.received(ReportHostsInCell) if message.alive]) >= 3)
 
-    reports = [said for said in now.cell.told if isinstance(said, ReportProviderTree | ReportHostsInCell)]
+    reports = [
+        message for message in stage.cell.messages if isinstance(message, ReportProviderTree | ReportHostsInCell)
+    ]
     assert isinstance(reports[0], ReportHostsInCell)
     assert (reports[0].hosts, reports[0].alive, reports[0].started) == ((), (), ()), "an agent reports itself first"
     assert isinstance(reports[1], ReportProviderTree)
     assert [report.uuid for report in reports[1].providers] == [host.compute_node_uuid for host in driver.hosts()]
     assert list(reports[2].hosts) == list(driver.hosts())
-    assert all(said.hosts == () for said in reports[3:])
-    assert all(said.alive == ("host-0001", "host-0002", "host-0003") for said in reports[3:])
-    assert [said.number for said in reports] == list(range(1, len(reports) + 1))
-    assert len({said.incarnation for said in reports}) == 1
-    assert all(said.agent == AGENT for said in reports)
-    assert all(said.withheld == () for said in now.cell.said(ReportHostsInCell))
-    assert len({said.request_id for said in reports}) == len(reports)
+    assert all(message.hosts == () for message in reports[3:])
+    assert all(message.alive == ("host-0001", "host-0002", "host-0003") for message in reports[3:])
+    assert [message.number for message in reports] == list(range(1, len(reports) + 1))
+    assert len({message.incarnation for message in reports}) == 1
+    assert all(message.agent == AGENT for message in reports)
+    assert all(message.withheld == () for message in stage.cell.received(ReportHostsInCell))
+    assert len({message.request_id for message in reports}) == len(reports)
 
 
-def test_thousands_of_hosts_are_reported_in_batches(stage: Begin) -> None:
-    now = stage(fake_driver={"hosts": 2300})
-    now.start()
-    # Those that are described first are alive before the others are described.
-    wait_until(lambda: any(len(said.alive) == 2300 for said in now.cell.said(ReportHostsInCell)))
+def test_thousands_of_hosts_are_reported_in_batches(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hosts": 2300})
+    stage.start()
+    # The hosts described first are alive before the others are described.
+    wait_until(lambda: any(len(message.alive) == 2300 for message in stage.cell.received(ReportHostsInCell)))
 
-    assert [len(said.providers) for said in now.cell.said(ReportProviderTree)] == [500, 500, 500, 500, 300]
-    assert [len(said.hosts) for said in now.cell.said(ReportHostsInCell) if said.hosts] == [1000, 1000, 300]
+    assert [len(message.providers) for message in stage.cell.received(ReportProviderTree)] == [500, 500, 500, 500, 300]
+    assert [len(message.hosts) for message in stage.cell.received(ReportHostsInCell) if message.hosts] == [
+        1000,
+        1000,
+        300,
+    ]
 
 
-def test_hosts_with_long_descriptions_are_reported_in_messages_that_the_broker_takes(stage: Begin) -> None:
+def test_hosts_with_long_descriptions_are_reported_in_messages_that_the_broker_takes(new_stage: NewStage) -> None:
     class WithTopology(FakeDriver):
         def hosts(self) -> list[HostReport]:
             return [structs.replace(host, attributes={"topology": "x" * 5 * 2**20}) for host in super().hosts()]
 
-    now = stage()
-    now.start(WithTopology)
-    wait_until(lambda: any(len(said.alive) == 3 for said in now.cell.said(ReportHostsInCell)))
+    stage = new_stage()
+    stage.start(WithTopology)
+    wait_until(lambda: any(len(message.alive) == 3 for message in stage.cell.received(ReportHostsInCell)))
 
-    assert [len(said.hosts) for said in now.cell.said(ReportHostsInCell) if said.hosts] == [1, 2]
+    assert [len(message.hosts) for message in stage.cell.received(ReportHostsInCell) if message.hosts] == [1, 2]
 
 
-def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(stage: Begin) -> None:
-    now = stage(Failing(AWAY, ReportProviderTree, left=2))
-    now.start()
-    wait_until(lambda: any(said.hosts for said in now.cell.said(ReportHostsInCell)))
+def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(new_stage: NewStage) -> None:
+    stage = new_stage(FailingCell(UNAVAILABLE, ReportProviderTree, left=2))
+    stage.start()
+    wait_until(lambda: any(message.hosts for message in stage.cell.received(ReportHostsInCell)))
 
-    first, *others = now.cell.said(ReportProviderTree)
+    first, *others = stage.cell.received(ReportProviderTree)
     assert others == [first] * 2
 
 
-def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -> None:
+def test_a_refused_provider_does_not_keep_the_other_hosts_from_being_reported(new_stage: NewStage) -> None:
     bad = ids.derived("fake-node", CELL.name, "host-0002")
 
     class Cell(FakeCell):
@@ -73,19 +79,19 @@ def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -
             if isinstance(message, ReportProviderTree) and any(report.uuid == bad for report in message.providers):
                 raise errors.InventoryInUse(provider_uuid=bad, resource_class="VCPU")
 
-    now = stage(Cell())
-    now.start()
-    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+    stage = new_stage(Cell())
+    stage.start()
+    stage.wait_for_reports()
 
-    described = {report.service_host for said in now.cell.said(ReportHostsInCell) for report in said.hosts}
+    described = {report.service_host for message in stage.cell.received(ReportHostsInCell) for report in message.hosts}
     assert described == {"host-0001", "host-0003"}
-    assert all("host-0002" not in said.alive for said in now.cell.said(ReportHostsInCell))
-    # Its guests can be destroyed: one of them may be why it is refused.
-    wait_until(lambda: ("host-0002",) in {said.withheld for said in now.cell.said(ReportHostsInCell)})
+    assert all("host-0002" not in message.alive for message in stage.cell.received(ReportHostsInCell))
+    # Its guests can be destroyed: one of them may be the reason for the refusal.
+    wait_until(lambda: ("host-0002",) in {message.withheld for message in stage.cell.received(ReportHostsInCell)})
 
 
-class Refuses(FakeCell):
-    """Meets a fault of its own with what is reported of host 2."""
+class RefusingCell(FakeCell):
+    """Fails with an internal error on reports of host 2."""
 
     def before_answer(self, message: Message[Any]) -> None:
         names = {report.name for report in getattr(message, "providers", ())}
@@ -124,36 +130,36 @@ def odd(host: HostReport, **changes: Any) -> HostReport:
 
 
 @pytest.mark.parametrize("driver", [OddZone, OddAttribute, OddTree, OddInventory])
-def test_a_host_that_cannot_be_reported_keeps_none_of_the_others_out(
-    stage: Begin, driver: type[FakeDriver], caplog: pytest.LogCaptureFixture
+def test_a_host_that_cannot_be_reported_does_not_keep_the_others_from_being_reported(
+    new_stage: NewStage, driver: type[FakeDriver], caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = stage(Refuses())
-    now.start(driver)
+    stage = new_stage(RefusingCell())
+    stage.start(driver)
 
     def alive() -> set[str]:
-        return {host for said in now.cell.said(ReportHostsInCell) for host in said.alive}
+        return {host for message in stage.cell.received(ReportHostsInCell) for host in message.alive}
 
-    # In messages of their own, one after the other.
+    # Each host in a message of its own, one after the other.
     wait_until(lambda: alive() >= {"host-0001", "host-0003"})
     assert alive() == {"host-0001", "host-0003"}
     assert any("host-0002" in record.getMessage() for record in caplog.records if record.levelname == "ERROR")
 
 
-def test_a_dead_host_is_described_and_not_said_to_be_alive(stage: Begin) -> None:
+def test_a_dead_host_is_described_but_not_reported_as_alive(new_stage: NewStage) -> None:
     class HalfDead(FakeDriver):
         def alive(self) -> list[str]:
             return ["host-0002"]
 
-    now = stage()
-    now.start(HalfDead)
-    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+    stage = new_stage()
+    stage.start(HalfDead)
+    stage.wait_for_reports()
 
-    described = {report.service_host for said in now.cell.said(ReportHostsInCell) for report in said.hosts}
+    described = {report.service_host for message in stage.cell.received(ReportHostsInCell) for report in message.hosts}
     assert described == {"host-0001", "host-0002", "host-0003"}
-    assert {said.alive for said in now.cell.said(ReportHostsInCell) if said.alive} == {("host-0002",)}
+    assert {message.alive for message in stage.cell.received(ReportHostsInCell) if message.alive} == {("host-0002",)}
 
 
-def test_hosts_that_the_cell_has_lost_are_described_anew(stage: Begin) -> None:
+def test_hosts_that_the_cell_has_lost_are_described_again(new_stage: NewStage) -> None:
     class Cell(FakeCell):
         lost = False
 
@@ -163,11 +169,11 @@ def test_hosts_that_the_cell_has_lost_are_described_anew(stage: Begin) -> None:
                 raise errors.HostNotFound(name=message.alive[0])
 
     cell = Cell()
-    now = stage(cell)
-    now.start()
-    wait_until(lambda: any(said.alive for said in cell.said(ReportHostsInCell)))
+    stage = new_stage(cell)
+    stage.start()
+    stage.wait_for_reports()
     cell.lost = True
-    wait_until(lambda: len([said for said in cell.said(ReportHostsInCell) if said.hosts]) == 2)
+    wait_until(lambda: len([message for message in cell.received(ReportHostsInCell) if message.hosts]) == 2)
 
-    assert len(cell.said(ListProviderTreesInCell)) == 2, "nothing that was answered before is relied upon"
-    assert len(cell.said(ReportProviderTree)) == 1, "and nothing is told that the store still has"
+    assert len(cell.received(ListProviderTreesInCell)) == 2, "earlier answers are not used"
+    assert len(cell.received(ReportProviderTree)) == 1, "the store still has the trees"

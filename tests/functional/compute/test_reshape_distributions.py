@@ -1,4 +1,4 @@
-"""Drivers that say where allocations go in a reshape, that are told what came of it, and that are asked offline."""
+"""Test drivers that distribute allocations in a reshape, and the command that prints the reshapes they want."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 import yaml
+from support.operations.instances import becomes, driver_options, order, provider_tree, restart_agent
 
 from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
-from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, wait_until
-from moorage import errors, ids
+from moorage import errors
 from moorage.cli.shell import main
-from moorage.messages import BuildInstances, GetAllocations, ListProviderTrees, ListResourceProviders, ShowInstance
-from moorage.model import Dealt, Flavor, HostReport, RequestSpec, ReshapePlan, ResourceProvider
+from moorage.messages import GetAllocations
+from moorage.model import Dealt, Flavor, HostReport, RequestSpec, ReshapePlan
 
 HOST, AGENT = "cell1-host-0001", "agent-cell1"
-#: Two GPUs of three, and guests of two each.
+#: Two GPUs with three VGPUs each; each guest has two VGPUs.
 GPUS = {"gpus": 2, "vgpus_per_gpu": 3}
 SPEC = RequestSpec(
     project_id="p",
@@ -36,24 +36,14 @@ def cloud() -> Iterator[RunningCloud]:
 
 @pytest.fixture
 def guests(cloud: RunningCloud) -> list[str]:
-    uuids = [ids.fresh() for _ in range(3)]
-    order = BuildInstances(request_spec=SPEC, instance_uuids=tuple(uuids), request_id=ids.fresh())
-    conductor = cloud.client("conductor")
-    conductor.call(order)
-    wait_until(
-        lambda: all(conductor.call(ShowInstance(instance_uuid=uuid)).state == "active" for uuid in uuids),
-        "the instances to be active",
-    )
+    uuids = order(cloud, SPEC, count=3)
+    for uuid in uuids:
+        becomes(cloud, uuid, "active")
     return uuids
 
 
-def fake_driver(cloud: RunningCloud) -> dict[str, Any]:
-    state_file = str(cloud.folder / "agent-cell1.sqlite")
-    return {"hosts": 1, "host_prefix": "cell1-host", "state_file": state_file, "layout": "nested", **GPUS}
-
-
-class Dealing(FakeDriver):
-    """Says where the amounts of guests go once it has been refused, if it is told whose they are."""
+class DistributingDriver(FakeDriver):
+    """Distributes the allocations of guests, if a test has named them, after a reshape was refused."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -62,14 +52,13 @@ class Dealing(FakeDriver):
         self.plans: list[ReshapePlan] = []
 
     def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-        """As ever; what has to be moved, it deals itself."""
         try:
             super().update_provider_tree(host, tree)
         except ReshapeNeeded as needed:
-            dealt = self.deal(host) if self.refusals else []
+            dealt = self.distribution(host) if self.refusals else []
             raise ReshapeNeeded(needed.instructions, dealt) from None
 
-    def deal(self, host: HostReport) -> list[Dealt]:
+    def distribution(self, host: HostReport) -> list[Dealt]:
         places = [(0, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)]
         return [
             Dealt(
@@ -84,38 +73,27 @@ class Dealing(FakeDriver):
 
     def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:
         self.plans.append(plan)
-        raise RuntimeError("a driver's own fault changes nothing of what was done")
+        raise RuntimeError("an exception of the driver does not undo the reshape")
 
     def reshape_refused(self, host: HostReport, refusal: errors.MoorageError) -> None:
         self.refusals.append(refusal)
 
 
-def tree(cloud: RunningCloud) -> dict[str, ResourceProvider]:
-    """The providers of the host, by what follows its name."""
-    placement = cloud.client("placement")
-    (node,) = placement.call(ListResourceProviders(name=HOST))
-    found = placement.call(ListProviderTrees(uuids=(node.uuid,)))
-    return {one.name.removeprefix(f"{HOST}_"): one for one in found}
-
-
 def vgpus(cloud: RunningCloud, uuid: str) -> dict[str, int]:
-    """How many a consumer holds of each provider."""
-    names = {one.uuid: name for name, one in tree(cloud).items()}
+    """Return the VGPUs that a consumer holds of each provider."""
+    names = {one.uuid: name for name, one in provider_tree(cloud, HOST).items()}
     held = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
     return {names[uuid]: part.resources["VGPU"] for uuid, part in held.items() if "VGPU" in part.resources}
 
 
-def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(
+def test_a_driver_that_is_told_of_a_refused_reshape_distributes_the_allocations_itself(
     cloud: RunningCloud, guests: list[str]
 ) -> None:
-    cloud.stop_service("compute-cell1")
-    conf = cloud.configuration(compute={"agent": AGENT}, fake_driver=fake_driver(cloud))
-    driver = Dealing(conf, AGENT, "cell1")
-    cloud.add("compute-cell1", ComputeService(conf, "cell1", driver))
+    driver = restart_agent(cloud, 1, DistributingDriver, layout="nested", **GPUS)
 
     wait_until(lambda: len(driver.refusals) >= 2, "a reshape that is impossible")
     assert {type(refusal) for refusal in driver.refusals} == {errors.ImpossibleDeal}
-    assert set(tree(cloud)) == {HOST}
+    assert set(provider_tree(cloud, HOST)) == {HOST}
     assert [vgpus(cloud, uuid) for uuid in guests] == [{HOST: 2}] * 3
 
     driver.guests = guests
@@ -124,15 +102,17 @@ def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(
     assert [vgpus(cloud, uuid) for uuid in guests] == [{"gpu0": 2}, {"gpu1": 2}, {"gpu0": 1, "gpu1": 1}]
     [plan] = driver.plans
     assert sum(one.resources.get("VGPU", 0) for one in plan.dealt) == 6
-    wait_until(lambda: "VGPU" not in tree(cloud)[HOST].inventories, "the rest of the report")
+    wait_until(lambda: "VGPU" not in provider_tree(cloud, HOST)[HOST].inventories, "the rest of the report")
 
 
-def test_what_a_driver_wants_is_carried_out_from_a_file_while_its_agent_is_stopped(
+def test_a_reshape_that_a_driver_wants_is_carried_out_from_a_file_while_its_agent_is_stopped(
     cloud: RunningCloud, guests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.stop_service("compute-cell1")
     config, plan = tmp_path / "moorage.conf", tmp_path / "reshape.yaml"
-    options = "\n".join(f"{name} = {value}" for name, value in fake_driver(cloud).items())
+    options = "\n".join(
+        f"{name} = {value}" for name, value in driver_options(cloud, 1, layout="nested", **GPUS).items()
+    )
     transport = cloud.configuration().transport_url
     config.write_text(f"[DEFAULT]\ntransport_url = {transport}\n[compute]\ndriver = fake\n[fake_driver]\n{options}\n")
     command = ["--config-file", str(config)]
@@ -142,10 +122,10 @@ def test_what_a_driver_wants_is_carried_out_from_a_file_while_its_agent_is_stopp
     assert main([*command, *wanted]) == 0
     text = capsys.readouterr().out
     assert f"# {HOST}\n" in text
-    assert set(tree(cloud)) == {HOST}, "it only says what is wanted"
+    assert set(provider_tree(cloud, HOST)) == {HOST}, "the command changes nothing"
     plan.write_text(text)
     refused = main([*command, "resource", "provider", "reshape", str(plan), "--dry-run"])
-    assert refused != 0, "three guests of two on two GPUs of three"
+    assert refused != 0, "three guests with two VGPUs each do not fit on two GPUs with three VGPUs each"
 
     [entry] = yaml.safe_load(text)["reshape"]
     uuids = {child["name"]: child["uuid"] for child in entry["providers"]}

@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from support.compute.builders import AGENT, CELL, Begin, wait_until
-from support.compute.provider_tree_messages import DEVICES, logged, of_providers, until_alive
+from support.compute.builders import AGENT, CELL, NewStage, wait_until
+from support.compute.provider_tree_messages import DEVICES, provider_methods, tracker_errors
 
 from compute.cell_client import CellClient
 from compute.driver import ReshapeNeeded
@@ -19,21 +19,28 @@ from moorage.messages.wire import Message
 from moorage.model import HostReport, Inventory, MoveInstruction
 
 
-def test_a_restart_with_nested_providers_has_what_is_flat_moved_before_anything_is_told(stage: Begin) -> None:
-    now = stage(fake_driver=DEVICES | {"layout": "flat"})
-    now.start()
-    until_alive(now)
-    assert now.cell.providers.names() == {"host-0001", "host-0002"}
-    assert now.cell.providers.named("host-0001").inventories["VGPU"].total == 8
-    now.stop()
-    before = len(of_providers(now))
-    now.conf.set_override("layout", "nested", group="fake_driver")
-    now.start()
-    until_alive(now)
+def needed_move(source: str, resources: Any, target: str) -> ReshapeNeeded:
+    """Return the error of a driver that wants to move resources between two providers."""
+    move = MoveInstruction(from_resource_provider=source, moved_resources=resources, to_resource_provider=target)
+    return ReshapeNeeded([move])
 
-    first, _second = now.cell.said(ReshapeProviderTree)
-    node = now.cell.providers.named("host-0001")
-    names = {record.uuid: record.name for record in now.cell.providers.records.values()}
+
+def test_after_a_restart_with_nested_providers_inventories_are_moved_before_anything_is_reported(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage(fake_driver=DEVICES | {"layout": "flat"})
+    stage.start()
+    stage.wait_for_reports()
+    assert stage.cell.providers.names() == {"host-0001", "host-0002"}
+    assert stage.cell.providers.named("host-0001").inventories["VGPU"].total == 8
+    stage.stop()
+    before = len(provider_methods(stage))
+    stage.restart(layout="nested")
+    stage.wait_for_reports()
+
+    first, _second = stage.cell.received(ReshapeProviderTree)
+    node = stage.cell.providers.named("host-0001")
+    names = {record.uuid: record.name for record in stage.cell.providers.records.values()}
     moved = [(names[move.to_resource_provider], dict(move.moved_resources)) for move in first.instructions]
     bandwidth = dict.fromkeys(("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"), 10_000_000)
     assert sorted(moved) == [
@@ -45,60 +52,58 @@ def test_a_restart_with_nested_providers_has_what_is_flat_moved_before_anything_
     ]
     assert {move.from_resource_provider for move in first.instructions} == {node.uuid}
     assert set(node.inventories) == {"DISK_GB"}
-    assert of_providers(now)[before : before + 3] == [
+    assert provider_methods(stage)[before : before + 3] == [
         "list_provider_trees",
         "reshape_provider_tree",
         "list_provider_trees",
     ]
-    until_alive(now, reports=2)
-    assert len(now.cell.said(ReshapeProviderTree)) == 2, "once a host"
+    stage.wait_for_reports(2)
+    assert len(stage.cell.received(ReshapeProviderTree)) == 2, "one for each host"
 
 
-def test_a_restart_with_flat_providers_moves_everything_back_and_the_children_go(stage: Begin) -> None:
-    now = stage(fake_driver=DEVICES)
-    now.start()
-    until_alive(now)
-    now.stop()
-    now.conf.set_override("layout", "flat", group="fake_driver")
-    now.start()
-    wait_until(lambda: now.cell.providers.names() == {"host-0001", "host-0002"})
+def test_a_restart_with_flat_providers_moves_everything_back_and_removes_the_children(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver=DEVICES)
+    stage.start()
+    stage.wait_for_reports()
 
-    assert now.cell.providers.named("host-0001").inventories["VCPU"] == Inventory(total=16, max_unit=16)
+    stage.restart(layout="flat")
+    wait_until(lambda: stage.cell.providers.names() == {"host-0001", "host-0002"})
+
+    assert stage.cell.providers.named("host-0001").inventories["VCPU"] == Inventory(total=16, max_unit=16)
 
 
-def test_a_host_whose_reshape_is_refused_stays_out_alone_and_is_tried_again(
-    stage: Begin, caplog: pytest.LogCaptureFixture
+def test_only_the_host_whose_reshape_is_refused_is_withheld_and_its_reshape_is_tried_again(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = stage(fake_driver=DEVICES | {"layout": "flat"})
-    now.start()
-    until_alive(now)
-    now.stop()
-    full = [now.cell.providers.named("host-0001").uuid]
+    stage = new_stage(fake_driver=DEVICES | {"layout": "flat"})
+    stage.start()
+    stage.wait_for_reports()
+    stage.stop()
+    full = [stage.cell.providers.named("host-0001").uuid]
 
     def refuse(message: Message[Any]) -> None:
         if isinstance(message, ReshapeProviderTree) and message.instructions[0].from_resource_provider in full:
             raise errors.ImpossibleDeal(consumer_uuid=ids.fresh(), provider_uuid=full[0], reason="it is too large")
 
-    now.cell.before_answer = refuse  # type: ignore[method-assign]
-    now.conf.set_override("layout", "nested", group="fake_driver")
-    with logged(caplog) as told:
-        now.start()
-        until_alive(now)
-    assert re.search("host-0001 has is refused.*it is too large", told[0])
-    assert [message.alive for message in now.cell.said(ReportHostsInCell) if message.alive][-1] == ("host-0002",)
-    wait_until(lambda: now.cell.said(ReportHostsInCell)[-1].withheld == ("host-0001",))
+    stage.cell.before_answer = refuse  # type: ignore[method-assign]
+    with tracker_errors(caplog) as logged:
+        stage.restart(layout="nested")
+        stage.wait_for_reports()
+    assert re.search("host-0001 has is refused.*it is too large", logged[0])
+    assert [message.alive for message in stage.cell.received(ReportHostsInCell) if message.alive][-1] == ("host-0002",)
+    wait_until(lambda: stage.cell.received(ReportHostsInCell)[-1].withheld == ("host-0001",))
     full.clear()
-    wait_until(lambda: now.cell.said(ReportHostsInCell)[-1].alive == ("host-0001", "host-0002"))
+    wait_until(lambda: stage.cell.received(ReportHostsInCell)[-1].alive == ("host-0001", "host-0002"))
 
 
-def test_hosts_whose_reshape_has_to_wait_have_it_with_a_later_report(stage: Begin) -> None:
-    now = stage(fake_driver=DEVICES | {"layout": "flat"})
-    now.start()
-    until_alive(now)
-    now.stop()
-    now.conf.set_override("layout", "nested", group="fake_driver")
-    driver = FakeDriver(now.conf, AGENT, CELL.name)
-    cell = CellClient(now.around.bus.client(f"conductor.{CELL.uuid}"))
+def test_reshapes_that_exceed_the_time_limit_are_made_with_a_later_report(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver=DEVICES | {"layout": "flat"})
+    stage.start()
+    stage.wait_for_reports()
+    stage.stop()
+    stage.conf.set_override("layout", "nested", group="fake_driver")
+    driver = FakeDriver(stage.conf, AGENT, CELL.name)
+    cell = CellClient(stage.peers.bus.client(f"conductor.{CELL.uuid}"))
     tracker = Tracker(driver, cell, Numbering(driver.agent), reshaping_seconds=0.0)
 
     tracker.track()
@@ -108,13 +113,12 @@ def test_hosts_whose_reshape_has_to_wait_have_it_with_a_later_report(stage: Begi
 
 
 class Restructuring(FakeDriver):
-    """Puts its disk on a pool of its own under the node, once it is told to."""
+    """Moves its disk to a child provider under the node as soon as a test sets ``has_pool``."""
 
-    apart = False
+    has_pool = False
 
     def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-        """As ever, or with the disk elsewhere."""
-        if not self.apart:
+        if not self.has_pool:
             super().update_provider_tree(host, tree)
             return
         pool = f"{host.nodename}_pool"
@@ -123,119 +127,94 @@ class Restructuring(FakeDriver):
             tree.new_child(pool, host.nodename)
             tree.set_inventory(pool, "DISK_GB", Inventory(total=total))
             tree.remove_inventory(host.nodename, "DISK_GB")
-            uuid = tree.get(pool).uuid
-            raise ReshapeNeeded(
-                [
-                    MoveInstruction(
-                        from_resource_provider=host.compute_node_uuid,
-                        moved_resources={"DISK_GB": total},
-                        to_resource_provider=uuid,
-                    )
-                ]
-            )
+            raise needed_move(host.compute_node_uuid, {"DISK_GB": total}, tree.get(pool).uuid)
 
 
-def test_a_reshape_wanted_later_is_not_had_and_what_to_do_is_logged_once(
-    stage: Begin, caplog: pytest.LogCaptureFixture
+def test_a_reshape_wanted_after_the_first_report_is_not_made_and_the_remedy_is_logged_once(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = stage(fake_driver={"hosts": 1})
-    driver = now.start(Restructuring)
-    until_alive(now)
-    with logged(caplog) as told:
-        driver.apart = True
-        until_alive(now, reports=4)
+    stage = new_stage(fake_driver={"hosts": 1})
+    driver = stage.start(Restructuring)
+    stage.wait_for_reports()
+    with tracker_errors(caplog) as logged:
+        driver.has_pool = True
+        stage.wait_for_reports(4)
 
-    assert now.cell.said(ReshapeProviderTree) == []
-    assert now.cell.providers.names() == {"host-0001"}
-    assert len(told) == 1
-    assert re.search(r"host-0001.*restart the agent, or set \[compute\] reshape_at_any_report", told[0])
-
-
-def test_a_reshape_wanted_later_is_had_where_the_operator_allows_it(stage: Begin) -> None:
-    now = stage(fake_driver={"hosts": 1}, compute={"reshape_at_any_report": True})
-    driver = now.start(Restructuring)
-    until_alive(now)
-    driver.apart = True
-    wait_until(lambda: now.cell.providers.names() == {"host-0001", "host-0001_pool"})
-
-    assert "DISK_GB" not in now.cell.providers.named("host-0001").inventories
-    until_alive(now, reports=2)
-    assert len(now.cell.said(ReshapeProviderTree)) == 1
+    assert stage.cell.received(ReshapeProviderTree) == []
+    assert stage.cell.providers.names() == {"host-0001"}
+    assert len(logged) == 1
+    assert re.search(r"host-0001.*restart the agent, or set \[compute\] reshape_at_any_report", logged[0])
 
 
-def test_a_driver_that_always_wants_a_reshape_holds_nobody_up(stage: Begin, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reshape_wanted_after_the_first_report_is_made_where_the_operator_allows_it(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hosts": 1}, compute={"reshape_at_any_report": True})
+    driver = stage.start(Restructuring)
+    stage.wait_for_reports()
+    driver.has_pool = True
+    wait_until(lambda: stage.cell.providers.names() == {"host-0001", "host-0001_pool"})
+
+    assert "DISK_GB" not in stage.cell.providers.named("host-0001").inventories
+    stage.wait_for_reports(2)
+    assert len(stage.cell.received(ReshapeProviderTree)) == 1
+
+
+def test_a_driver_that_always_wants_a_reshape_does_not_delay_the_other_hosts(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
+) -> None:
     class Insatiable(FakeDriver):
         def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-            """Move one VCPU more to another node."""
             super().update_provider_tree(host, tree)
             if host.service_host == "host-0001":
-                raise ReshapeNeeded(
-                    [
-                        MoveInstruction(
-                            from_resource_provider=f"{host.nodename}_numa0",
-                            moved_resources={"VCPU": 1},
-                            to_resource_provider=f"{host.nodename}_numa1",
-                        )
-                    ]
-                )
+                raise needed_move(f"{host.nodename}_numa0", {"VCPU": 1}, f"{host.nodename}_numa1")
 
-    now = stage(fake_driver={"hosts": 2, "numa_nodes": 2})
-    with logged(caplog) as told:
-        now.start()
-        until_alive(now)
-        now.stop()
-        now.start(Insatiable)
-        until_alive(now)
-        now.stop()
+    stage = new_stage(fake_driver={"hosts": 2, "numa_nodes": 2})
+    with tracker_errors(caplog) as logged:
+        stage.start()
+        stage.wait_for_reports()
+        stage.stop()
+        before = len(stage.cell.received(ReportHostsInCell))
+        stage.start(Insatiable)
+        stage.wait_for_reports()
 
-    assert now.cell.said(ReportHostsInCell)[-1].alive == ("host-0002",)
-    assert "again and again" in told[0]
+    reports = stage.cell.received(ReportHostsInCell)[before:]
+    assert {message.alive for message in reports if message.alive} == {("host-0002",)}
+    assert "again and again" in logged[0]
 
 
-def test_a_reshape_that_cannot_be_sent_keeps_none_of_the_other_hosts_out(
-    stage: Begin, caplog: pytest.LogCaptureFixture
+def test_a_reshape_that_cannot_be_sent_does_not_keep_the_other_hosts_from_being_reported(
+    new_stage: NewStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(Restructuring):
         def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-            """Want a reshape of host 1 by an amount that is no number."""
             super().update_provider_tree(host, tree)
             if host.service_host == "host-0001":
-                amount: Any = object()
-                node = host.compute_node_uuid
-                raise ReshapeNeeded(
-                    [
-                        MoveInstruction(
-                            from_resource_provider=node, moved_resources={"VCPU": amount}, to_resource_provider=node
-                        )
-                    ]
-                )
+                raise needed_move(host.compute_node_uuid, {"VCPU": object()}, host.compute_node_uuid)
 
-    now = stage(fake_driver={"hosts": 2})
-    with logged(caplog) as told:
-        now.start(Odd)
-        until_alive(now)
+    stage = new_stage(fake_driver={"hosts": 2})
+    with tracker_errors(caplog) as logged:
+        stage.start(Odd)
+        stage.wait_for_reports()
 
-    assert {message.alive for message in now.cell.said(ReportHostsInCell) if message.alive} == {("host-0002",)}
-    assert "host-0001 has is refused" in told[0]
+    assert {message.alive for message in stage.cell.received(ReportHostsInCell) if message.alive} == {("host-0002",)}
+    assert "host-0001 has is refused" in logged[0]
 
 
-def test_a_reshape_is_repeated_with_its_id_until_it_is_answered(stage: Begin) -> None:
-    now = stage(fake_driver=DEVICES | {"hosts": 1, "layout": "flat"})
-    now.start()
-    until_alive(now)
-    now.stop()
-    away = [1, 1]
+def test_a_reshape_is_repeated_with_its_id_until_it_is_answered(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver=DEVICES | {"hosts": 1, "layout": "flat"})
+    stage.start()
+    stage.wait_for_reports()
+    stage.stop()
+    errors_left = [1, 1]
 
     def answer(message: Message[Any]) -> None:
-        if isinstance(message, ReshapeProviderTree) and away:
-            away.pop()
+        if isinstance(message, ReshapeProviderTree) and errors_left:
+            errors_left.pop()
             raise errors.RequestInProgress(request_id=message.request_id)
 
-    now.cell.before_answer = answer  # type: ignore[method-assign]
-    now.conf.set_override("layout", "nested", group="fake_driver")
-    now.start()
-    until_alive(now)
+    stage.cell.before_answer = answer  # type: ignore[method-assign]
+    stage.restart(layout="nested")
+    stage.wait_for_reports()
 
-    said = now.cell.said(ReshapeProviderTree)
-    assert len(said) == 3
-    assert len({message.request_id for message in said}) == 1
+    requests = stage.cell.received(ReshapeProviderTree)
+    assert len(requests) == 3
+    assert len({message.request_id for message in requests}) == 1

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from support.compute.builders import (
     AGENT,
-    AWAY,
     CELL,
     HOST,
-    Begin,
-    Failing,
+    HOSTS,
+    UNAVAILABLE,
+    FailingCell,
     FakeCell,
-    Holding,
+    HoldingCell,
+    NewStage,
     SlowDriver,
     Stage,
     build_on,
@@ -28,6 +29,7 @@ from moorage.messages import (
     AttemptsGone,
     BuildFailedInCell,
     BuildFinished,
+    BuildOnHost,
     ListEndedAttempts,
     ReportHostsInCell,
     ReturnHosts,
@@ -35,27 +37,26 @@ from moorage.messages import (
 from moorage.messages.wire import Message
 from moorage.model import EndedAttempt
 
-HOSTS = ("host-0001", "host-0002", "host-0003")
 
-
-def record(guest: GuestSpec, host: str = HOST, claim_id: str | None = None) -> EndedAttempt:
+def record(guest: GuestSpec | BuildOnHost, claim_id: str | None = None) -> EndedAttempt:
+    """Return the record of an ended attempt on the first host."""
     return EndedAttempt(
-        host=host,
+        host=HOST,
         instance_uuid=guest.instance_uuid,
         attempt_id=guest.attempt_id,
         claim_id=claim_id or guest.claim_id,
     )
 
 
-def left_behind(now: Stage, *, runs: bool = True, host: str = HOST) -> GuestSpec:
-    """Have a guest on a host that an earlier life of the agent has started there."""
+def left_behind(stage: Stage, *, runs: bool = True, host: str = HOST) -> GuestSpec:
+    """Leave a guest on a host, as an agent does that is killed, and return the guest."""
 
     class Killed(FakeDriver):
         def behaviour(self, host: str, guest: GuestSpec) -> Any:
             raise KeyboardInterrupt
 
     guest = guest_spec()
-    driver = (FakeDriver if runs else Killed)(now.conf, AGENT, CELL.name)
+    driver = (FakeDriver if runs else Killed)(stage.conf, AGENT, CELL.name)
     driver.start()
     try:
         driver.spawn(host, guest)
@@ -66,49 +67,40 @@ def left_behind(now: Stage, *, runs: bool = True, host: str = HOST) -> GuestSpec
     return guest
 
 
-def attempts(now: Stage) -> list[str]:
-    return [guest.attempt_id for guest in now.guests()]
+def test_a_starting_agent_destroys_the_guests_of_ended_attempts_before_its_hosts_return(new_stage: NewStage) -> None:
+    stage = new_stage()
+    ended, wanted = left_behind(stage), left_behind(stage)
+    stage.cell.ended = [record(ended)]
 
-
-def returned(cell: FakeCell) -> list[str]:
-    """The hosts that have returned, in the order in which they have."""
-    return [host for message in cell.said(ReturnHosts) for host in message.hosts]
-
-
-def test_a_starting_agent_destroys_what_has_ended_before_its_hosts_return(stage: Begin) -> None:
-    now = stage()
-    ended, wanted = left_behind(now), left_behind(now)
-    now.cell.ended = [record(ended)]
-
-    now.start()
-    wait_until(lambda: now.cell.said(ReturnHosts))
+    stage.start()
+    wait_until(lambda: stage.cell.received(ReturnHosts))
 
     kinds = (ListEndedAttempts, AttemptsGone, ReturnHosts)
-    said = [message for message in now.cell.told if isinstance(message, kinds)]
-    assert [message.method for message in said] == ["list_ended_attempts", "attempts_gone", "return_hosts"]
-    assert next(said.started for said in now.cell.said(ReportHostsInCell) if said.hosts) == HOSTS
-    assert now.cell.said(ListEndedAttempts)[0].hosts == HOSTS
-    assert now.cell.said(AttemptsGone)[0].attempts == (record(ended),)
-    (last,) = now.cell.said(ReturnHosts)
+    methods = [message.method for message in stage.cell.messages if isinstance(message, kinds)]
+    assert methods == ["list_ended_attempts", "attempts_gone", "return_hosts"]
+    assert next(message.started for message in stage.cell.received(ReportHostsInCell) if message.hosts) == HOSTS
+    assert stage.cell.received(ListEndedAttempts)[0].hosts == HOSTS
+    assert stage.cell.received(AttemptsGone)[0].attempts == (record(ended),)
+    (last,) = stage.cell.received(ReturnHosts)
     assert (last.agent, last.hosts) == (AGENT, HOSTS)
     assert [(guest.attempt_id, guest.claim_id, guest.host) for guest in last.guests] == [
         (wanted.attempt_id, wanted.claim_id, HOST)
     ]
-    assert attempts(now) == [wanted.attempt_id]
+    assert stage.attempts() == [wanted.attempt_id]
 
 
-def test_hosts_are_started_in_the_first_word_of_a_life_and_never_again(stage: Begin) -> None:
-    now = stage()
-    now.start()
-    wait_until(lambda: sum(bool(said.alive) for said in now.cell.said(ReportHostsInCell)) >= 4)
+def test_hosts_are_reported_as_started_once(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
+    stage.wait_for_reports(4)
 
-    assert [said.started for said in now.cell.said(ReportHostsInCell) if said.started] == [HOSTS]
-    assert returned(now.cell).count(HOST) == 1
+    assert [message.started for message in stage.cell.received(ReportHostsInCell) if message.started] == [HOSTS]
+    assert stage.cell.returned().count(HOST) == 1
 
 
 @pytest.mark.parametrize("kind", ["instance", "attempt"])
-def test_a_guest_without_a_record_is_named_and_left_running(
-    stage: Begin, kind: str, caplog: pytest.LogCaptureFixture
+def test_a_guest_without_a_record_is_listed_and_left_running(
+    new_stage: NewStage, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Cell(FakeCell):
         def before_answer(self, message: Message[Any]) -> None:
@@ -117,235 +109,248 @@ def test_a_guest_without_a_record_is_named_and_left_running(
                     raise errors.InstanceNotFound(name=message.instance_uuid)
                 raise errors.NotFound(kind="attempt", name=message.attempt_id)
 
-    now = stage(Cell(), fake_driver={"stranger_guests": 4})
-    now.start()
-    wait_until(lambda: len(now.cell.said(BuildFinished)) == 4)
-    now.stop()
-    strangers = now.guests()
+    stage = new_stage(Cell(), fake_driver={"stranger_guests": 4})
+    stage.start()
+    wait_until(lambda: len(stage.cell.received(BuildFinished)) == 4)
+    stage.stop()
+    unknown_guests = stage.guests()
 
-    assert [guest.host for guest in strangers] == [HOST, HOST, "host-0002", "host-0003"]
-    assert {guest.attempt_id for guest in now.cell.said(ReturnHosts)[0].guests} == set(attempts(now))
-    now.start()
-    wait_until(lambda: len(now.cell.said(ReturnHosts)) == 2)
-    assert now.guests() == strangers
-    assert not [record for record in caplog.records if record.levelname == "ERROR"], "it is known, and no fault"
-
-
-def test_a_guest_of_another_claim_than_the_record_names_is_left_running_and_holds_its_host_up(stage: Begin) -> None:
-    now = stage()
-    guest = left_behind(now)
-    now.cell.ended = [record(guest, claim_id=ids.fresh())]
-
-    now.start()
-    wait_until(lambda: len(now.cell.said(ListEndedAttempts)) >= 3)
-
-    assert attempts(now) == [guest.attempt_id]
-    assert now.cell.said(AttemptsGone) == []
-    assert set(returned(now.cell)) == set(HOSTS[1:])
+    assert [guest.host for guest in unknown_guests] == [HOST, HOST, "host-0002", "host-0003"]
+    assert {guest.attempt_id for guest in stage.cell.received(ReturnHosts)[0].guests} == set(stage.attempts())
+    stage.start()
+    wait_until(lambda: len(stage.cell.received(ReturnHosts)) == 2)
+    assert stage.guests() == unknown_guests
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "an unknown guest is not an error"
 
 
-def test_a_host_returns_when_a_spawn_that_cannot_be_cut_short_has_come_to_its_end(stage: Begin) -> None:
-    now = stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.8})
-    now.start()
-    wait_until(lambda: set(returned(now.cell)) == set(HOSTS))
+def test_a_guest_under_another_claim_than_its_record_is_left_running_and_its_host_stays_returning(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage()
+    guest = left_behind(stage)
+    stage.cell.ended = [record(guest, claim_id=ids.fresh())]
+
+    stage.start()
+    wait_until(lambda: len(stage.cell.received(ListEndedAttempts)) >= 3)
+
+    assert stage.attempts() == [guest.attempt_id]
+    assert stage.cell.received(AttemptsGone) == []
+    assert set(stage.cell.returned()) == set(HOSTS[1:])
+
+
+def test_a_host_returns_when_a_spawn_that_cannot_be_aborted_has_ended(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"late_hosts": [HOST], "late_seconds": 0.8})
+    stage.start()
+    wait_until(lambda: set(stage.cell.returned()) == set(HOSTS))
     build = build_on(HOST)
-    now.build(build)
-    wait_until(now.guests)
+    stage.build(build)
+    wait_until(stage.guests)
 
-    with now.cell.lock:
-        now.cell.ended = [EndedAttempt(**{name: getattr(build, name) for name in EndedAttempt.__struct_fields__})]
-        now.cell.returning = {HOST, "host-0002"}
-    wait_until(lambda: returned(now.cell).count("host-0002") == 2)
-    assert returned(now.cell).count(HOST) == 1
-    wait_until(lambda: returned(now.cell).count(HOST) == 2)
+    with stage.cell.lock:
+        stage.cell.ended = [record(build)]
+        stage.cell.returning = {HOST, "host-0002"}
+    wait_until(lambda: stage.cell.returned().count("host-0002") == 2)
+    assert stage.cell.returned().count(HOST) == 1
+    wait_until(lambda: stage.cell.returned().count(HOST) == 2)
 
-    assert now.cell.said(BuildFinished) == []
-    assert len(now.cell.said(AttemptsGone)) == 1
-    assert now.guests() == []
+    assert stage.cell.received(BuildFinished) == []
+    assert len(stage.cell.received(AttemptsGone)) == 1
+    assert stage.guests() == []
 
 
-def test_an_attempt_on_the_list_of_ended_ones_is_never_started_afterwards(stage: Begin) -> None:
-    now = stage()
+def test_an_attempt_that_is_listed_as_ended_is_not_started_afterwards(new_stage: NewStage) -> None:
+    stage = new_stage()
     build = build_on(HOST)
-    now.cell.ended = [EndedAttempt(**{name: getattr(build, name) for name in EndedAttempt.__struct_fields__})]
-    now.start()
-    wait_until(lambda: now.cell.said(AttemptsGone))
+    stage.cell.ended = [record(build)]
+    stage.start()
+    wait_until(lambda: stage.cell.received(AttemptsGone))
 
-    now.build(build)
-    wait_until(lambda: HOST in returned(now.cell))
+    stage.build(build)
+    wait_until(lambda: HOST in stage.cell.returned())
     time.sleep(0.2)
 
-    assert now.cell.of_builds() == []
-    assert now.guests() == []
+    assert stage.cell.build_methods() == []
+    assert stage.guests() == []
 
 
-def test_a_host_whose_heartbeats_the_cell_has_missed_returns_and_its_own_builds_are_left_alone(stage: Begin) -> None:
-    now = stage()
-    now.start()
+def test_a_host_whose_heartbeats_the_cell_has_missed_returns_and_its_builds_are_left_alone(new_stage: NewStage) -> None:
+    stage = new_stage()
+    stage.start()
     build = build_on("host-0002")
-    now.build(build)
-    wait_until(lambda: now.cell.said(BuildFinished) and returned(now.cell) and not now.cell.returning)
+    stage.build(build)
+    wait_until(lambda: stage.cell.received(BuildFinished) and stage.cell.returned() and not stage.cell.returning)
 
-    with now.cell.lock:
-        now.cell.returning = {"host-0002"}
-    wait_until(lambda: returned(now.cell).count("host-0002") == 2)
+    with stage.cell.lock:
+        stage.cell.returning = {"host-0002"}
+    wait_until(lambda: stage.cell.returned().count("host-0002") == 2)
     time.sleep(0.2)
 
-    assert now.cell.said(ReturnHosts)[-1].hosts == ("host-0002",)
-    assert [guest.attempt_id for guest in now.cell.said(ReturnHosts)[-1].guests] == [build.attempt_id]
-    assert now.cell.of_builds() == ["accept_claim", "build_finished"]
+    assert stage.cell.received(ReturnHosts)[-1].hosts == ("host-0002",)
+    assert [guest.attempt_id for guest in stage.cell.received(ReturnHosts)[-1].guests] == [build.attempt_id]
+    assert stage.cell.build_methods() == ["accept_claim", "build_finished"]
 
 
 @pytest.mark.parametrize("lost", [ListEndedAttempts, AttemptsGone, ReturnHosts])
-def test_what_nobody_answers_is_said_again_with_the_same_ids(stage: Begin, lost: type[Message[Any]]) -> None:
-    now = stage(Failing(AWAY, lost, left=2))
-    now.cell.ended = [record(left_behind(now))]
-    now.start()
-    wait_until(lambda: returned(now.cell) and not now.cell.returning)
+def test_an_unanswered_message_of_a_return_is_repeated_with_the_same_ids(
+    new_stage: NewStage, lost: type[Message[Any]]
+) -> None:
+    stage = new_stage(FailingCell(UNAVAILABLE, lost, left=2))
+    stage.cell.ended = [record(left_behind(stage))]
+    stage.start()
+    wait_until(lambda: stage.cell.returned() and not stage.cell.returning)
 
-    first, *others = now.cell.said(lost)
+    first, *others = stage.cell.received(lost)
     assert others[:2] == [first] * 2
-    assert now.guests() == []
+    assert stage.guests() == []
 
 
-def test_a_cell_that_refuses_is_asked_again_and_reports_do_not_wait_for_it(stage: Begin) -> None:
-    cell = Failing(errors.InvalidState(reason="a guest of an ended attempt is among them"), ReturnHosts)
-    now = stage(cell)
-    now.start()
-    wait_until(lambda: len(cell.said(ReturnHosts)) >= 3)
-    wait_until(lambda: sum(bool(said.alive) for said in cell.said(ReportHostsInCell)) >= 3)
+def test_a_refused_return_is_repeated_and_reports_do_not_wait_for_it(new_stage: NewStage) -> None:
+    cell = FailingCell(errors.InvalidState(reason="a guest of an ended attempt is among them"), ReturnHosts)
+    stage = new_stage(cell)
+    stage.start()
+    wait_until(lambda: len(cell.received(ReturnHosts)) >= 3)
+    stage.wait_for_reports(3)
     cell.left = 0
 
     wait_until(lambda: not cell.returning)
 
 
-def test_reports_go_on_while_nobody_answers_a_return(stage: Begin) -> None:
-    cell = Holding(ListEndedAttempts)
-    now = stage(cell)
-    now.start()
-    wait_until(lambda: sum(bool(said.alive) for said in cell.said(ReportHostsInCell)) >= 5)
-    assert cell.said(ReturnHosts) == []
+def test_reports_do_not_wait_for_an_unanswered_return(new_stage: NewStage) -> None:
+    cell = HoldingCell(ListEndedAttempts)
+    stage = new_stage(cell)
+    stage.start()
+    stage.wait_for_reports(5)
+    assert cell.received(ReturnHosts) == []
     cell.go_on.set()
 
-    wait_until(lambda: cell.said(ReturnHosts))
+    wait_until(lambda: cell.received(ReturnHosts))
 
 
-def test_a_guest_of_an_earlier_life_is_reported_again_and_kept_or_destroyed_as_the_cell_says(stage: Begin) -> None:
-    now = stage()
-    kept, over = left_behind(now), left_behind(now)
-    now.cell.over.add(over.attempt_id)
+def test_a_guest_from_before_a_restart_is_reported_again_and_kept_or_destroyed_as_the_cell_answers(
+    new_stage: NewStage,
+) -> None:
+    stage = new_stage()
+    kept, superseded = left_behind(stage), left_behind(stage)
+    stage.cell.superseded.add(superseded.attempt_id)
 
-    now.start()
-    wait_until(lambda: attempts(now) == [kept.attempt_id])
-    wait_until(lambda: now.cell.said(AttemptsGone))
+    stage.start()
+    wait_until(lambda: stage.attempts() == [kept.attempt_id])
+    wait_until(lambda: stage.cell.received(AttemptsGone))
 
-    assert {said.attempt_id for said in now.cell.said(BuildFinished)} == {kept.attempt_id, over.attempt_id}
-    assert [gone.attempt_id for said in now.cell.said(AttemptsGone) for gone in said.attempts] == [over.attempt_id]
+    assert {message.attempt_id for message in stage.cell.received(BuildFinished)} == {
+        kept.attempt_id,
+        superseded.attempt_id,
+    }
+    assert [gone.attempt_id for message in stage.cell.received(AttemptsGone) for gone in message.attempts] == [
+        superseded.attempt_id
+    ]
 
 
-def test_a_spawn_in_the_middle_of_which_the_agent_died_has_failed(stage: Begin) -> None:
-    now = stage()
-    guest = left_behind(now, runs=False)
+def test_a_spawn_during_which_the_agent_died_is_reported_as_failed(new_stage: NewStage) -> None:
+    stage = new_stage()
+    guest = left_behind(stage, runs=False)
 
-    now.start()
-    wait_until(lambda: now.cell.said(BuildFailedInCell))
+    stage.start()
+    wait_until(lambda: stage.cell.received(BuildFailedInCell))
 
-    (failed,) = now.cell.said(BuildFailedInCell)
+    (failed,) = stage.cell.received(BuildFailedInCell)
     assert (failed.attempt_id, failed.claim_id) == (guest.attempt_id, guest.claim_id)
     assert "in the middle" in failed.reason
-    assert now.guests() == []
+    assert stage.guests() == []
 
 
-def test_an_attempt_that_is_in_hand_is_named_among_the_guests_before_it_has_one(stage: Begin) -> None:
-    now = stage()
-    driver = now.start(SlowDriver)
-    wait_until(lambda: not now.cell.returning and now.cell.said(ReturnHosts))
+def test_an_attempt_under_way_is_listed_among_the_guests_before_its_guest_exists(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start(SlowDriver)
+    wait_until(lambda: not stage.cell.returning and stage.cell.received(ReturnHosts))
     build = build_on(HOST)
-    now.build(build)
+    stage.build(build)
     assert driver.begun.wait(10)
-    assert now.guests() == []
+    assert stage.guests() == []
 
-    with now.cell.lock:
-        now.cell.returning = {HOST}
-    wait_until(lambda: len(now.cell.said(ReturnHosts)) >= 2)
+    with stage.cell.lock:
+        stage.cell.returning = {HOST}
+    wait_until(lambda: len(stage.cell.received(ReturnHosts)) >= 2)
     driver.go_on.set()
-    wait_until(lambda: now.cell.said(BuildFinished))
+    wait_until(lambda: stage.cell.received(BuildFinished))
 
-    (named,) = now.cell.said(ReturnHosts)[1].guests
+    (named,) = stage.cell.received(ReturnHosts)[1].guests
     assert (named.attempt_id, named.claim_id, named.resources) == (build.attempt_id, build.claim_id, build.resources)
 
 
-def test_no_build_begins_on_a_host_while_its_guests_are_being_counted(stage: Begin) -> None:
-    cell = Holding(ReturnHosts)
-    now = stage(cell)
-    now.start()
-    assert cell.asked.wait(10)
+def test_no_build_begins_on_a_host_while_its_guests_are_being_listed(new_stage: NewStage) -> None:
+    cell = HoldingCell(ReturnHosts)
+    stage = new_stage(cell)
+    stage.start()
+    assert cell.arrived.wait(10)
     waiting, destroyed = build_on(HOST), build_on(HOST)
-    now.build(waiting)
-    now.build(destroyed)
-    now.destroy(destroyed)
+    stage.build(waiting)
+    stage.build(destroyed)
+    stage.destroy(destroyed)
     time.sleep(0.2)
-    assert cell.said(AcceptInCell) == []
+    assert cell.received(AcceptInCell) == []
     cell.go_on.set()
 
-    wait_until(lambda: cell.said(BuildFinished))
-    assert [accepted.attempt_id for accepted in cell.said(AcceptInCell)] == [waiting.attempt_id]
+    wait_until(lambda: cell.received(BuildFinished))
+    assert [accepted.attempt_id for accepted in cell.received(AcceptInCell)] == [waiting.attempt_id]
 
 
-def test_thousands_of_hosts_return_in_batches(stage: Begin) -> None:
-    now = stage(fake_driver={"hosts": 1234})
-    now.start()
-    wait_until(lambda: len(set(returned(now.cell))) == 1234)
+def test_thousands_of_hosts_return_in_batches(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"hosts": 1234})
+    stage.start()
+    wait_until(lambda: len(set(stage.cell.returned())) == 1234)
 
-    assert max(len(said.hosts) for said in now.cell.said(ReturnHosts)) == 100
+    assert max(len(message.hosts) for message in stage.cell.received(ReturnHosts)) == 100
 
 
 # --- Hosts that die ---------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_host_is_silent_and_returns_with_the_guests_it_had(stage: Begin) -> None:
-    now = stage()
-    driver = now.start()
+def test_a_dead_host_is_silent_and_returns_with_the_guests_it_had(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start()
     build = build_on(HOST)
-    now.build(build)
-    wait_until(lambda: now.cell.said(BuildFinished))
+    stage.build(build)
+    wait_until(lambda: stage.cell.received(BuildFinished))
 
     driver.die(HOST, 1.0)
-    heard = len(now.cell.said(ReportHostsInCell))
+    before = len(stage.cell.received(ReportHostsInCell))
     with pytest.raises(errors.NoReply):
-        now.destroy(build)
+        stage.destroy(build)
     with pytest.raises(errors.NoReply):
-        now.build(build_on(HOST))
-    wait_until(lambda: len(now.cell.said(ReportHostsInCell)) >= heard + 3)
+        stage.build(build_on(HOST))
+    wait_until(lambda: len(stage.cell.received(ReportHostsInCell)) >= before + 3)
 
-    assert all(said.alive == HOSTS[1:] for said in now.cell.said(ReportHostsInCell)[heard + 1 : heard + 3])
-    wait_until(lambda: now.cell.said(ReportHostsInCell)[-1].alive == HOSTS)
-    assert attempts(now) == [build.attempt_id]
-    now.destroy(build)
-    assert now.guests() == []
+    assert all(
+        message.alive == HOSTS[1:] for message in stage.cell.received(ReportHostsInCell)[before + 1 : before + 3]
+    )
+    wait_until(lambda: stage.cell.received(ReportHostsInCell)[-1].alive == HOSTS)
+    assert stage.attempts() == [build.attempt_id]
+    stage.destroy(build)
+    assert stage.guests() == []
 
 
-def test_a_host_that_dies_in_the_middle_of_a_spawn_says_so_when_it_is_back(stage: Begin) -> None:
-    now = stage(fake_driver={"dying_hosts": [HOST], "dead_seconds": 0.5})
-    now.start()
+def test_a_host_that_dies_during_a_spawn_reports_the_failure_when_it_is_back(new_stage: NewStage) -> None:
+    stage = new_stage(fake_driver={"dying_hosts": [HOST], "dead_seconds": 0.5})
+    stage.start()
     build = build_on(HOST)
 
-    now.build(build)
-    wait_until(now.guests)
-    assert now.cell.said(BuildFailedInCell) == []
-    wait_until(lambda: now.cell.said(BuildFailedInCell))
+    stage.build(build)
+    wait_until(stage.guests)
+    assert stage.cell.received(BuildFailedInCell) == []
+    wait_until(lambda: stage.cell.received(BuildFailedInCell))
 
-    assert "died" in now.cell.said(BuildFailedInCell)[0].reason
-    assert now.guests() == []
+    assert "died" in stage.cell.received(BuildFailedInCell)[0].reason
+    assert stage.guests() == []
 
 
-def test_a_dead_host_returns_later_and_keeps_none_of_the_others_from_returning(stage: Begin) -> None:
-    now = stage()
-    driver = now.start()
-    wait_until(lambda: not now.cell.returning and now.cell.said(ReturnHosts))
+def test_a_dead_host_returns_later_and_does_not_delay_the_return_of_others(new_stage: NewStage) -> None:
+    stage = new_stage()
+    driver = stage.start()
+    wait_until(lambda: not stage.cell.returning and stage.cell.received(ReturnHosts))
     driver.die(HOST, 0.5)
-    with now.cell.lock:
-        now.cell.returning = set(HOSTS)
+    with stage.cell.lock:
+        stage.cell.returning = set(HOSTS)
 
-    wait_until(lambda: now.cell.returning == {HOST})
-    wait_until(lambda: now.cell.returning == set())
+    wait_until(lambda: stage.cell.returning == {HOST})
+    wait_until(lambda: stage.cell.returning == set())

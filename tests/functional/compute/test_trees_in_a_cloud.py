@@ -1,24 +1,14 @@
-"""Hosts that are restructured while instances run on them, in a whole cloud of one process."""
+"""Test hosts whose provider trees change while instances run on them, in a whole cloud of one process."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from support.operations.instances import becomes, guests, order, provider_tree, restart_agent, show
 
-from compute.fake.guest_file import GuestFile
-from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
-from moorage.messages import (
-    BuildInstances,
-    GetAllocations,
-    ListProviderTrees,
-    ListResourceProviders,
-    SetInventory,
-    SetTraits,
-    ShowInstance,
-)
-from moorage.model import Consumer, Flavor, Guest, Inventory, RequestSpec, ResourceProvider
+from moorage.messages import GetAllocations, SetInventory, SetTraits
+from moorage.model import Consumer, Flavor, Inventory, RequestSpec, ResourceProvider
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=4, memory_mb=4096, root_gb=20))
 DEVICES = {"numa_nodes": 2, "gpus": 2, "nics": 1}
@@ -33,49 +23,24 @@ def cloud() -> Iterator[RunningCloud]:
         yield one
 
 
-def restart(cloud: RunningCloud, **fake_driver: Any) -> None:
-    """Stop the agent, and start it again on a machine that describes itself otherwise."""
-    cloud.stop_service("compute-cell1")
-    options = {"hosts": 1, "host_prefix": "cell1-host", "state_file": str(cloud.folder / "agent-cell1.sqlite")}
-    conf = cloud.configuration(compute={"agent": "agent-cell1"}, fake_driver=options | fake_driver)
-    cloud.add("compute-cell1", ComputeService(conf, "cell1"))
-
-
 def tree(cloud: RunningCloud) -> dict[str, ResourceProvider]:
-    """The providers of the host, by name."""
-    placement = cloud.client("placement")
-    (node,) = placement.call(ListResourceProviders(name=HOST))
-    return {one.name.removeprefix(f"{HOST}_"): one for one in placement.call(ListProviderTrees(uuids=(node.uuid,)))}
+    return provider_tree(cloud, HOST)
 
 
 def build(cloud: RunningCloud, count: int) -> list[str]:
-    uuids = [ids.fresh() for _ in range(count)]
-    order = BuildInstances(request_spec=SPEC, instance_uuids=tuple(uuids), request_id=ids.fresh())
-    cloud.client("conductor").call(order)
-    wait_until(lambda: all(state(cloud, uuid) == "active" for uuid in uuids), "the instances to be active", 30)
+    uuids = order(cloud, SPEC, count)
+    for uuid in uuids:
+        becomes(cloud, uuid, "active")
     return uuids
-
-
-def state(cloud: RunningCloud, uuid: str) -> str:
-    return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).state
 
 
 def held(cloud: RunningCloud, uuid: str) -> Consumer:
     return cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
 
 
-def guests(cloud: RunningCloud) -> list[Guest]:
-    file = GuestFile(cloud.folder / "agent-cell1.sqlite")
-    file.open()
-    try:
-        return file.guests()
-    finally:
-        file.close()
-
-
 def test_a_nested_host_is_a_tree_in_the_store(cloud: RunningCloud) -> None:
-    restart(cloud, layout="nested", traits=["HW_CPU_X86_AVX2", "CUSTOM_RACK_7"], **DEVICES)
-    # What moves moves first; the rest of the report follows.
+    restart_agent(cloud, 1, layout="nested", traits=["HW_CPU_X86_AVX2", "CUSTOM_RACK_7"], **DEVICES)
+    # The reshape comes first, and the rest of the report follows.
     wait_until(lambda: "gpu1" in tree(cloud) and tree(cloud)[HOST].traits, "the host to be nested")
 
     found = tree(cloud)
@@ -90,35 +55,37 @@ def test_a_nested_host_is_a_tree_in_the_store(cloud: RunningCloud) -> None:
     }
 
 
-def test_a_reshape_at_start_moves_what_running_instances_hold_and_disturbs_none_of_them(cloud: RunningCloud) -> None:
+def test_a_reshape_at_start_moves_the_allocations_of_running_instances_and_leaves_their_guests_alone(
+    cloud: RunningCloud,
+) -> None:
     instances = build(cloud, 3)
     before = {uuid: held(cloud, uuid) for uuid in instances}
-    there = guests(cloud)
+    running = guests(cloud)
 
-    restart(cloud, layout="nested", **DEVICES)
+    restart_agent(cloud, 1, layout="nested", **DEVICES)
     wait_until(lambda: "gpu1" in tree(cloud), "the host to be nested")
     cloud.wait_for_hosts()
 
     found = tree(cloud)
     numa_nodes = {found["numa0"].uuid, found["numa1"].uuid}
     for uuid in instances:
-        now = held(cloud, uuid)
-        assert now.claim_id == before[uuid].claim_id
-        assert now.accepted_by == before[uuid].accepted_by
-        assert now.generation > before[uuid].generation
-        by_class = {name: node for node, part in now.allocations.items() for name in part.resources}
-        assert by_class["VCPU"] == by_class["MEMORY_MB"], "one NUMA node has the whole guest"
+        after = held(cloud, uuid)
+        assert after.claim_id == before[uuid].claim_id
+        assert after.accepted_by == before[uuid].accepted_by
+        assert after.generation > before[uuid].generation
+        by_class = {name: node for node, part in after.allocations.items() for name in part.resources}
+        assert by_class["VCPU"] == by_class["MEMORY_MB"], "the guest is on one NUMA node"
         assert by_class["VCPU"] in numa_nodes
         assert by_class["DISK_GB"] == found[HOST].uuid
     assert sum(found[name].used["VCPU"] for name in ("numa0", "numa1")) == 12
-    assert guests(cloud) == there
-    assert [state(cloud, uuid) for uuid in instances] == ["active"] * 3
+    assert guests(cloud) == running
+    assert [show(cloud, uuid).state for uuid in instances] == ["active"] * 3
 
 
-def test_the_way_back_to_flat_providers_is_a_reshape_too(cloud: RunningCloud) -> None:
-    restart(cloud, layout="nested", numa_nodes=2)
+def test_flat_providers_are_restored_by_a_reshape(cloud: RunningCloud) -> None:
+    restart_agent(cloud, 1, layout="nested", numa_nodes=2)
     wait_until(lambda: "numa1" in tree(cloud), "the host to be nested")
-    restart(cloud, layout="flat", numa_nodes=2)
+    restart_agent(cloud, 1, layout="flat", numa_nodes=2)
     wait_until(lambda: set(tree(cloud)) == {HOST}, "the host to be flat")
     cloud.wait_for_hosts()
 
@@ -126,7 +93,7 @@ def test_the_way_back_to_flat_providers_is_a_reshape_too(cloud: RunningCloud) ->
     build(cloud, 1)
 
 
-def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: RunningCloud) -> None:
+def test_reserved_amounts_and_traits_set_by_an_operator_survive_a_reshape(cloud: RunningCloud) -> None:
     placement = cloud.client("placement")
     kept = Inventory(total=32768, max_unit=32768, reserved=20000)
     placement.call(
@@ -134,7 +101,7 @@ def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: Runni
     )
     placement.call(SetTraits(request_id=ids.fresh(), uuid=tree(cloud)[HOST].uuid, traits=("HW_NIC_SRIOV",)))
 
-    restart(cloud, layout="nested", numa_nodes=2)
+    restart_agent(cloud, 1, layout="nested", numa_nodes=2)
     wait_until(lambda: "numa1" in tree(cloud), "the host to be nested")
 
     found = tree(cloud)
@@ -142,24 +109,24 @@ def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: Runni
     assert found[HOST].traits == ("HW_NIC_SRIOV",)
 
 
-def test_a_host_that_cannot_be_reshaped_stays_as_it_is_until_it_can(
+def test_a_host_whose_reshape_is_impossible_stays_as_it_is_until_a_possible_one_is_wanted(
     cloud: RunningCloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(cloud, 3)
     before = tree(cloud)
 
-    restart(cloud, layout="nested", numa_nodes=8)  # two VCPU each, and every guest has four
+    restart_agent(cloud, 1, layout="nested", numa_nodes=8)  # with two VCPU each, and every guest needs four
     wait_until(lambda: f"What host {HOST} has is refused" in caplog.text, "the reshape to be refused")
     assert tree(cloud) == before
 
-    restart(cloud, layout="nested", numa_nodes=4)
+    restart_agent(cloud, 1, layout="nested", numa_nodes=4)
     wait_until(lambda: "numa3" in tree(cloud), "the host to be nested")
     cloud.wait_for_hosts()
 
 
 def test_a_host_on_a_shared_pool_has_no_disk_and_belongs_to_the_pools_aggregate(cloud: RunningCloud) -> None:
     rack = ids.derived("rack")
-    restart(cloud, shared_disk_aggregate=rack)
+    restart_agent(cloud, 1, shared_disk_aggregate=rack)
     wait_until(lambda: tree(cloud)[HOST].aggregates == (rack,), "the host to belong to the aggregate")
 
     assert set(tree(cloud)[HOST].inventories) == {"VCPU", "MEMORY_MB"}

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -51,7 +52,7 @@ AGENT = "agent1"
 
 
 def settings(folder: Any, **groups: dict[str, Any]) -> cfg.ConfigOpts:
-    """A configuration for one agent, with its guests in `folder`."""
+    """Return a configuration for one agent, with its guests in `folder`."""
     merged: dict[str, dict[str, Any]] = {
         "DEFAULT": {"transport_url": f"inproc://{uuid4().hex}/"},
         "compute": {"agent": AGENT, "report_interval": 0.05},
@@ -67,19 +68,19 @@ def request_spec(vcpus: int = 2) -> RequestSpec:
 
 
 def guest_spec(vcpus: int = 2, **named: Any) -> GuestSpec:
-    asked = request_spec(vcpus)
+    spec = request_spec(vcpus)
     names: dict[str, Any] = {"instance_uuid": ids.fresh(), "attempt_id": ids.fresh(), "claim_id": ids.fresh()} | named
-    return GuestSpec(request_spec=asked, resources=asked.resources, **names)
+    return GuestSpec(request_spec=spec, resources=spec.resources, **names)
 
 
 def build_on(host: str, vcpus: int = 2, **fields: Any) -> BuildOnHost:
-    asked = request_spec(vcpus)
+    spec = request_spec(vcpus)
     names: dict[str, Any] = {name: ids.fresh() for name in ("request_id", "instance_uuid", "attempt_id", "claim_id")}
-    return BuildOnHost(host=host, request_spec=asked, resources=asked.resources, **names | fields)
+    return BuildOnHost(host=host, request_spec=spec, resources=spec.resources, **names | fields)
 
 
 def move_to(host: str, source: BuildOnHost, kind: MoveKind, vcpus: int = 2) -> BuildOnHost:
-    """The build of the guest of `source` on `host`, as part of a move."""
+    """Return the order to build the guest of `source` on `host`, as part of a move."""
     moving = MovingGuest(
         migration_uuid=ids.fresh(), kind=kind, source_host=source.host, source_attempt_id=source.attempt_id
     )
@@ -103,14 +104,8 @@ def _named(build: BuildOnHost) -> dict[str, Any]:
     return {"request_id": ids.fresh()} | {name: getattr(build, name) for name in names}
 
 
-def destroy_of(build: BuildOnHost) -> DestroyOnHost:
-    return DestroyOnHost(
-        request_id=ids.fresh(),
-        host=build.host,
-        instance_uuid=build.instance_uuid,
-        attempt_id=build.attempt_id,
-        claim_id=build.claim_id,
-    )
+def destroy_of(build: BuildOnHost, **fields: Any) -> DestroyOnHost:
+    return DestroyOnHost(**_named(build) | fields)
 
 
 def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None = None) -> ProviderTree:
@@ -140,15 +135,15 @@ class FakePlacement:
 
 
 class FakeCell:
-    """A cell conductor for which every attempt is current until it is in `over`; it records all messages in order.
+    """A cell conductor for which every attempt is current unless it is in `superseded`; it records all messages.
 
     A test makes it fail by overriding :meth:`before_answer`, which runs after the message was processed.
     """
 
     def __init__(self) -> None:
-        self.told: list[Message[Any]] = []
+        self.messages: list[Message[Any]] = []
         self.request_ids: list[str | None] = []
-        self.over: set[str] = set()
+        self.superseded: set[str] = set()
         #: Ended attempts whose guests may still exist, and hosts that have not returned yet.
         self.ended: list[EndedAttempt] = []
         self.returning: set[str] = set()
@@ -158,17 +153,21 @@ class FakeCell:
         self.lock = threading.Lock()
 
     def before_answer(self, message: Message[Any]) -> None:
-        """Do nothing, in a cell that keeps its contract."""
+        """Do nothing."""
 
-    def said(self, kind: type[R]) -> list[R]:
+    def received(self, kind: type[R]) -> list[R]:
         with self.lock:
-            return [message for message in self.told if isinstance(message, kind)]
+            return [message for message in self.messages if isinstance(message, kind)]
 
-    def of_builds(self) -> list[str]:
-        """The methods of the messages about attempts, in order."""
+    def returned(self) -> list[str]:
+        """Return the hosts that have returned, in the order of their returns."""
+        return [host for message in self.received(ReturnHosts) for host in message.hosts]
+
+    def build_methods(self) -> list[str]:
+        """Return the methods of the messages about attempts, in order."""
         kinds = (AcceptInCell, BuildFinished, BuildFailedInCell)
         with self.lock:
-            return [message.method for message in self.told if isinstance(message, kinds)]
+            return [message.method for message in self.messages if isinstance(message, kinds)]
 
     @serves(AcceptInCell)
     def accept(self, message: AcceptInCell) -> Done:
@@ -234,37 +233,36 @@ class FakeCell:
         return self.providers.move(message)
 
     def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
-        if message.attempt_id in self.over:
+        if message.attempt_id in self.superseded:
             self._take(message)
             raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
         return self._take(message)
 
     def _take(self, message: Message[Any]) -> Done:
         with self.lock:
-            self.told.append(message)
+            self.messages.append(message)
             self.request_ids.append(context.current().request_id)
         self.before_answer(message)
         return Done()
 
 
-class Holding(FakeCell):
-    """Notes the arrival of a message of one kind, and answers it when a test releases it."""
+class HoldingCell(FakeCell):
+    """Sets an event when a message of one kind arrives, and answers it when a test sets another one."""
 
     def __init__(self, kind: type[Message[Any]], seconds: float = 10.0) -> None:
         super().__init__()
         self.kind = kind
         self.seconds = seconds
-        self.asked = threading.Event()
+        self.arrived = threading.Event()
         self.go_on = threading.Event()
 
     def before_answer(self, message: Message[Any]) -> None:
-        """Wait for the test."""
         if isinstance(message, self.kind):
-            self.asked.set()
+            self.arrived.set()
             assert self.go_on.wait(self.seconds)
 
 
-class Failing(FakeCell):
+class FailingCell(FakeCell):
     """Answers messages of some kinds with an error; ``left`` is the number of errors that are left."""
 
     def __init__(self, fault: errors.MoorageError, *kinds: type[Message[Any]], left: float = math.inf) -> None:
@@ -274,16 +272,15 @@ class Failing(FakeCell):
         self.left = left
 
     def before_answer(self, message: Message[Any]) -> None:
-        """Fail."""
         if isinstance(message, self.kinds) and self.left > 0:
             self.left -= 1
             raise self.fault
 
 
-AWAY = errors.StoreUnavailable(schema="cell", reason="it is away")
+UNAVAILABLE = errors.StoreUnavailable(schema="cell", reason="it is away")
 
 
-class Surroundings:
+class Peers:
     """The bus of an agent, with a placement role and a cell conductor from the tests."""
 
     def __init__(self, conf: cfg.ConfigOpts, cell: FakeCell) -> None:
@@ -303,7 +300,8 @@ class Surroundings:
         self.bus.close()
 
 
-HOST = "host-0001"
+HOSTS = ("host-0001", "host-0002", "host-0003")
+HOST, OTHER_HOST = HOSTS[:2]
 
 
 class SlowDriver(FakeDriver):
@@ -316,7 +314,6 @@ class SlowDriver(FakeDriver):
         self.spawns = 0
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Wait in the middle of the spawn."""
         self.spawns += 1
         self.begun.set()
         assert self.go_on.wait(10)
@@ -324,59 +321,81 @@ class SlowDriver(FakeDriver):
 
 
 class Stage:
-    """A service under test with its peers."""
+    """An agent under test, with its fake peers."""
 
     def __init__(self, folder: Path, cell: FakeCell, **groups: dict[str, Any]) -> None:
         self.conf: cfg.ConfigOpts = settings(folder, **groups)
         self.cell = cell
-        self.around = Surroundings(self.conf, cell)
-        self.running: list[ComputeService] = []
+        self.peers = Peers(self.conf, cell)
+        self.services: list[ComputeService] = []
 
     def start(self, kind: type[FakeDriver] = FakeDriver) -> Any:
+        """Start the agent, and return its driver."""
         driver = kind(self.conf, AGENT, CELL.name)
         service = ComputeService(self.conf, CELL.name, driver)
         service.start()
-        self.running.append(service)
+        self.services.append(service)
         return driver
 
     def stop(self) -> None:
-        while self.running:
-            self.running.pop().stop()
+        while self.services:
+            self.services.pop().stop()
+
+    def restart(self, kind: type[FakeDriver] = FakeDriver, **fake_driver: Any) -> Any:
+        """Stop the agent, change options of its driver, and start it again; return the new driver."""
+        self.stop()
+        for option, value in fake_driver.items():
+            self.conf.set_override(option, value, group="fake_driver")
+        return self.start(kind)
 
     def build(self, build: BuildOnHost) -> None:
-        self.around.agent.call(build)
+        self.peers.agent.call(build)
 
     def destroy(self, build: BuildOnHost) -> None:
-        self.around.agent.call(destroy_of(build))
+        self.peers.agent.call(destroy_of(build))
 
     def order(self, order: StopOnHost | StartOnHost | RebuildOnHost, seconds: float = 60.0) -> None:
-        """Have an order carried out; it is sent again as long as it is in progress."""
+        """Repeat an order until it is no longer in progress."""
         end = time.monotonic() + seconds
         while True:
             try:
-                self.around.agent.call(order)
+                self.peers.agent.call(order)
             except errors.RequestInProgress:
-                assert time.monotonic() < end, "it is in progress without end"
+                assert time.monotonic() < end, "it stays in progress"
                 time.sleep(0.01)
             else:
                 return
 
+    def wait_for_reports(self, count: int = 1) -> None:
+        """Wait until ``count`` more reports have named hosts that are alive."""
+        before = self._alive_reports()
+        wait_until(lambda: self._alive_reports() >= before + count)
+
+    def _alive_reports(self) -> int:
+        return sum(bool(message.alive) for message in self.cell.received(ReportHostsInCell))
+
     def stopped(self) -> list[str]:
-        """The attempts whose guests exist but do not run."""
-        return [
-            attempt_id for driver in self._looking() for host in driver.alive() for attempt_id in driver.stopped(host)
-        ]
+        """Return the attempts whose guests exist but do not run."""
+        with self._second_driver() as driver:
+            return [attempt_id for host in driver.alive() for attempt_id in driver.stopped(host)]
 
     def guests(self) -> list[Guest]:
-        return [guest for driver in self._looking() for host in driver.alive() for guest in driver.guests(host)]
+        with self._second_driver() as driver:
+            return [guest for host in driver.alive() for guest in driver.guests(host)]
 
-    def _looking(self) -> Iterator[FakeDriver]:
-        onlooker = FakeDriver(self.conf, AGENT, CELL.name)
-        onlooker.start()
+    def attempts(self) -> list[str]:
+        """Return the attempts of all guests."""
+        return [guest.attempt_id for guest in self.guests()]
+
+    @contextmanager
+    def _second_driver(self) -> Iterator[FakeDriver]:
+        """Yield another driver of the same guests."""
+        driver = FakeDriver(self.conf, AGENT, CELL.name)
+        driver.start()
         try:
-            yield onlooker
+            yield driver
         finally:
-            onlooker.close()
+            driver.close()
 
 
-Begin = Callable[..., Stage]
+NewStage = Callable[..., Stage]
