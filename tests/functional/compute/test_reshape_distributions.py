@@ -43,11 +43,11 @@ def guests(cloud: RunningCloud) -> list[str]:
 
 
 class DistributingDriver(FakeDriver):
-    """Distributes the allocations of guests, if a test has named them, after a reshape was refused."""
+    """Distributes the allocations of the consumers that a test has named, after a reshape was refused."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.guests: list[str] = []
+        self.consumers: list[str] = []
         self.refusals: list[errors.MoorageError] = []
         self.plans: list[ReshapePlan] = []
 
@@ -62,13 +62,13 @@ class DistributingDriver(FakeDriver):
         places = [(0, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)]
         return [
             Dealt(
-                consumer_uuid=self.guests[guest],
+                consumer_uuid=self.consumers[consumer],
                 from_resource_provider=host.compute_node_uuid,
                 to_resource_provider=f"{host.nodename}_gpu{gpu}",
                 resources={"VGPU": amount},
             )
-            for guest, gpu, amount in places
-            if self.guests
+            for consumer, gpu, amount in places
+            if self.consumers
         ]
 
     def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:
@@ -96,7 +96,7 @@ def test_a_driver_that_is_told_of_a_refused_reshape_distributes_the_allocations_
     assert set(provider_tree(cloud, HOST)) == {HOST}
     assert [vgpus(cloud, uuid) for uuid in guests] == [{HOST: 2}] * 3
 
-    driver.guests = guests
+    driver.consumers = guests
     wait_until(lambda: bool(driver.plans), "the reshape")
 
     assert [vgpus(cloud, uuid) for uuid in guests] == [{"gpu0": 2}, {"gpu1": 2}, {"gpu0": 1, "gpu1": 1}]

@@ -1,6 +1,5 @@
-"""Builders for the tests of agents: settings, attempts, and a cell conductor that keeps its contract."""
+"""Builders for the tests of agents: settings, orders, and an agent with its fake peers."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,36 +15,26 @@ from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from harness.cloud import wait_until as wait_until
-from moorage import context, errors, ids
-from moorage.bus.bus import Bus, serves
+from moorage import errors, ids
+from moorage.bus.bus import Bus
 from moorage.config import options
 from moorage.messages import (
-    AcceptInCell,
-    AttemptsGone,
-    BuildFailedInCell,
     BuildFinished,
     BuildOnHost,
     DestroyOnHost,
-    Done,
-    HostsReported,
-    ListCells,
-    ListEndedAttempts,
-    ListProviderTreesInCell,
-    LocateCell,
     MovingGuest,
-    ProvidersReported,
     RebuildOnHost,
     ReportHostsInCell,
-    ReportProviderTree,
-    ReshapeProviderTree,
-    ReturnHosts,
     StartOnHost,
     StopOnHost,
     reports_topic,
 )
-from moorage.messages.wire import Message, R
-from moorage.model import Cell, EndedAttempt, Flavor, Guest, Image, MoveKind, RequestSpec, ReshapePlan, ResourceProvider
-from support.compute.fake_providers import FakeProviders
+from moorage.model import Cell, Flavor, Guest, Image, MoveKind, RequestSpec
+from support.compute.fake_cell import UNAVAILABLE as UNAVAILABLE
+from support.compute.fake_cell import FailingCell as FailingCell
+from support.compute.fake_cell import FakeCell as FakeCell
+from support.compute.fake_cell import FakePlacement
+from support.compute.fake_cell import HoldingCell as HoldingCell
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
 AGENT = "agent1"
@@ -114,170 +103,6 @@ def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None =
     made = ProviderTree() if tree is None else tree.copy()
     driver.update_provider_tree(reports[host or next(iter(reports))], made)
     return made
-
-
-class FakePlacement:
-    """Returns the cells."""
-
-    def __init__(self, *cells: Cell) -> None:
-        self.cells = list(cells)
-
-    @serves(ListCells)
-    def list_cells(self, message: ListCells) -> list[Cell]:
-        return self.cells
-
-    @serves(LocateCell)
-    def locate_cell(self, message: LocateCell) -> Cell:
-        for cell in self.cells:
-            if cell.name == message.name:
-                return cell
-        raise errors.CellNotFound(name=message.name)
-
-
-class FakeCell:
-    """A cell conductor for which every attempt is current unless it is in `superseded`; it records all messages.
-
-    A test makes it fail by overriding :meth:`before_answer`, which runs after the message was processed.
-    """
-
-    def __init__(self) -> None:
-        self.messages: list[Message[Any]] = []
-        self.request_ids: list[str | None] = []
-        self.superseded: set[str] = set()
-        #: Ended attempts whose guests may still exist, and hosts that have not returned yet.
-        self.ended: list[EndedAttempt] = []
-        self.returning: set[str] = set()
-        #: The number of times that each host has begun to return.
-        self.lives: dict[str, int] = {}
-        self.providers = FakeProviders()
-        self.lock = threading.Lock()
-
-    def before_answer(self, message: Message[Any]) -> None:
-        """Do nothing."""
-
-    def received(self, kind: type[R]) -> list[R]:
-        with self.lock:
-            return [message for message in self.messages if isinstance(message, kind)]
-
-    def returned(self) -> list[str]:
-        """Return the hosts that have returned, in the order of their returns."""
-        return [host for message in self.received(ReturnHosts) for host in message.hosts]
-
-    def build_methods(self) -> list[str]:
-        """Return the methods of the messages about attempts, in order."""
-        kinds = (AcceptInCell, BuildFinished, BuildFailedInCell)
-        with self.lock:
-            return [message.method for message in self.messages if isinstance(message, kinds)]
-
-    @serves(AcceptInCell)
-    def accept(self, message: AcceptInCell) -> Done:
-        return self._gate(message)
-
-    @serves(BuildFinished)
-    def finished(self, message: BuildFinished) -> Done:
-        return self._gate(message)
-
-    @serves(BuildFailedInCell)
-    def failed(self, message: BuildFailedInCell) -> Done:
-        return self._take(message)
-
-    @serves(ReportHostsInCell)
-    def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
-        with self.lock:
-            for host in message.started:
-                self.lives[host] = self.lives.get(host, 0) + 1
-            self.returning |= set(message.started)
-        self._take(message)
-        with self.lock:
-            returning = sorted(self.returning & {*message.alive, *message.started})
-            return HostsReported(
-                returning=tuple(returning), lives={host: self.lives.setdefault(host, 1) for host in returning}
-            )
-
-    @serves(ListEndedAttempts)
-    def list_ended(self, message: ListEndedAttempts) -> list[EndedAttempt]:
-        self._take(message)
-        with self.lock:
-            return [attempt for attempt in self.ended if attempt.host in message.hosts]
-
-    @serves(AttemptsGone)
-    def attempts_gone(self, message: AttemptsGone) -> Done:
-        self._take(message)
-        with self.lock:
-            gone = {(attempt.attempt_id, attempt.claim_id) for attempt in message.attempts}
-            self.ended = [attempt for attempt in self.ended if (attempt.attempt_id, attempt.claim_id) not in gone]
-        return Done()
-
-    @serves(ReturnHosts)
-    def return_hosts(self, message: ReturnHosts) -> Done:
-        self._take(message)
-        with self.lock:
-            ended = {attempt.attempt_id for attempt in self.ended}
-            kept = {guest.host for guest in message.guests if guest.attempt_id in ended}
-            self.returning -= set(message.hosts) - kept
-        return Done()
-
-    @serves(ListProviderTreesInCell)
-    def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
-        self._take(message)
-        return self.providers.trees(message)
-
-    @serves(ReportProviderTree)
-    def report_providers(self, message: ReportProviderTree) -> ProvidersReported:
-        self._take(message)
-        return self.providers.report(message)
-
-    @serves(ReshapeProviderTree)
-    def reshape(self, message: ReshapeProviderTree) -> ReshapePlan:
-        self._take(message)
-        return self.providers.move(message)
-
-    def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
-        if message.attempt_id in self.superseded:
-            self._take(message)
-            raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
-        return self._take(message)
-
-    def _take(self, message: Message[Any]) -> Done:
-        with self.lock:
-            self.messages.append(message)
-            self.request_ids.append(context.current().request_id)
-        self.before_answer(message)
-        return Done()
-
-
-class HoldingCell(FakeCell):
-    """Sets an event when a message of one kind arrives, and answers it when a test sets another one."""
-
-    def __init__(self, kind: type[Message[Any]], seconds: float = 10.0) -> None:
-        super().__init__()
-        self.kind = kind
-        self.seconds = seconds
-        self.arrived = threading.Event()
-        self.go_on = threading.Event()
-
-    def before_answer(self, message: Message[Any]) -> None:
-        if isinstance(message, self.kind):
-            self.arrived.set()
-            assert self.go_on.wait(self.seconds)
-
-
-class FailingCell(FakeCell):
-    """Answers messages of some kinds with an error; ``left`` is the number of errors that are left."""
-
-    def __init__(self, fault: errors.MoorageError, *kinds: type[Message[Any]], left: float = math.inf) -> None:
-        super().__init__()
-        self.fault = fault
-        self.kinds = kinds
-        self.left = left
-
-    def before_answer(self, message: Message[Any]) -> None:
-        if isinstance(message, self.kinds) and self.left > 0:
-            self.left -= 1
-            raise self.fault
-
-
-UNAVAILABLE = errors.StoreUnavailable(schema="cell", reason="it is away")
 
 
 class Peers:
@@ -350,6 +175,13 @@ class Stage:
 
     def build(self, build: BuildOnHost) -> None:
         self.peers.agent.call(build)
+
+    def built(self, host: str = HOST) -> BuildOnHost:
+        """Build a guest, and return its order when the build is reported."""
+        build = build_on(host)
+        self.build(build)
+        wait_until(lambda: build.attempt_id in {report.attempt_id for report in self.cell.received(BuildFinished)})
+        return build
 
     def destroy(self, build: BuildOnHost) -> None:
         self.peers.agent.call(destroy_of(build))

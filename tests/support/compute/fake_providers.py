@@ -9,7 +9,7 @@ from support.placement_store.in_memory import InMemoryPlacement
 
 
 class FakeProviders(InMemoryPlacement):
-    """Provider trees as a cell forwards them. There are no allocations, because nobody claims."""
+    """Provider trees as a cell forwards them. There are no claims, and so no allocations."""
 
     def trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
         return self.list_provider_trees(ListProviderTrees(uuids=message.uuids))
