@@ -1,6 +1,8 @@
 """Both conductors as whole services on an in-process bus, between fake peers that keep the contracts."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ from conductor.service import CellConductor, SuperConductor
 from harness.cloud import wait_until as wait_until
 from moorage import context, errors, ids
 from moorage.bus.bus import Bus, BusServer, serves
+from moorage.config import options
 from moorage.db.database import Database
 from moorage.messages import (
     REPORTS_TOPIC,
@@ -73,13 +76,13 @@ class FakeScheduler:
         self.placement = placement
         self.hosts = ["a", "b", "c"]
         self.states = [host_state(host) for host in self.hosts]
-        self.asked: list[SelectDestinations] = []
+        self.requests: list[SelectDestinations] = []
         self.origins: list[str | None] = []
         self.reports: list[ReportHosts] = []
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        self.asked.append(message)
+        self.requests.append(message)
         self.origins.append(context.current().request_id)
         answer: list[list[Selection]] = self.placement.once(message, lambda: self.decide(message))
         return [self.replayed(uuid, list(one)) for uuid, one in zip(message.instance_uuids, answer, strict=True)]
@@ -129,20 +132,20 @@ class FakeScheduler:
 
 
 class LosesReplies(FakeScheduler):
-    """Carries out requests, but answers the first ``lost`` of them too late."""
+    """Carries out all requests, but answers the first ``lost`` of them too late."""
 
     lost = 1
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
         answer = super().select_destinations(message)
-        if len(self.asked) <= self.lost:
-            self.while_it_is_lost(message)
+        if len(self.requests) <= self.lost:
+            self.before_repetition(message)
             time.sleep(CALL_TIMEOUT * 1.2)
         return answer
 
-    def while_it_is_lost(self, message: SelectDestinations) -> None:
-        """Run between the claim and the repetition of the request; by default do nothing."""
+    def before_repetition(self, message: SelectDestinations) -> None:
+        """Run between the claim and the repeated request; by default do nothing."""
 
 
 P = TypeVar("P", bound=FakePlacement | FakeScheduler | FakeAgent)
@@ -175,7 +178,7 @@ class World:
             self.servers[each] = self.bus.server(each, server, [service], 4)
             self.servers[each].start()
 
-    def put(self, part: P) -> P:
+    def replace(self, part: P) -> P:
         """Replace the current placement role, scheduler or agent by another one; return it."""
         if isinstance(part, FakePlacement):
             self.placement = self.scheduler.placement = part
@@ -249,7 +252,7 @@ class World:
         self.records.write(lambda connection: revoked_claims.add(connection, claim_id, consumer_uuid))
 
     def waiting(self) -> int:
-        """Return the number of builds in the cell that wait for reports of their hosts."""
+        """Return the number of operations in the cell that wait for reports of hosts about builds."""
         return self.pending("cell", "AND step = 'wait'")
 
     def pending(self, table: str, further: str = "") -> int:
@@ -264,6 +267,35 @@ class World:
         with self.records.engine.connect() as connection:
             found: int = connection.exec_driver_sql("SELECT COUNT(*) FROM cell_failed_builds").scalar_one()
             return found
+
+
+W = TypeVar("W", bound=World)
+
+
+@contextmanager
+def connected(kind: type[W], placement: FakePlacement, database_url: str, call_timeout: float) -> Iterator[W]:
+    """Yield a world whose placement role and scheduler are served; at the end, stop all of its services."""
+    transport = {"transport_url": f"inproc://{ids.fresh()}/"}
+    conf = options.new(
+        {
+            "DEFAULT": transport,
+            "database": {"connection": database_url},
+            "rpc": {"call_timeout": call_timeout},
+            "conductor": {"report_interval": 0.2, "housekeeping_interval": 0.2, "max_unanswered_retries": 2},
+        }
+    )
+    # The test itself waits longer than any service: a slow answer on a busy machine is no failure.
+    bus = Bus(options.new({"DEFAULT": transport, "rpc": {"call_timeout": 60.0}}))
+    world = kind(conf, bus, placement, FakeScheduler(placement), FakeAgent(bus))
+    world.replace(placement)
+    world.replace(world.scheduler)
+    yield world
+    world.agent.may_finish.set()
+    world.agent.released.set()
+    world.agent.threads.shutdown()
+    for name in list(world.services):
+        world.stop(name)
+    bus.close()
 
 
 def host_state(host: str, **different: Any) -> HostState:

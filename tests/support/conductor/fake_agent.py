@@ -1,4 +1,4 @@
-"""An agent whose hosts take builds and orders, pass both gates, and report; a test chooses which hosts fail."""
+"""An agent whose hosts accept builds and orders, pass both gates, and report; a test chooses which hosts fail."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from support.conductor.fake_placement import CELL_1
 
 
 class FakeAgent:
-    """Takes builds, passes both gates, and reports; a test chooses which hosts fail."""
+    """Accepts builds, passes both gates, and reports; a test chooses which hosts fail."""
 
     def __init__(self, bus: Bus) -> None:
         self.conductor = bus.client(f"conductor.{CELL_1.uuid}")
@@ -32,19 +32,21 @@ class FakeAgent:
         #: Hosts whose spawns do not end before `released` is set.
         self.hanging: set[str] = set()
         self.released = threading.Event()
-        #: Hosts that do not answer to an order to destroy.
-        self.deaf: set[str] = set()
-        #: Hosts that do not answer to an order to stop, start or rebuild a guest, and hosts that fail to do it.
-        self.mute: set[str] = set()
+        #: Hosts that do not answer to an order to destroy a guest.
+        self.no_reply_to_destroy: set[str] = set()
+        #: Hosts that do not answer to an order to stop, start or rebuild a guest, and hosts that fail to carry it out.
+        self.no_reply_to_orders: set[str] = set()
         self.stuck: set[str] = set()
         #: The attempts of stopped guests.
         self.stopped: set[str] = set()
         #: Every order to an existing guest, once for each time it was sent.
         self.orders: list[StopOnHost | StartOnHost | RebuildOnHost] = []
-        self.taken: list[BuildOnHost] = []
+        #: Every order to build, once for each time it was sent.
+        self.builds: list[BuildOnHost] = []
         self.destroyed: list[str] = []
-        self.hold = threading.Event()
-        self.hold.set()
+        #: While it is clear, no started guest is reported as running.
+        self.may_finish = threading.Event()
+        self.may_finish.set()
 
     def build(self, message: BuildOnHost) -> None:
         """Carry out an attempt as a host does, up to its report."""
@@ -55,8 +57,12 @@ class FakeAgent:
         self.guests[message.attempt_id] = message
         if message.host in self.hanging:
             assert self.released.wait(60)
-        assert self.hold.wait(60)
+        assert self.may_finish.wait(60)
         self.finish(message)
+
+    def build_on(self, host: str) -> BuildOnHost:
+        """Return the first order to build on a host."""
+        return next(build for build in self.builds if build.host == host)
 
     def accept(self, message: BuildOnHost) -> None:
         self.conductor.call(
@@ -96,15 +102,15 @@ class FakeAgent:
 
     @serves(BuildOnHost)
     def build_instance(self, message: BuildOnHost) -> Done:
-        known = {taken.attempt_id for taken in self.taken}
-        self.taken.append(message)
+        known = {build.attempt_id for build in self.builds}
+        self.builds.append(message)
         if message.attempt_id not in known and message.attempt_id not in self.destroyed:
             self.threads.submit(self.build, message)
         return Done()
 
     @serves(DestroyOnHost)
     def destroy_instance(self, message: DestroyOnHost) -> Done:
-        if message.host in self.deaf:
+        if message.host in self.no_reply_to_destroy:
             raise errors.RequestInProgress(request_id=message.request_id)
         self.destroyed.append(message.attempt_id)
         self.guests.pop(message.attempt_id, None)
@@ -113,26 +119,26 @@ class FakeAgent:
 
     @serves(StopOnHost)
     def stop_instance(self, message: StopOnHost) -> Done:
-        self.obey(message, "stop")
+        self.carry_out(message, "stop")
         self.stopped.add(message.attempt_id)
         return Done()
 
     @serves(StartOnHost)
     def start_instance(self, message: StartOnHost) -> Done:
-        self.obey(message, "start")
+        self.carry_out(message, "start")
         self.stopped.discard(message.attempt_id)
         return Done()
 
     @serves(RebuildOnHost)
     def rebuild_instance(self, message: RebuildOnHost) -> Done:
-        self.obey(message, "rebuild")
+        self.carry_out(message, "rebuild")
         self.stopped.discard(message.attempt_id)
         return Done()
 
-    def obey(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
+    def carry_out(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
         """Carry out an order if there is a guest for it."""
         self.orders.append(message)
-        if message.host in self.mute:
+        if message.host in self.no_reply_to_orders:
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
         guest = self.guests.get(message.attempt_id)
         if guest is None or guest.claim_id != message.claim_id:

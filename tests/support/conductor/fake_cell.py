@@ -63,7 +63,7 @@ class FakeCell:
         self.migrations: dict[str, Migration] = {}
         self.cancelled: set[str] = set()
         self.answers: dict[str, tuple[bytes, Any]] = {}
-        self.taken: list[Mutation[Any]] = []
+        self.received: list[Mutation[Any]] = []
         self.operations: dict[str, OperationSummary] = {}
         #: Resource groups that cannot be attached, and the reason.
         self.no_room: dict[str, str] = {}
@@ -72,7 +72,7 @@ class FakeCell:
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
         with self.lock:
-            self.taken.append(message)
+            self.received.append(message)
             if message.request_id in self.answers:
                 digest, answer = self.answers[message.request_id]
                 if digest != message.digest():
@@ -94,7 +94,7 @@ class FakeCell:
 
     def methods(self) -> list[str]:
         """Return the methods that were called, once for each call."""
-        return [message.method for message in self.taken]
+        return [message.method for message in self.received]
 
     def require(self, uuid: str, *states: str) -> Record:
         record = self.instances.get(uuid)

@@ -1,4 +1,4 @@
-"""The super conductor's half of operations, played by a test: it prepares, claims, hands over, and reads the result."""
+"""The super conductor's part of operations, done by a test: it prepares, claims, hands over, and reads the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

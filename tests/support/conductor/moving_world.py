@@ -1,6 +1,7 @@
 """Operations on existing servers, in a world of a super conductor and a cell that only keeps records."""
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from moorage import ids
 from moorage.messages import (
@@ -13,13 +14,13 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, R
 from moorage.model import Flavor, Migration
-from support.conductor.builders import World, wait_until
+from support.conductor.builders import CELL_1, World, wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.fake_placement import FakePlacement
 
+C = TypeVar("C", bound=FakeCell)
+
 LARGE = Flavor(vcpus=4, memory_mb=4096)
-
-
 NIC = ids.derived("nic")
 
 
@@ -38,6 +39,12 @@ class MovingWorld(World):
 
     def __post_init__(self) -> None:
         self.cell = FakeCell(self.placement)
+
+    def replace_cell(self, cell: C) -> C:
+        """Replace the cell by another one that has the same instances; return it."""
+        cell.instances, self.cell = self.cell.instances, cell
+        self.serve(f"conductor.{CELL_1.uuid}", cell)
+        return cell
 
     def order(self, message: Message[R]) -> R:
         return self.bus.client("conductor").call(message)

@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from compute.fake.guest_file import GuestFile
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import (
@@ -31,6 +30,7 @@ from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Guest, Instance, Migration, RequestSpec
 from placement_store.schema import allocations, consumers, resource_providers
 from support.operations.glance import Glance
+from support.operations.instances import guests
 
 SMALL = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(vcpus=4, memory_mb=8192, root_gb=20)
@@ -102,8 +102,9 @@ class Stage:
     def delete(self, uuid: str) -> None:
         self.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
 
-    def migrate(self, uuid: str, host: str | None = None) -> Ordered:
-        return self.order(MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host))
+    def migrate(self, uuid: str, host: str | None = None, *, drop_extras: bool = False) -> Ordered:
+        message = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host, drop_extras=drop_extras)
+        return self.order(message)
 
     def resize(self, uuid: str, host: str | None = None, flavor: Flavor = LARGE) -> Ordered:
         return self.order(ResizeInstance(request_id=ids.fresh(), instance_uuid=uuid, flavor=flavor, host=host))
@@ -132,12 +133,7 @@ class Stage:
         return provider.used["VCPU"]
 
     def guests(self) -> list[Guest]:
-        file = GuestFile(self.cloud.folder / "agent-cell1.sqlite")
-        file.open()
-        try:
-            return file.guests()
-        finally:
-            file.close()
+        return guests(self.cloud)
 
     def settles(self, uuid: str, host: str) -> Instance:
         """Wait until an instance runs only on this host, and holds something only there."""

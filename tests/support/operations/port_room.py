@@ -113,7 +113,7 @@ def rewrite(room: Room, uuid: str, change: Callable[[dict[str, dict[str, int]]],
     room.placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
 
-def struck(room: Room, point: str, action: Callable[[], None]) -> str:
+def at_failpoint(room: Room, point: str, action: Callable[[], None]) -> str:
     """Call ``action`` when the next order passes a failpoint; return the request id of that order."""
     request_id = ids.fresh()
     room.troubles.arm(request_id, point, action)

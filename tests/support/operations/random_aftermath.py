@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.cli.audit import findings
@@ -24,6 +23,7 @@ from moorage.messages import (
 )
 from moorage.model import Flavor, HostState, Instance, Resources
 from support.operations.cloud import TroublesomeCloud
+from support.operations.instances import guests
 from support.operations.room import until_answered
 
 _SECONDS = 240.0
@@ -85,7 +85,7 @@ class Aftermath:
         conductor = self.cloud.client("conductor")
         instances = conductor.call(ListInstances())
         hosts = {host.service_host: host for host in self.cloud.client("scheduler").call(ListHosts())}
-        wanted, guests = self._wanted(instances, hosts)
+        wanted, expected = self._wanted(instances, hosts)
         held = self._held()
         wrong += [
             f"{uuid} holds {held.get(uuid)}, not {wanted.get(uuid)}"
@@ -94,9 +94,9 @@ class Aftermath:
         ]
         there = self._guests()
         wrong += [
-            f"guests on {one} are {there[one]}, not {guests[one]}"
-            for one in there.keys() | guests.keys()
-            if there[one] != guests[one]
+            f"guests on {one} are {there[one]}, not {expected[one]}"
+            for one in there.keys() | expected.keys()
+            if there[one] != expected[one]
         ]
         wrong += [f"{one.uuid} is {one.state}: {one.reason}" for one in instances if one.state not in _QUIET]
         return wrong
@@ -145,12 +145,7 @@ class Aftermath:
     def _guests(self) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
         for cell in self.cloud.cell_names:
-            file = GuestFile(self.cloud.folder / f"agent-{cell}.sqlite")
-            file.open()
-            try:
-                found.update((guest.host, guest.instance_uuid) for guest in file.guests())
-            finally:
-                file.close()
+            found.update((guest.host, guest.instance_uuid) for guest in guests(self.cloud, cell))
         return found
 
     def clear(self) -> list[str]:

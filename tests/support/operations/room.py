@@ -26,6 +26,7 @@ from moorage.messages import (
     SetHost,
     SetInventories,
     ShowInstance,
+    ShowMigration,
 )
 from moorage.messages.wire import Message, Mutation, R
 from moorage.model import (
@@ -34,6 +35,7 @@ from moorage.model import (
     HostState,
     Instance,
     Inventory,
+    Migration,
     ProviderAmounts,
     RequestSpec,
     ResourceGroup,
@@ -155,6 +157,12 @@ class Room:
     def becomes(self, uuid: str, state: str) -> None:
         glance = Glance(self.cloud.database, uuid)
         self.until(lambda: glance.may_be(state) and self.show(uuid).state == state, state)
+
+    def migration_becomes(self, migration_uuid: str, state: str) -> Migration:
+        """Wait until a migration is in a state; return it."""
+        shown = ShowMigration(uuid=migration_uuid)
+        self.until(lambda: self.ask(shown).state == state, state)
+        return self.ask(shown)
 
     def until(self, true: Callable[[], bool], what: str) -> None:
         wait_until(true, what, SECONDS, interval=0.1)

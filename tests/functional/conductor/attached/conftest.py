@@ -1,4 +1,4 @@
-"""A cloud of three hosts with two NICs each, one room for all tests of attached resources."""
+"""A cloud of three hosts with two NICs each: one room for all tests of a module."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from moorage import failpoints
 
 
 @pytest.fixture(scope="module")
-def of_the_module() -> Iterator[Room]:
+def module_room() -> Iterator[Room]:
     troubles = Troubles()
     with failpoints.observed(troubles), TroublesomeCloud(plan("combine", hosts=3, **NICS)) as cloud:
         [room] = rooms_of(cloud, troubles)
@@ -20,9 +20,9 @@ def of_the_module() -> Iterator[Room]:
 
 
 @pytest.fixture
-def room(of_the_module: Room) -> Iterator[Room]:
-    yield of_the_module
-    of_the_module.make_room()
+def room(module_room: Room) -> Iterator[Room]:
+    yield module_room
+    module_room.make_room()
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def ports(room: Room) -> Ports:
 
 @pytest.fixture
 def server(room: Room) -> Iterator[str]:
-    """A server that is active on the source; deleted, it holds nothing, whatever has been attached to it."""
+    """Return an active server on the source; delete it at the end, and verify that it holds nothing then."""
     uuid = room.build()
     yield uuid
     port_room.delete(room, uuid)

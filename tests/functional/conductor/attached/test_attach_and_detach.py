@@ -1,6 +1,7 @@
-"""A resource group that is attached to a server that runs: held of one provider of its host."""
+"""Test resource groups that are attached to a running server: one provider of its host provides each."""
 
 import pytest
+from msgspec import structs
 from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidth, delete, give
 from support.operations.room import Room
 
@@ -12,7 +13,7 @@ from moorage.messages import BuildInstances, DetachResource, GetAllocations, Lis
 from moorage.model import MoveInstruction
 
 
-def test_what_is_attached_is_held_of_one_provider_and_gone_when_it_is_detached(
+def test_an_attached_group_holds_amounts_of_one_provider_until_it_is_detached(
     room: Room, ports: Ports, server: str
 ) -> None:
     before = room.placement.call(GetAllocations(consumer_uuid=server))
@@ -31,10 +32,10 @@ def test_what_is_attached_is_held_of_one_provider_and_gone_when_it_is_detached(
     after = room.placement.call(GetAllocations(consumer_uuid=server))
     assert after.allocations.keys() == before.allocations.keys()
     assert room.show(server).attached == {}
-    assert ports.attach(server).state == "done", "the name is free again"
+    assert ports.attach(server).state == "done", "the name of the group is free again"
 
 
-def test_a_second_group_goes_to_the_provider_that_has_room_and_a_third_that_fits_nowhere_fails_and_holds_nothing(
+def test_a_second_group_uses_the_provider_with_room_and_a_third_one_without_room_fails_and_holds_nothing(
     room: Room, ports: Ports, server: str
 ) -> None:
     assert ports.attach(server).state == ports.attach(server, "_port2").state == "done"
@@ -51,7 +52,9 @@ def test_a_second_group_goes_to_the_provider_that_has_room_and_a_third_that_fits
     assert len(ports.held(server)) == 1
 
 
-def test_groups_of_one_provider_are_added_up_and_each_takes_its_own_with_it(ports: Ports, server: str) -> None:
+def test_amounts_of_groups_on_one_provider_are_added_and_a_detach_subtracts_only_its_own(
+    ports: Ports, server: str
+) -> None:
     ports.take("source", 1, 1000)
     ports.attach(server, "a", 600)
     ports.attach(server, "b", 300)
@@ -62,7 +65,7 @@ def test_groups_of_one_provider_are_added_up_and_each_takes_its_own_with_it(port
     assert ports.held(server) == {"source 0": 300}
 
 
-def test_traits_choose_the_provider_and_what_no_provider_is_fails(room: Room, ports: Ports, server: str) -> None:
+def test_an_attachment_fails_if_no_provider_has_the_required_traits(room: Room, ports: Ports, server: str) -> None:
     failed = ports.attach(server, required=("HW_CPU_X86_AVX2",))
     assert (failed.state, ports.held(server)) == ("failed", {})
     unknown = ports.attach(server, required=("CUSTOM_NO_SUCH_TRAIT",))
@@ -71,13 +74,12 @@ def test_traits_choose_the_provider_and_what_no_provider_is_fails(room: Room, po
     assert room.show(server).attached == {}
 
 
-def test_where_groups_are_to_be_alone_another_provider_is_taken(room: Room, ports: Ports) -> None:
+def test_under_the_policy_isolate_an_attached_group_uses_another_provider(room: Room, ports: Ports) -> None:
     uuid = ids.fresh()
     spec = room.spec("source")
     groups = {**spec.groups, "built": bandwidth(100)}
-    fields = {name: getattr(spec, name) for name in type(spec).__struct_fields__}
-    alone = type(spec)(**fields | {"groups": groups, "group_policy": "isolate"})
-    room.order(BuildInstances(request_id=ids.fresh(), request_spec=alone, instance_uuids=(uuid,)))
+    isolated = structs.replace(spec, groups=groups, group_policy="isolate")
+    room.order(BuildInstances(request_id=ids.fresh(), request_spec=isolated, instance_uuids=(uuid,)))
     room.becomes(uuid, "active")
 
     assert ports.attach(uuid, amount=100).state == "done"
@@ -99,7 +101,7 @@ def test_where_groups_are_to_be_alone_another_provider_is_taken(room: Room, port
     delete(room, uuid)
 
 
-def test_an_audit_finds_nothing_wrong_with_what_is_attached(room: Room, ports: Ports, server: str) -> None:
+def test_an_audit_has_no_findings_about_attached_resources(room: Room, ports: Ports, server: str) -> None:
     ports.attach(server)
     conf = room.cloud.configuration()
     clients = Clients(conf, 60.0)

@@ -1,4 +1,4 @@
-"""Others write, fill up and delete while something is attached or detached."""
+"""Test attaching and detaching while other clients write allocations or delete the server."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 from support.operations.cloud import lose
-from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, delete, rewrite, struck
+from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, at_failpoint, attach_under, delete, rewrite
 from support.operations.room import Room
 
 from conductor.cell.payloads import WriteStep
@@ -17,10 +17,12 @@ from moorage.messages import DetachResource, ListOperations, OperationBegun, Put
 from moorage.model.inspection import OperationSummary
 
 
-def test_what_has_been_moved_within_the_tree_is_taken_from_where_it_is(room: Room, ports: Ports, server: str) -> None:
+def test_a_detach_releases_the_amounts_from_the_provider_that_holds_them_now(
+    room: Room, ports: Ports, server: str
+) -> None:
     ports.attach(server)
-    [now] = ports.held(server)
-    here, there = ports.nic("source", int(now[-1])), ports.nic("source", 1 - int(now[-1]))
+    [name] = ports.held(server)
+    here, there = ports.nic("source", int(name[-1])), ports.nic("source", 1 - int(name[-1]))
 
     def reshape(held: dict[str, dict[str, int]]) -> None:
         held[there] = held.pop(here)
@@ -31,15 +33,15 @@ def test_what_has_been_moved_within_the_tree_is_taken_from_where_it_is(room: Roo
     assert room.seen(server).holds == "instance: source"
 
 
-def test_no_more_is_taken_than_is_left_and_what_others_have_put_there_stays(
+def test_a_detach_keeps_foreign_amounts_and_succeeds_if_its_own_are_already_gone(
     room: Room, ports: Ports, server: str
 ) -> None:
     ports.attach(server)
-    [now] = ports.held(server)
-    here = ports.nic("source", int(now[-1]))
+    [name] = ports.held(server)
+    here = ports.nic("source", int(name[-1]))
     rewrite(room, server, lambda held: held[here].update({BANDWIDTH: WIDTH + 100}))
     ports.detach(server)
-    assert ports.held(server) == {now: 100}
+    assert ports.held(server) == {name: 100}
     ports.attach(server, "_port2")
     ports.take_away(server)
 
@@ -48,10 +50,10 @@ def test_no_more_is_taken_than_is_left_and_what_others_have_put_there_stays(
     assert ports.held(server) == {}
 
 
-def test_a_provider_that_fills_up_before_the_write_is_given_up_for_the_next(
+def test_the_next_provider_is_used_if_the_chosen_one_fills_up_before_the_write(
     room: Room, ports: Ports, server: str
 ) -> None:
-    request_id = struck(room, "step.attach.write.begin", lambda: ports.take("source", 0, 900))
+    request_id = at_failpoint(room, "step.attach.write.begin", lambda: ports.take("source", 0, 900))
 
     ended = ports.ended(attach_under(room, request_id, server))
 
@@ -60,14 +62,14 @@ def test_a_provider_that_fills_up_before_the_write_is_given_up_for_the_next(
 
 
 def deleted_at(room: Room, point: str, server: str, order: Callable[[str], OperationBegun]) -> OperationSummary:
-    """Have a server deleted, and wait for that, at a failpoint of what is ordered; return how the order has ended."""
+    """Delete a server at a failpoint of an order; return the operation of the order when it has ended."""
     is_over = threading.Event()
 
     def action() -> None:
         delete(room, server)
         is_over.set()
 
-    request_id = struck(room, point, action)
+    request_id = at_failpoint(room, point, action)
     begun = order(request_id)
     ended = Ports(room).ended(begun)
     assert is_over.wait(60.0)
@@ -76,7 +78,7 @@ def deleted_at(room: Room, point: str, server: str, order: Callable[[str], Opera
 
 
 @pytest.mark.parametrize("point", ["choose.begin", "choose.done", "write.begin", "write.done"])
-def test_a_server_that_is_deleted_meanwhile_holds_nothing_however_late_the_write_comes(
+def test_a_server_that_is_deleted_during_an_attachment_holds_nothing_however_late_the_write_arrives(
     room: Room, ports: Ports, point: str
 ) -> None:
     server = room.build()
@@ -90,9 +92,7 @@ def test_a_server_that_is_deleted_meanwhile_holds_nothing_however_late_the_write
 
 
 @pytest.mark.parametrize("point", ["read.begin", "write.begin", "write.done"])
-def test_a_server_that_is_deleted_while_something_is_detached_holds_nothing(
-    room: Room, ports: Ports, point: str
-) -> None:
+def test_a_server_that_is_deleted_during_a_detachment_holds_nothing(room: Room, ports: Ports, point: str) -> None:
     server = room.build()
     ports.attach(server)
 
@@ -105,11 +105,11 @@ def test_a_server_that_is_deleted_while_something_is_detached_holds_nothing(
     assert (ended.state, ports.held(server)) == ("failed", {})
 
 
-# --- Late -------------------------------------------------------------------------------------------------------------
+# --- Late writes ------------------------------------------------------------------------------------------------------
 
 
-def sent_late(room: Room, uuid: str) -> None:
-    """Have the write that was refused last carried out now, as a message that was long on its way."""
+def send_refused_write_again(room: Room, uuid: str) -> None:
+    """Send the write that was refused last again, as a copy that was delayed."""
     [operation] = room.ask(ListOperations(instance_uuid=uuid))
     query = select(cell_operations.c.payload).where(cell_operations.c.uuid == operation.uuid)
     payload = room.cloud.database.read(lambda connection: connection.execute(query).scalar_one())
@@ -123,18 +123,18 @@ def sent_late(room: Room, uuid: str) -> None:
     room.placement.call(message)
 
 
-def refused_at_its_second_sending(room: Room, ports: Ports) -> str:
-    """Have the next order's write not sent the first time, and refused the second time; return the order's request."""
-    request_id = struck(room, "step.attach.write.begin", lambda: ports.take("source", 0, 900))
+def lose_first_write(room: Room, ports: Ports) -> str:
+    """Lose the first write of the next order, and let its repetition be refused; return the request id of the order."""
+    request_id = at_failpoint(room, "step.attach.write.begin", lambda: ports.take("source", 0, 900))
     room.troubles.arm(request_id, "step.attach.write.send.*", lose)
     return request_id
 
 
-def test_a_write_that_was_refused_and_is_carried_out_before_it_is_fenced_is_found(
+def test_a_refused_write_that_is_carried_out_before_its_fence_counts_as_done(
     room: Room, ports: Ports, server: str
 ) -> None:
-    request_id = refused_at_its_second_sending(room, ports)
-    room.troubles.arm(request_id, "step.attach.fence.begin", lambda: sent_late(room, server))
+    request_id = lose_first_write(room, ports)
+    room.troubles.arm(request_id, "step.attach.fence.begin", lambda: send_refused_write_again(room, server))
 
     ended = ports.ended(attach_under(room, request_id, server))
 
@@ -144,15 +144,13 @@ def test_a_write_that_was_refused_and_is_carried_out_before_it_is_fenced_is_foun
     assert ports.held(server) == {}
 
 
-def test_a_write_that_was_refused_is_not_carried_out_any_more_once_it_is_fenced(
-    room: Room, ports: Ports, server: str
-) -> None:
-    request_id = refused_at_its_second_sending(room, ports)
+def test_a_refused_write_cannot_be_carried_out_after_its_fence(room: Room, ports: Ports, server: str) -> None:
+    request_id = lose_first_write(room, ports)
     refused: list[errors.ConsumerGenerationConflict] = []
 
     def late() -> None:
         with pytest.raises(errors.ConsumerGenerationConflict) as refusal:
-            sent_late(room, server)
+            send_refused_write_again(room, server)
         refused.append(refusal.value)
 
     room.troubles.arm(request_id, "step.attach.fence.done", late)

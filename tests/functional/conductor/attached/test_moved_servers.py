@@ -16,20 +16,18 @@ from moorage.messages import (
     ResizeInstance,
     RevertMigration,
     ShelveInstance,
-    ShowMigration,
     UnshelveInstance,
 )
 from moorage.model import Image, Migration
 
 
 def moves(room: Room, uuid: str, kind: Any, state: str = "moved", **fields: Any) -> Migration:
-    ordered = give(room, kind, uuid, **fields)
-    shown = ShowMigration(uuid=ordered.migration_uuid)
-    room.until(lambda: room.ask(shown).state == state, state)
-    return room.ask(shown)
+    return room.migration_becomes(give(room, kind, uuid, **fields).migration_uuid, state)
 
 
-def test_it_moves_with_the_server_and_is_back_when_that_is_reverted(room: Room, ports: Ports, server: str) -> None:
+def test_an_attached_resource_moves_with_its_server_and_returns_when_the_move_is_reverted(
+    room: Room, ports: Ports, server: str
+) -> None:
     ports.attach(server)
     [source] = ports.held(server)
 
@@ -52,7 +50,7 @@ def test_it_moves_with_the_server_and_is_back_when_that_is_reverted(room: Room, 
 
 
 @pytest.mark.parametrize(("ending", "size"), [(ConfirmMigration, " (new size)"), (RevertMigration, "")])
-def test_a_resized_server_has_it_beside_its_size_whichever_that_is_until_it_is_detached(
+def test_a_resized_server_keeps_its_attached_resource_whether_the_resize_is_confirmed_or_reverted(
     room: Room, ports: Ports, server: str, ending: Any, size: str
 ) -> None:
     ports.attach(server)
@@ -69,7 +67,9 @@ def test_a_resized_server_has_it_beside_its_size_whichever_that_is_until_it_is_d
     assert room.seen(server).holds == f"instance: source{size}"
 
 
-def test_where_no_destination_has_room_for_it_the_server_stays(room: Room, ports: Ports, server: str) -> None:
+def test_a_move_fails_if_no_destination_has_room_for_the_attached_resource(
+    room: Room, ports: Ports, server: str
+) -> None:
     ports.attach(server)
     for role in ("destination", "alternate"):
         for number in (0, 1):
@@ -86,14 +86,14 @@ def test_where_no_destination_has_room_for_it_the_server_stays(room: Room, ports
     assert [name.split()[0] for name in ports.held(server)] == ["alternate"]
 
 
-def test_an_evacuated_server_has_it_on_its_new_host_and_the_residue_keeps_the_old(
+def test_an_evacuated_server_has_its_attached_resource_on_the_new_host_and_the_residue_holds_the_old(
     room: Room, ports: Ports, server: str
 ) -> None:
     ports.attach(server)
     [source] = ports.held(server)
     room.misbehave("silent", server, "source")
     room.force_down("source")
-    # The host is asked for nothing when a port is attached, and so may be down.
+    # Attaching a port sends nothing to the host, so the host may be down.
     assert ports.attach(server, "_port2", 100).state == "done"
     [other] = ports.held(server).keys() - {source} or [source]
 
@@ -108,7 +108,7 @@ def test_an_evacuated_server_has_it_on_its_new_host_and_the_residue_keeps_the_ol
     room.until(lambda: not ports.held(migration.uuid), "the residue to go")
 
 
-def test_a_shelved_server_holds_nothing_of_it_and_has_it_again_once_it_is_unshelved(
+def test_an_attached_resource_is_released_by_shelving_and_claimed_again_by_unshelving(
     room: Room, ports: Ports, server: str
 ) -> None:
     ports.attach(server)

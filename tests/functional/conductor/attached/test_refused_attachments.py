@@ -1,11 +1,21 @@
-"""Orders to attach or detach that cannot be carried out change nothing and say why."""
+"""Test that orders to attach or detach which cannot be carried out are refused with a reason and change nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from msgspec import structs
-from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, bandwidth, delete, give, struck
+from support.operations.port_room import (
+    BANDWIDTH,
+    PORT,
+    WIDTH,
+    Ports,
+    at_failpoint,
+    attach_under,
+    bandwidth,
+    delete,
+    give,
+)
 from support.operations.room import Room
 
 from moorage import errors, ids
@@ -23,7 +33,7 @@ from moorage.messages import (
 from moorage.model import Image
 
 
-def test_while_something_is_attached_nothing_else_begins(room: Room, ports: Ports, server: str) -> None:
+def test_other_orders_are_refused_while_an_attachment_is_under_way(room: Room, ports: Ports, server: str) -> None:
     refused: list[str] = []
 
     def order_others() -> None:
@@ -39,7 +49,7 @@ def test_while_something_is_attached_nothing_else_begins(room: Room, ports: Port
         room.until(lambda: room.ask(ShowMigration(uuid=ordered.migration_uuid)).state == "failed", "it to be refused")
         refused.append(str(room.ask(ShowMigration(uuid=ordered.migration_uuid)).reason))
 
-    request_id = struck(room, "step.attach.write.begin", order_others)
+    request_id = at_failpoint(room, "step.attach.write.begin", order_others)
     begun = attach_under(room, request_id, server)
 
     assert ports.ended(begun).state == "done"
@@ -64,7 +74,7 @@ def test_while_something_is_attached_nothing_else_begins(room: Room, ports: Port
         ),
     ],
 )
-def test_a_group_that_could_never_be_attached_is_refused_by_the_path_of_the_fault(
+def test_an_invalid_group_is_refused_with_the_path_of_the_invalid_field(
     room: Room, server: str, path: str, suffix: str, group: Any
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:
@@ -72,7 +82,9 @@ def test_a_group_that_could_never_be_attached_is_refused_by_the_path_of_the_faul
     assert refusal.value.path == path
 
 
-def test_what_is_unknown_or_there_already_is_refused_and_changes_nothing(room: Room, ports: Ports, server: str) -> None:
+def test_attaching_an_existing_group_or_detaching_an_unknown_one_is_refused_and_changes_nothing(
+    room: Room, ports: Ports, server: str
+) -> None:
     ports.attach(server)
     before = room.placement.call(GetAllocations(consumer_uuid=server))
     with pytest.raises(errors.AlreadyExists, match="resource group _port1"):
@@ -85,7 +97,7 @@ def test_what_is_unknown_or_there_already_is_refused_and_changes_nothing(room: R
     assert room.placement.call(GetAllocations(consumer_uuid=server)) == before
 
 
-def test_a_group_that_the_flavor_stands_for_has_its_name_alone(room: Room, ports: Ports) -> None:
+def test_the_name_of_a_group_of_the_flavor_cannot_be_used_for_an_attached_group(room: Room, ports: Ports) -> None:
     uuid, spec = ids.fresh(), room.spec("source")
     flavor = structs.replace(spec.flavor, extra_specs={f"resources1:{BANDWIDTH}": "100"})
     spec = structs.replace(spec, flavor=flavor)
@@ -97,7 +109,7 @@ def test_a_group_that_the_flavor_stands_for_has_its_name_alone(room: Room, ports
     delete(room, uuid)
 
 
-def test_the_same_order_given_twice_is_carried_out_once(room: Room, ports: Ports, server: str) -> None:
+def test_a_repeated_order_is_carried_out_once(room: Room, ports: Ports, server: str) -> None:
     message = AttachResource(request_id=ids.fresh(), instance_uuid=server, suffix=PORT, group=bandwidth())
     begun = room.order(message)
     ports.ended(begun)
@@ -106,7 +118,7 @@ def test_the_same_order_given_twice_is_carried_out_once(room: Room, ports: Ports
     assert list(ports.held(server).values()) == [WIDTH]
 
 
-def test_nothing_is_attached_to_a_server_that_is_deleted_or_detached_from_it(room: Room, ports: Ports) -> None:
+def test_orders_to_attach_to_or_detach_from_a_deleted_server_are_refused(room: Room, ports: Ports) -> None:
     uuid = room.build()
     ports.attach(uuid)
     delete(room, uuid)
@@ -117,7 +129,7 @@ def test_nothing_is_attached_to_a_server_that_is_deleted_or_detached_from_it(roo
         give(room, DetachResource, uuid, suffix=PORT)
 
 
-def test_of_the_same_group_ordered_several_times_at_once_one_is_attached(room: Room, ports: Ports, server: str) -> None:
+def test_a_group_that_is_ordered_several_times_at_once_is_attached_once(room: Room, ports: Ports, server: str) -> None:
     def one(_number: int) -> OperationBegun | None:
         try:
             return ports.order(server)

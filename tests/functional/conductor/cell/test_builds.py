@@ -1,4 +1,4 @@
-"""A build in the super conductor: asked for, placed, handed over."""
+"""Test builds in the super conductor: recorded, placed, handed over."""
 
 import pytest
 from support.conductor.builders import FakeScheduler, LosesReplies, World, node, wait_until
@@ -9,7 +9,7 @@ from moorage.cli import lists
 from moorage.messages import ListInstances, SelectDestinations
 from moorage.model import Explanation, FilterCount, Selection
 
-# --- The straight line ------------------------------------------------------------------------------------------------
+# --- Without trouble --------------------------------------------------------------------------------------------------
 
 
 def test_an_instance_is_placed_handed_over_and_built_under_one_request_id(world: World) -> None:
@@ -26,10 +26,10 @@ def test_an_instance_is_placed_handed_over_and_built_under_one_request_id(world:
         instance.attempts[0].attempt_id,
     )
     assert world.scheduler.origins == ["req-1"]
-    assert world.scheduler.asked[0].num_alternates == 2
-    assert world.scheduler.asked[0].owner == "conductor"
-    assert world.agent.taken[0].resources == {"VCPU": 1, "MEMORY_MB": 1024}
-    assert (world.agent.taken[0].host, world.agent.taken[0].node) == ("a", "a")
+    assert world.scheduler.requests[0].num_alternates == 2
+    assert world.scheduler.requests[0].owner == "conductor"
+    assert world.agent.builds[0].resources == {"VCPU": 1, "MEMORY_MB": 1024}
+    assert (world.agent.builds[0].host, world.agent.builds[0].node) == ("a", "a")
     assert world.pending("conductor") == world.pending("cell") == 0
 
 
@@ -39,13 +39,13 @@ def test_instances_of_one_request_are_placed_in_one_decision_and_listed_in_their
     for uuid in uuids:
         world.becomes(uuid, "active")
 
-    assert len(world.scheduler.asked) == 1
+    assert len(world.scheduler.requests) == 1
     listed = world.bus.client("conductor").call(ListInstances())
     assert [instance.uuid for instance in listed] == uuids
     assert world.bus.client("conductor").call(ListInstances(project_id="another")) == []
 
 
-def test_a_list_is_asked_for_in_parts_that_fit_into_a_message(world: World) -> None:
+def test_instances_are_listed_in_parts(world: World) -> None:
     uuids = world.build(*(ids.fresh() for _ in range(6)))
     for uuid in uuids:
         world.becomes(uuid, "active")
@@ -76,10 +76,10 @@ def test_the_same_request_twice_builds_once_and_another_content_is_refused(world
         world.build(uuid, uuid)
 
     world.becomes(uuid, "active")
-    assert len(world.agent.taken) == 1
+    assert len(world.agent.builds) == 1
 
 
-# --- Asking -----------------------------------------------------------------------------------------------------------
+# --- Requests to the scheduler ----------------------------------------------------------------------------------------
 
 
 def test_a_refusal_is_kept_with_its_explanation(world: World) -> None:
@@ -99,61 +99,58 @@ def test_a_refusal_is_kept_with_its_explanation(world: World) -> None:
 
     assert instance.explanation == found
     assert "0 of 3 hosts: 3 removed by resources" in str(instance.reason)
-    assert world.placement.calls == world.scheduler.asked, "nothing that cannot have been claimed is released"
+    assert world.placement.calls == world.scheduler.requests, "nothing was claimed, so nothing is released"
 
 
 def test_after_contention_the_scheduler_is_asked_again_with_a_new_id_a_bounded_number_of_times(world: World) -> None:
     decide = world.scheduler.decide
 
     def lose_twice(message: SelectDestinations) -> list[list[Selection]]:
-        if len(world.scheduler.asked) < 3:
+        if len(world.scheduler.requests) < 3:
             raise errors.ClaimContention(tries=20)
         return decide(message)
 
     world.scheduler.decide = lose_twice  # type: ignore[method-assign]
     [uuid] = world.build()
     world.becomes(uuid, "active")
-    assert len({asked.request_id for asked in world.scheduler.asked}) == 3
+    assert len({request.request_id for request in world.scheduler.requests}) == 3
 
     def always_lose(message: SelectDestinations) -> list[list[Selection]]:
         raise errors.ClaimContention(tries=20)
 
-    world.scheduler.asked.clear()
+    world.scheduler.requests.clear()
     world.conf.set_override("max_contention_retries", 1, group="conductor")
     world.scheduler.decide = always_lose  # type: ignore[method-assign]
     [uuid] = world.build()
     assert "Other claims were faster" in str(world.becomes(uuid, "error").reason)
-    assert len(world.scheduler.asked) == 2
+    assert len(world.scheduler.requests) == 2
 
 
-class HasLostItsDatabase(FakeScheduler):
-    """Answers that its database is away, so many times."""
+class WithoutDatabase(FakeScheduler):
+    """Answers a number of times that its database is unavailable."""
 
-    lost = 9
+    failures = 9
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        if len(self.asked) < self.lost:
-            self.asked.append(message)
+        if len(self.requests) < self.failures:
+            self.requests.append(message)
             raise errors.StoreUnavailable(schema="main", reason="silent")
         return super().select_destinations(message)
 
 
-def test_a_build_outlasts_a_scheduler_whose_database_is_away_for_longer_than_a_silent_one(world: World) -> None:
-    scheduler = HasLostItsDatabase(world.placement)
-    world.serve("scheduler", scheduler)
+def test_a_build_is_retried_more_often_if_the_scheduler_has_no_database_than_if_it_is_silent(world: World) -> None:
+    scheduler = world.replace(WithoutDatabase(world.placement))
 
     [uuid] = world.build()
 
     world.becomes(uuid, "active")
-    assert len({message.request_id for message in scheduler.asked}) == 1
-    assert len(scheduler.asked) == 10
+    assert len({message.request_id for message in scheduler.requests}) == 1
+    assert len(scheduler.requests) == 10
 
 
 def test_a_build_ends_in_error_while_the_database_of_all_schedulers_stays_away(world: World) -> None:
-    scheduler = HasLostItsDatabase(world.placement)
-    scheduler.lost = 1000
-    world.serve("scheduler", scheduler)
+    world.replace(WithoutDatabase(world.placement)).failures = 1000
 
     [uuid] = world.build()
 
@@ -163,39 +160,32 @@ def test_a_build_ends_in_error_while_the_database_of_all_schedulers_stays_away(w
 
 @pytest.mark.short_calls
 def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(world: World) -> None:
-    world.put(LosesReplies(world.placement))
+    world.replace(LosesReplies(world.placement))
 
     [uuid] = world.build()
 
     world.becomes(uuid, "active")
-    assert len(world.scheduler.asked) == 2
-    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
-
-
-class ReconfiguredMeanwhile(LosesReplies):
-    """Between the lost answer and the repeated request the operator changes how often a build is tried."""
-
-    world: World
-
-    def while_it_is_lost(self, message: SelectDestinations) -> None:
-        self.world.conf.set_override("max_attempts", 5, group="conductor")
+    assert len(world.scheduler.requests) == 2
+    assert len({request.request_id for request in world.scheduler.requests}) == 1
 
 
 @pytest.mark.short_calls
 def test_a_repeated_request_asks_for_as_many_alternates_as_when_the_build_was_ordered(world: World) -> None:
-    world.scheduler = scheduler = ReconfiguredMeanwhile(world.placement)
-    scheduler.world = world
-    world.serve("scheduler", scheduler)
+    class Reconfiguring(LosesReplies):
+        def before_repetition(self, message: SelectDestinations) -> None:
+            world.conf.set_override("max_attempts", 5, group="conductor")
+
+    scheduler = world.replace(Reconfiguring(world.placement))
 
     [uuid] = world.build()
 
     world.becomes(uuid, "active")
-    assert [message.num_alternates for message in scheduler.asked] == [2, 2]
-    assert len({message.request_id for message in scheduler.asked}) == 1
+    assert [message.num_alternates for message in scheduler.requests] == [2, 2]
+    assert len({message.request_id for message in scheduler.requests}) == 1
 
     [later] = world.build()
     world.becomes(later, "active")
-    assert scheduler.asked[-1].num_alternates == 4
+    assert scheduler.requests[-1].num_alternates == 4
 
 
 def test_an_order_that_needs_more_hosts_than_one_answer_can_name_is_refused_whole(world: World) -> None:
@@ -211,7 +201,7 @@ def test_an_order_that_needs_more_hosts_than_one_answer_can_name_is_refused_whol
 
 
 class TooLargeAnswers(FakeScheduler):
-    """Carries a request out, whose answer does not fit into a message."""
+    """Carries out requests, but their answers do not fit into a message."""
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
@@ -219,8 +209,8 @@ class TooLargeAnswers(FakeScheduler):
         raise errors.ReplyTooLarge(method=message.method, size=20_000_000, limit=12_000_000)
 
 
-def test_what_was_claimed_by_an_answer_that_is_too_large_is_released(world: World) -> None:
-    world.put(TooLargeAnswers(world.placement))
+def test_claims_whose_answer_is_too_large_are_released(world: World) -> None:
+    world.replace(TooLargeAnswers(world.placement))
 
     uuids = world.build(ids.fresh(), ids.fresh())
 
@@ -228,46 +218,44 @@ def test_what_was_claimed_by_an_answer_that_is_too_large_is_released(world: Worl
         assert "20000000 bytes" in str(world.becomes(uuid, "error").reason)
     wait_until(lambda: world.pending("conductor") == 0)
     assert world.placement.held == {}
-    assert len(world.scheduler.asked) == 1
+    assert len(world.scheduler.requests) == 1
 
 
 @pytest.mark.short_calls
 def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_claim_is_impossible(world: World) -> None:
-    world.scheduler = LosesReplies(world.placement)
-    world.scheduler.lost = 99
-    world.serve("scheduler", world.scheduler)
+    world.replace(LosesReplies(world.placement)).lost = 99
 
     [uuid] = world.build()
 
     assert "There was no answer" in str(world.becomes(uuid, "error").reason)
     wait_until(lambda: uuid in world.placement.deleted)
     assert world.placement.held == {}
-    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+    assert len({request.request_id for request in world.scheduler.requests}) == 1
     wait_until(lambda: world.pending("conductor") == 0)
 
 
 @pytest.mark.short_calls
-def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> None:
+def test_an_instance_whose_claim_was_released_meanwhile_is_requested_again_alone(world: World) -> None:
     class LosesOneClaim(LosesReplies):
-        def while_it_is_lost(self, message: SelectDestinations) -> None:
+        def before_repetition(self, message: SelectDestinations) -> None:
             self.placement.release(message.instance_uuids[1])
 
-    world.put(LosesOneClaim(world.placement))
+    world.replace(LosesOneClaim(world.placement))
 
     uuids = world.build(*(ids.fresh() for _ in range(3)))
 
     for uuid in uuids:
         world.becomes(uuid, "active")
-    first, repeat, again = world.scheduler.asked
+    first, repeat, again = world.scheduler.requests
     assert first == repeat
     assert again.instance_uuids == (uuids[1],)
     assert again.request_id != first.request_id
 
 
-def test_of_a_request_whose_reply_was_lost_a_member_deleted_meanwhile_drops_out_and_the_rest_stand(
+def test_deleting_one_instance_of_a_request_whose_reply_was_lost_leaves_the_others(
     world: World,
 ) -> None:
-    world.put(LosesReplies(world.placement))
+    world.replace(LosesReplies(world.placement))
     uuids = world.build(*(ids.fresh() for _ in range(5)))
     wait_until(lambda: len(world.placement.held) == 5)
 
@@ -281,7 +269,7 @@ def test_of_a_request_whose_reply_was_lost_a_member_deleted_meanwhile_drops_out_
     assert {guest.instance_uuid for guest in world.agent.guests.values()} == set(world.placement.held)
 
 
-def test_a_delete_that_overtakes_the_selection_leaves_the_others_of_the_request(world: World) -> None:
+def test_a_delete_before_the_selection_leaves_the_other_instances_of_the_request(world: World) -> None:
     world.servers.pop("scheduler").stop()
     uuids = world.build(ids.fresh(), ids.fresh())
     world.delete(uuids[0])
@@ -296,7 +284,7 @@ def test_a_delete_that_overtakes_the_selection_leaves_the_others_of_the_request(
 # --- Handing over -----------------------------------------------------------------------------------------------------
 
 
-def test_a_build_waits_for_its_cell_says_so_and_goes_on_when_the_cell_is_back(world: World) -> None:
+def test_a_build_waits_for_an_unreachable_cell_with_a_reason_and_continues_when_the_cell_is_back(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
     wait_until(lambda: "cell cell1 cannot be reached" in str(world.show(uuid).reason))
@@ -308,7 +296,7 @@ def test_a_build_waits_for_its_cell_says_so_and_goes_on_when_the_cell_is_back(wo
     assert instance.reason is None
 
 
-def test_a_super_conductor_that_was_stopped_in_the_middle_goes_on_where_it_was(world: World) -> None:
+def test_a_restarted_super_conductor_continues_a_build_where_it_was(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
     wait_until(lambda: uuid in world.placement.held)
@@ -317,10 +305,10 @@ def test_a_super_conductor_that_was_stopped_in_the_middle_goes_on_where_it_was(w
     world.start("cell")
 
     world.becomes(uuid, "active")
-    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+    assert len({request.request_id for request in world.scheduler.requests}) == 1
 
 
-def test_an_instance_is_shown_as_far_as_it_is_known_while_its_cell_does_not_answer(world: World) -> None:
+def test_an_instance_is_shown_from_the_super_conductors_record_while_its_cell_does_not_answer(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
     world.stop("cell")

@@ -1,26 +1,19 @@
-"""Deletions, crashes, take-overs and returning hosts in the middle of moves, shelving and rebuilding."""
+"""Test deletions, crashes, take-overs and returning hosts in the middle of moves, shelving and rebuilding."""
 
 import threading
 from collections.abc import Callable
 
 import pytest
-from support.conductor.builders import World, node, report, wait_until
+from support.conductor.builders import World, node, wait_until
+from support.conductor.host_reports import ended_attempts, return_hosts, start_hosts
 from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, failpoints, ids
-from moorage.messages import (
-    BuildFinished,
-    DeleteAllocations,
-    ListEndedAttempts,
-    OwnsClaimInCell,
-    ReportHostsInCell,
-    ReturnHosts,
-)
-from moorage.model import Guest
+from moorage.messages import DeleteAllocations, OwnsClaimInCell
 
 Story = Callable[[World], str]
 
-# --- Stories: each ends where it says, whatever strikes in the middle of it -------------------------------------------
+# --- Stories, and the host on which each ends whatever interrupts it -------------------------------------------------
 
 
 def confirmed(world: World) -> str:
@@ -91,7 +84,7 @@ STORIES: dict[str, tuple[Story, str]] = {
 
 
 def settled(world: World, uuid: str, host: str) -> None:
-    """Assert that an instance runs on one host alone, and holds that and nothing else."""
+    """Assert that an instance runs on this host only, and that nothing is held on any other."""
     wait_until(lambda: world.pending("cell") == 0)
     instance = shown(world, uuid)
     assert (instance.state, instance.host, instance.migration_uuid) == ("active", host, None)
@@ -102,19 +95,19 @@ def settled(world: World, uuid: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("step", STORIES)
-def test_a_step_that_was_done_and_not_recorded_is_done_again_and_changes_nothing(world: World, step: str) -> None:
-    struck: list[str] = []
+def test_a_step_whose_outcome_was_not_recorded_is_repeated_without_further_effect(world: World, step: str) -> None:
+    interrupted: list[str] = []
 
-    def strike(name: str) -> None:
-        if name == f"step.{step}.done" and not struck:
-            struck.append(name)
+    def interrupt(name: str) -> None:
+        if name == f"step.{step}.done" and not interrupted:
+            interrupted.append(name)
             raise RuntimeError("the connection was lost")
 
     story, host = STORIES[step]
-    with failpoints.observed(strike):
+    with failpoints.observed(interrupt):
         uuid = story(world)
 
-    assert struck
+    assert interrupted
     settled(world, uuid, host)
 
 
@@ -126,7 +119,7 @@ def test_a_step_that_another_conductor_takes_over_in_the_middle_counts_once(worl
     passed: list[str] = []
     lock = threading.Lock()
 
-    def strike(name: str) -> None:
+    def take_over(name: str) -> None:
         if name != f"step.{step}.done":
             return
         with lock:
@@ -137,21 +130,21 @@ def test_a_step_that_another_conductor_takes_over_in_the_middle_counts_once(worl
             wait_until(lambda: len(passed) > 1)
 
     story, host = STORIES[step]
-    with failpoints.observed(strike):
+    with failpoints.observed(take_over):
         uuid = story(world)
 
     assert len(passed) >= 2
     settled(world, uuid, host)
 
 
-def test_a_move_goes_on_when_its_dead_conductor_is_replaced(world: World) -> None:
+def test_a_move_continues_when_its_dead_conductor_is_replaced(world: World) -> None:
     uuid = built(world)
-    world.agent.mute = {"a"}
+    world.agent.no_reply_to_orders = {"a"}
     move = Mover(world, uuid)
     move.move("b")
     wait_until(lambda: bool(world.agent.orders))
     world.die("cell", "cell", lease=1.0)
-    world.agent.mute = set()
+    world.agent.no_reply_to_orders = set()
 
     world.start("cell")
 
@@ -160,6 +153,11 @@ def test_a_move_goes_on_when_its_dead_conductor_is_replaced(world: World) -> Non
 
 
 # --- Deleting ---------------------------------------------------------------------------------------------------------
+
+
+def wait_until_retried(world: World) -> None:
+    """Wait until an operation of the cell has failed to make progress and will be retried."""
+    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
 
 
 def prepared(world: World) -> str:
@@ -177,7 +175,7 @@ def claimed(world: World) -> str:
 
 def stopping(world: World) -> str:
     uuid = built(world)
-    world.agent.mute = {"a"}
+    world.agent.no_reply_to_orders = {"a"}
     Mover(world, uuid).move("b")
     wait_until(lambda: bool(world.agent.orders))
     return uuid
@@ -185,7 +183,7 @@ def stopping(world: World) -> str:
 
 def spawning(world: World) -> str:
     uuid = built(world)
-    world.agent.hold.clear()
+    world.agent.may_finish.clear()
     Mover(world, uuid, "live-migration").move("b", "c")
     wait_until(lambda: len(world.agent.guests) == 2)
     return uuid
@@ -200,31 +198,31 @@ def waiting(world: World) -> str:
 
 def confirming(world: World) -> str:
     uuid = waiting(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     Mover(world, uuid).end("confirm")
-    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
+    wait_until_retried(world)
     return uuid
 
 
 def reverting(world: World) -> str:
     uuid = waiting(world)
-    world.agent.deaf = {"b"}
+    world.agent.no_reply_to_destroy = {"b"}
     Mover(world, uuid).end("revert")
-    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
+    wait_until_retried(world)
     return uuid
 
 
 def shelving(world: World) -> str:
     uuid = built(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     shelve(world, uuid)
-    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
+    wait_until_retried(world)
     return uuid
 
 
 def rebuilding(world: World) -> str:
     uuid = built(world)
-    world.agent.mute = {"a"}
+    world.agent.no_reply_to_orders = {"a"}
     rebuild(world, uuid, "other")
     wait_until(lambda: bool(world.agent.orders))
     return uuid
@@ -238,12 +236,12 @@ def test_an_instance_deleted_in_the_middle_leaves_no_guest_and_no_claim(world: W
     migration = shown(world, uuid).migration_uuid
 
     world.delete(uuid)
-    # Until the cell has heard of it, the operation might come to its end first.
+    # Until the order has reached the cell, the operation might end first.
     wait_until(lambda: shown(world, uuid).state in ("deleting", "deleted"))
-    world.agent.deaf = world.agent.mute = set()
+    world.agent.no_reply_to_destroy = world.agent.no_reply_to_orders = set()
 
     becomes(world, uuid, "deleted")
-    world.agent.hold.set()
+    world.agent.may_finish.set()
     wait_until(lambda: world.pending("cell") == 0)
     wait_until(lambda: not world.agent.guests)
     assert world.placement.hosts_held() == set()
@@ -260,7 +258,7 @@ def test_a_deletion_leaves_residues_only_where_a_guest_may_be_left(world: World)
     world.restart("cell", delete_patience=0.3)
     uuid = waiting(world)
     source, _destination = shown(world, uuid).attempts
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
 
     world.delete(uuid)
 
@@ -268,7 +266,7 @@ def test_a_deletion_leaves_residues_only_where_a_guest_may_be_left(world: World)
     assert world.placement.residues == {source.attempt_id: node("a")}
     released = [call for call in world.placement.calls if isinstance(call, DeleteAllocations) and call.migration_uuids]
     assert len({call.request_id for call in released}) == 1
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: not world.placement.residues)
     wait_until(lambda: world.pending("cell") == 0)
 
@@ -276,33 +274,22 @@ def test_a_deletion_leaves_residues_only_where_a_guest_may_be_left(world: World)
 # --- Hosts that return ------------------------------------------------------------------------------------------------
 
 
-def starts(world: World, host: str) -> None:
-    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report(host),), started=(host,))
-    assert world.cell_call(message).returning == (host,)
-
-
-def returns(world: World, host: str, *guests: Guest) -> None:
-    lives = world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent")).lives
-    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=(host,), guests=guests, lives=lives))
-
-
 def test_the_source_of_a_move_is_neither_destroyed_nor_lost_when_its_host_returns(world: World) -> None:
     uuid = waiting(world)
     source = shown(world, uuid).attempts[0]
-    starts(world, "a")
+    start_hosts(world, "a")
 
-    assert world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",))) == []
-    returns(world, "a")
+    assert ended_attempts(world, "a") == []
+    return_hosts(world, "a")
 
     after = shown(world, uuid)
     assert (after.state, after.reason, after.attempts[0].state) == ("moved", None, "held")
-    # Its agent's new life finds it running, and says so once more.
-    taken = next(each for each in world.agent.taken if each.attempt_id == source.attempt_id)
-    world.agent.accept(taken)
-    world.cell_call(
-        BuildFinished(request_id=ids.fresh(), instance_uuid=uuid, attempt_id=taken.attempt_id, claim_id=taken.claim_id)
-    )
-    world.agent.report_failed(taken, "it was half made")
+    # After its restart, the agent finds the guest running and reports it again.
+    build = world.agent.build_on("a")
+    assert build.attempt_id == source.attempt_id
+    world.agent.accept(build)
+    world.agent.finish(build)
+    world.agent.report_failed(build, "it was half made")
     assert shown(world, uuid).attempts[0].state == "held"
     Mover(world, uuid).end("revert")
     assert becomes(world, uuid, "active").host == "a"
@@ -311,55 +298,54 @@ def test_the_source_of_a_move_is_neither_destroyed_nor_lost_when_its_host_return
 def test_an_evacuated_guest_is_destroyed_when_its_host_returns(world: World) -> None:
     uuid = built(world)
     source = shown(world, uuid).attempts[0]
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     Mover(world, uuid, "evacuation").move("b")
     becomes(world, uuid, "active")
-    starts(world, "a")
+    start_hosts(world, "a")
 
-    [found] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
+    [found] = ended_attempts(world, "a")
 
     assert found.attempt_id == source.attempt_id
 
 
-def test_a_cleaning_ends_when_its_host_is_away_and_what_was_held_there_has_gone(world: World) -> None:
+def test_a_cleaning_ends_when_its_host_is_down_and_the_residue_has_been_released(world: World) -> None:
     uuid = built(world)
     world.conf.set_override("host_down_after", 0.2, group="scheduler")
     world.restart("cell")
-    world.agent.deaf = {"a"}
-    starts(world, "a")
+    world.agent.no_reply_to_destroy = {"a"}
+    start_hosts(world, "a")
     move = Mover(world, uuid, "evacuation")
     move.move("b")
     becomes(world, uuid, "active")
-    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
+    wait_until_retried(world)
     assert world.placement.residues == {move.migration: node("a")}
 
     world.placement.release(move.migration)  # as deleting the host does
 
     wait_until(lambda: world.pending("cell") == 0)
-    [found] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
+    [found] = ended_attempts(world, "a")
     assert found.instance_uuid == uuid
 
 
-def test_a_destination_that_returns_without_the_guest_is_left_for_the_next_one(world: World) -> None:
+def test_a_move_falls_back_when_its_destination_returns_without_the_guest(world: World) -> None:
     uuid = built(world)
-    world.agent.hold.clear()
+    world.agent.may_finish.clear()
     Mover(world, uuid).move("b", "c")
     wait_until(lambda: len(world.agent.guests) == 2 and world.waiting() == 1)
-    lost = next(each for each in world.agent.taken if each.host == "b")
-    world.agent.guests.pop(lost.attempt_id)
-    starts(world, "b")
+    world.agent.guests.pop(world.agent.build_on("b").attempt_id)
+    start_hosts(world, "b")
 
-    returns(world, "b")
-    world.agent.hold.set()
+    return_hosts(world, "b")
+    world.agent.may_finish.set()
 
     after = becomes(world, uuid, "moved")
     assert [(a.host, a.state) for a in after.attempts] == [("a", "held"), ("b", "failed"), ("c", "active")]
 
 
-# --- Who wants a claim ------------------------------------------------------------------------------------------------
+# --- Ownership of claims ----------------------------------------------------------------------------------------------
 
 
-def test_nobody_disowns_a_claim_that_a_move_or_an_unshelving_may_yet_bring(world: World) -> None:
+def test_a_cell_owns_every_claim_that_a_move_may_still_make(world: World) -> None:
     uuid = built(world)
 
     def owned(consumer: str, claim_id: str) -> bool:
@@ -368,7 +354,7 @@ def test_nobody_disowns_a_claim_that_a_move_or_an_unshelving_may_yet_bring(world
 
     move = Mover(world, uuid)
     placement = move.prepare()
-    assert owned(uuid, ids.fresh()), "what is claimed for it has yet to arrive"
+    assert owned(uuid, ids.fresh()), "the claim of the move may still arrive"
     claim_id = move.claim(placement, "b")
     move.hand_over(placement, claim_id, ["b"])
     becomes(world, uuid, "moved")

@@ -1,4 +1,4 @@
-"""Moves in their cell: straight, from host to host, given back, confirmed, reverted, broken off."""
+"""Test moves in their cell: preparation, fall-back, and the return to the source."""
 
 import pytest
 from msgspec import structs
@@ -6,14 +6,13 @@ from support.conductor.builders import World, node, wait_until
 from support.conductor.moving_instances import BIGGER, Mover, becomes, built, shown
 
 from moorage import errors, ids
-from moorage.bus.bus import serves
-from moorage.messages import EndMove, ListHostsDeclaredDown, SwapClaim
+from moorage.messages import EndMove, SwapClaim
 
-# --- Straight ---------------------------------------------------------------------------------------------------------
+# --- Without trouble --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["cold-migration", "resize"])
-def test_a_moved_instance_waits_and_is_confirmed_with_what_was_asked_for(world: World, kind: str) -> None:
+def test_a_moved_instance_waits_for_confirmation_and_then_has_its_new_flavor(world: World, kind: str) -> None:
     uuid = built(world)
     move = Mover(world, uuid, kind)  # type: ignore[arg-type]
     move.move("b", spec=BIGGER)
@@ -25,9 +24,9 @@ def test_a_moved_instance_waits_and_is_confirmed_with_what_was_asked_for(world: 
     assert (source.state, source.migration_uuid) == ("held", None)
     assert (destination.state, destination.migration_uuid) == ("active", move.migration)
     assert world.agent.stopped == {source.attempt_id}
-    taken = world.agent.guests[destination.attempt_id].moving
-    assert taken is not None
-    assert (taken.kind, taken.source_host, taken.source_attempt_id) == (kind, "a", source.attempt_id)
+    moving = world.agent.guests[destination.attempt_id].moving
+    assert moving is not None
+    assert (moving.kind, moving.source_host, moving.source_attempt_id) == (kind, "a", source.attempt_id)
     assert world.placement.hosts_held() == {node("a"), node("b")}
     assert (move.shown().state, move.shown().source_host, move.shown().destination_host) == ("moved", "a", "b")
 
@@ -78,7 +77,7 @@ def test_a_live_migration_stops_nothing_and_confirms_itself(world: World) -> Non
 
 def test_an_evacuation_leaves_a_residue_under_the_migration_until_its_host_has_cleaned_up(world: World) -> None:
     uuid = built(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     move = Mover(world, uuid, "evacuation")
     move.move("b")
 
@@ -88,7 +87,7 @@ def test_an_evacuation_leaves_a_residue_under_the_migration_until_its_host_has_c
     assert world.placement.residues == {move.migration: node("a")}
     assert after.attempts[0].state == "ended"
     assert after.attempts[0].guest_left
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: not world.placement.residues)
     wait_until(lambda: world.pending("cell") == 0)
     assert {guest.host for guest in world.agent.guests.values()} == {"b"}
@@ -108,7 +107,7 @@ def test_an_instance_can_move_again_and_again(world: World) -> None:
 # --- Refused at once --------------------------------------------------------------------------------------------------
 
 
-def test_only_what_is_active_is_taken_for_a_move_and_only_once(world: World) -> None:
+def test_only_an_active_instance_is_prepared_for_a_move_and_only_once(world: World) -> None:
     uuid = built(world)
     first = Mover(world, uuid)
     placement = first.prepare()
@@ -160,7 +159,7 @@ def test_an_instance_without_a_host_cannot_be_evacuated(world: World) -> None:
 # --- Falling back -----------------------------------------------------------------------------------------------------
 
 
-def test_a_move_falls_back_on_its_alternates_and_names_what_the_source_holds(world: World) -> None:
+def test_a_move_falls_back_to_its_alternates_and_each_swap_names_the_allocations_of_the_source(world: World) -> None:
     uuid = built(world)
     world.agent.failing = {"b"}
     world.placement.full = {node("c")}
@@ -207,7 +206,7 @@ def test_a_move_that_fails_everywhere_gives_the_source_back(world: World, kind: 
 def test_a_destination_that_hangs_keeps_a_residue_when_the_source_is_given_back(world: World) -> None:
     uuid = built(world)
     world.restart("cell", build_timeout=1.0)
-    world.agent.hanging = world.agent.deaf = {"b"}
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"b"}
     move = Mover(world, uuid)
     move.move("b")
 
@@ -216,7 +215,7 @@ def test_a_destination_that_hangs_keeps_a_residue_when_the_source_is_given_back(
     late = after.attempts[1]
     assert (after.host, late.state, late.reason) == ("a", "failed", "timed out")
     assert world.placement.residues == {late.attempt_id: node("b")}
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: not world.placement.residues)
 
 
@@ -232,7 +231,7 @@ def test_a_source_that_cannot_be_stopped_keeps_its_guest(world: World) -> None:
 
     assert after.host == "a"
     assert "could not be stopped" in str(move.shown().reason)
-    assert {taken.host for taken in world.agent.taken} == {"a"}
+    assert {build.host for build in world.agent.builds} == {"a"}
     assert world.placement.hosts_held() == {node("a")}
     assert world.agent.stopped == set()
 
@@ -240,19 +239,19 @@ def test_a_source_that_cannot_be_stopped_keeps_its_guest(world: World) -> None:
 def test_a_source_that_does_not_answer_in_time_keeps_its_guest(world: World) -> None:
     uuid = built(world)
     world.restart("cell", build_timeout=0.5)
-    world.agent.mute = {"a"}
+    world.agent.no_reply_to_orders = {"a"}
     move = Mover(world, uuid)
     move.move("b")
     wait_until(lambda: any(isinstance(call, EndMove) for call in world.placement.calls))
-    world.agent.mute = set()
+    world.agent.no_reply_to_orders = set()
 
     after = becomes(world, uuid, "active")
 
     assert (after.host, world.agent.stopped) == ("a", set())
-    assert {taken.host for taken in world.agent.taken} == {"a"}
+    assert {build.host for build in world.agent.builds} == {"a"}
 
 
-def test_a_guest_that_does_not_start_again_leaves_its_instance_in_error_and_to_be_evacuated(world: World) -> None:
+def test_an_instance_whose_guest_does_not_start_again_is_in_error_and_can_be_evacuated(world: World) -> None:
     uuid = built(world)
     world.agent.failing = {"b"}
     move = Mover(world, uuid)
@@ -271,7 +270,7 @@ def test_a_guest_that_does_not_start_again_leaves_its_instance_in_error_and_to_b
 
 
 class _Sticking(set[str]):
-    """A set of stopped attempts that makes host `a` stuck as soon as one is added."""
+    """A set of stopped attempts; host `a` is stuck as soon as one is added."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -280,285 +279,3 @@ class _Sticking(set[str]):
     def add(self, attempt_id: str) -> None:
         super().add(attempt_id)
         self._world.agent.stuck = {"a"}
-
-
-# --- Ending -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_confirm_waits_for_the_host_of_the_source_and_can_be_ordered_again(world: World) -> None:
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    world.agent.deaf = {"a"}
-
-    move.end("confirm")
-    wait_until(lambda: "a: " in str(move.shown().reason))
-    move.end("confirm")
-
-    assert (move.shown().state, shown(world, uuid).state) == ("confirming", "moved")
-    with pytest.raises(errors.InvalidState, match="is confirming"):
-        move.end("revert")
-    world.agent.deaf = set()
-    becomes(world, uuid, "active")
-    assert world.placement.hosts_held() == {node("b")}
-    with pytest.raises(errors.InvalidState):
-        move.end("confirm")
-
-
-@pytest.mark.parametrize("kind", ["cold-migration", "resize"])
-def test_a_confirm_is_completed_once_the_dead_source_is_declared_down(world: World, kind: str) -> None:
-    uuid = built(world)
-    move = Mover(world, uuid, kind)  # type: ignore[arg-type]
-    move.move("b", spec=BIGGER)
-    becomes(world, uuid, "moved")
-    world.agent.deaf = {"a"}
-    move.end("confirm")
-    wait_until(lambda: "moorage host set a --forced-down" in str(move.shown().reason))
-    assert world.placement.hosts_held() == {node("a"), node("b")}
-    assert not world.placement.residues
-
-    world.placement.declared_down = {"a"}
-
-    after = becomes(world, uuid, "active")
-    assert (after.host, after.migration_uuid, after.flavor) == ("b", None, BIGGER.flavor)
-    assert (move.shown().state, move.shown().reason) == ("confirmed", None)
-    assert world.placement.residues == {move.migration: node("a")}
-    assert (after.attempts[0].state, after.attempts[0].guest_left) == ("ended", True)
-    world.agent.deaf = set()
-    wait_until(lambda: not world.placement.residues)
-    wait_until(lambda: world.pending("cell") == 0)
-    assert {guest.host for guest in world.agent.guests.values()} == {"b"}
-    assert world.placement.hosts_held() == {node("b")}
-
-
-def test_a_confirm_of_a_declared_down_source_that_answers_leaves_nothing(world: World) -> None:
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    world.placement.declared_down = {"a"}
-
-    move.end("confirm")
-
-    becomes(world, uuid, "active")
-    assert not world.placement.residues
-    assert world.placement.hosts_held() == {node("b")}
-    assert {guest.host for guest in world.agent.guests.values()} == {"b"}
-
-
-def test_an_ending_move_does_not_wait_for_a_host_that_is_declared_down(world: World) -> None:
-    world.restart("cell", delete_patience=3600.0)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    arrived = becomes(world, uuid, "moved").attempts[1]
-    world.agent.deaf = world.placement.declared_down = {"b"}
-
-    move.end("revert")
-
-    assert becomes(world, uuid, "active").host == "a"
-    assert world.placement.residues == {arrived.attempt_id: node("b")}
-
-
-def test_a_confirm_waits_on_where_nobody_says_whether_the_source_is_declared_down(world: World) -> None:
-    class Ignorant(type(world.placement)):  # type: ignore[misc]
-        @serves(ListHostsDeclaredDown)
-        def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
-            raise errors.StoreUnavailable(reason="it is away")
-
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    knowing = world.placement
-    ignorant = Ignorant()
-    ignorant.__dict__.update(knowing.__dict__)
-    world.agent.deaf = knowing.declared_down = {"a"}
-    world.serve("placement", ignorant)
-
-    move.end("confirm")
-
-    wait_until(lambda: "It is waited for" in str(move.shown().reason))
-    assert (move.shown().state, shown(world, uuid).state) == ("confirming", "moved")
-    world.serve("placement", knowing)
-    assert becomes(world, uuid, "active").host == "b"
-
-
-def test_a_live_migration_leaves_a_residue_where_its_source_does_not_answer(world: World) -> None:
-    world.restart("cell", delete_patience=0.3)
-    uuid = built(world)
-    world.agent.deaf = {"a"}
-    move = Mover(world, uuid, "live-migration")
-    move.move("b")
-
-    becomes(world, uuid, "active")
-
-    assert world.placement.residues == {move.migration: node("a")}
-    world.agent.deaf = set()
-    wait_until(lambda: not world.placement.residues)
-
-
-def test_a_revert_is_given_up_where_the_source_has_no_guest_to_go_back_to_and_the_server_runs_on(world: World) -> None:
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    source, arrived = becomes(world, uuid, "moved").attempts
-    lost = world.agent.guests.pop(source.attempt_id)
-
-    move.end("revert")
-
-    wait_until(lambda: move.shown().reason is not None)
-    assert (move.shown().state, shown(world, uuid).state) == ("moved", "moved")
-    assert f"its source is not there to go back to, a: Not possible now: attempt {source.attempt_id}" in str(
-        move.shown().reason
-    )
-    assert (arrived.attempt_id in world.agent.guests, world.agent.destroyed) == (True, [])
-    assert shown(world, uuid).attempts[1].state == "active"
-    # When it is there again, the same order is carried out.
-    world.agent.guests[source.attempt_id] = lost
-    move.end("revert")
-    assert becomes(world, uuid, "active").host == "a"
-    assert world.agent.destroyed == [arrived.attempt_id]
-
-
-def test_a_revert_waits_for_the_host_of_its_source_for_a_time_and_destroys_nothing_meanwhile(world: World) -> None:
-    world.restart("cell", delete_patience=0.5)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    world.agent.mute = {"a"}
-
-    move.end("revert")
-
-    wait_until(lambda: move.shown().state == "moved" and move.shown().reason is not None)
-    assert world.agent.destroyed == []
-    move.end("confirm")
-    assert becomes(world, uuid, "active").host == "b"
-
-
-def test_a_revert_leaves_a_residue_where_its_destination_does_not_answer(world: World) -> None:
-    world.restart("cell", delete_patience=0.3)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    moved = becomes(world, uuid, "moved")
-    world.agent.deaf = {"b"}
-
-    move.end("revert")
-
-    assert becomes(world, uuid, "active").host == "a"
-    assert world.placement.residues == {moved.attempts[1].attempt_id: node("b")}
-    world.agent.deaf = set()
-    wait_until(lambda: not world.placement.residues)
-
-
-@pytest.mark.parametrize("outcome", ["confirm", "revert"])
-@pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
-def test_a_conflict_makes_a_move_end_later_and_never_otherwise(world: World, policy: str, outcome: str) -> None:
-    world.restart("cell", consumer_conflict_policy=policy)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    world.placement.conflicts = 2
-
-    move.end(outcome)  # type: ignore[arg-type]
-
-    if policy == "fail":
-        for _ in range(2):
-            wait_until(lambda: "Order it again" in str(move.shown().reason))
-            assert shown(world, uuid).state == "moved"
-            move.end(outcome)  # type: ignore[arg-type]
-    becomes(world, uuid, "active")
-    assert world.placement.hosts_held() == {node("b" if outcome == "confirm" else "a")}
-    ends = [call for call in world.placement.calls if isinstance(call, EndMove)]
-    named = {end.consumer_generation is not None for end in ends}
-    assert (len(ends), named) == ((1, {False}) if policy == "combine" else (3, {True}))
-
-
-@pytest.mark.parametrize("goes", [True, False])
-def test_the_record_of_a_confirmed_move_says_what_has_become_of_what_others_had_put_on_its_migration(
-    world: World, goes: bool
-) -> None:
-    world.restart("cell", delete_foreign_amounts=goes)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    world.placement.put_beside(move.migration, node("a"), VGPU=2)
-
-    move.end("confirm")
-
-    becomes(world, uuid, "active")
-    outcome = "with it went what others had put there" if goes else "what others had put there stays"
-    assert move.shown().reason == f"{outcome}: 2 VGPU of provider {node('a')}"
-    assert (uuid in world.placement.foreign) is not goes
-
-
-@pytest.mark.parametrize("policy", ["fail", "retry"])
-def test_under_a_policy_that_relies_on_generations_that_of_the_migration_is_named_too(
-    world: World, policy: str
-) -> None:
-    world.restart("cell", consumer_conflict_policy=policy)
-    uuid = built(world)
-    move = Mover(world, uuid)
-    move.move("b")
-    becomes(world, uuid, "moved")
-    read = world.placement.touch(move.migration)
-
-    move.end("confirm")
-
-    becomes(world, uuid, "active")
-    [end] = [call for call in world.placement.calls if isinstance(call, EndMove)]
-    assert end.migration_generation == read
-
-
-# --- Breaking off -----------------------------------------------------------------------------------------------------
-
-
-def test_a_live_migration_that_is_broken_off_leaves_the_guest_where_it_was(world: World) -> None:
-    uuid = built(world)
-    world.agent.hanging = {"b"}
-    move = Mover(world, uuid, "live-migration")
-    move.move("b", "c")
-    wait_until(lambda: len(world.agent.guests) == 2)
-
-    move.end("abort")
-
-    after = becomes(world, uuid, "active")
-    assert (after.host, [a.state for a in after.attempts]) == ("a", ["active", "failed"])
-    assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
-    wait_until(lambda: world.placement.hosts_held() == {node("a")})
-    world.agent.released.set()
-    wait_until(lambda: {guest.host for guest in world.agent.guests.values()} == {"a"})
-    assert world.agent.orders == []
-
-
-def test_a_live_migration_that_is_broken_off_before_it_begins_never_begins(world: World) -> None:
-    uuid = built(world)
-    move = Mover(world, uuid, "live-migration")
-    placement = move.prepare()
-    claim_id = move.claim(placement, "b")
-
-    move.end("abort")
-    move.hand_over(placement, claim_id, ["b", "c"])
-
-    wait_until(lambda: move.shown().state == "failed")
-    assert becomes(world, uuid, "active").host == "a"
-    assert {taken.host for taken in world.agent.taken} == {"a"}
-    assert world.placement.hosts_held() == {node("a")}
-
-
-def test_only_a_live_migration_that_is_under_way_can_be_broken_off(world: World) -> None:
-    uuid = built(world)
-    with pytest.raises(errors.InvalidState):
-        Mover(world, uuid).end("abort")
-    move = Mover(world, uuid)
-    move.move("b")
-    with pytest.raises(errors.InvalidState):
-        move.end("abort")
-    becomes(world, uuid, "moved")
-    with pytest.raises(errors.InvalidState):
-        move.end("abort")

@@ -1,4 +1,4 @@
-"""Shelving, unshelving and rebuilding in a cell."""
+"""Test shelving, unshelving and rebuilding in a cell."""
 
 import pytest
 from support.conductor.builders import FakePlacement, World, node, wait_until
@@ -32,18 +32,18 @@ def test_a_shelved_instance_holds_nothing_and_has_no_guest(world: World) -> None
 
 def test_shelving_waits_for_a_host_that_does_not_answer_and_can_be_ordered_again(world: World) -> None:
     uuid = built(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     shelve(world, uuid)
     wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
     shelve(world, uuid)
 
     assert (shown(world, uuid).state, world.placement.hosts_held()) == ("shelving", {node("a")})
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     becomes(world, uuid, "shelved")
 
 
 def test_shelving_is_refused_at_once_on_a_host_that_is_declared_down(world: World) -> None:
-    # However busy the machine is, the cell waits for the answer.
+    # On a busy machine, the cell has to wait for the answer.
     world.conf.set_override("call_timeout", 60.0, group="rpc")
     world.restart("cell")
     uuid = built(world)
@@ -61,10 +61,10 @@ def test_shelving_is_refused_at_once_on_a_host_that_is_declared_down(world: Worl
 
 def test_shelving_that_waits_for_a_dead_host_is_completed_with_a_residue_once_it_is_declared_down(world: World) -> None:
     uuid = built(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     shelve(world, uuid)
-    told = "AND CAST(reason AS TEXT) LIKE '%moorage host set a --forced-down%'"
-    wait_until(lambda: world.pending("cell", told) == 1)
+    names_the_command = "AND CAST(reason AS TEXT) LIKE '%moorage host set a --forced-down%'"
+    wait_until(lambda: world.pending("cell", names_the_command) == 1)
     assert world.placement.hosts_held() == {node("a")}
 
     world.placement.declared_down = {"a"}
@@ -77,16 +77,16 @@ def test_shelving_that_waits_for_a_dead_host_is_completed_with_a_residue_once_it
     unshelve(world, uuid, "b")
     assert becomes(world, uuid, "active").reason is None
     assert world.placement.residues == {attempt.attempt_id: node("a")}
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: not world.placement.residues)
     wait_until(lambda: world.pending("cell") == 0)
     assert {guest.host for guest in world.agent.guests.values()} == {"b"}
     assert world.placement.hosts_held() == {node("b")}
 
 
-def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deletion_begins(world: World) -> None:
+def test_an_unrecorded_residue_is_cleaned_up_by_a_deletion(world: World) -> None:
     class LosesAnswers(FakePlacement):
-        """Carries out what leaves a residue, and answers nothing until it is told to."""
+        """Carries out requests that leave a residue without an answer while ``losing`` is set."""
 
         losing = True
 
@@ -97,13 +97,13 @@ def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deleti
                 raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
             return answer
 
-    placement = world.put(LosesAnswers())
+    placement = world.replace(LosesAnswers())
     uuid = built(world)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     shelve(world, uuid)
     placement.declared_down = {"a"}
     wait_until(lambda: bool(placement.residues))
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
 
     world.delete(uuid)
     wait_until(lambda: world.pending("cell", "AND kind = 'delete'") == 1)
@@ -114,7 +114,7 @@ def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deleti
     wait_until(lambda: world.pending("cell") == 0)
 
 
-def test_what_others_had_put_on_a_shelved_instance_is_named_in_its_record(world: World) -> None:
+def test_released_foreign_amounts_of_a_shelved_instance_are_named_in_its_record(world: World) -> None:
     uuid = built(world)
     world.placement.put_beside(uuid, GPU, VGPU=2)
 
@@ -128,7 +128,7 @@ def test_what_others_had_put_on_a_shelved_instance_is_named_in_its_record(world:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_others_had_put_on_an_instance_that_starts_nowhere_is_named_in_its_record(
+def test_released_foreign_amounts_of_an_instance_that_starts_on_no_host_are_named_in_its_record(
     world: World, again: bool
 ) -> None:
     uuid = shelved(world) if again else ids.fresh()
@@ -146,7 +146,7 @@ def test_what_others_had_put_on_an_instance_that_starts_nowhere_is_named_in_its_
     assert reason.endswith(f"; with it went what others had put there: 2 VGPU of provider {GPU}")
 
 
-def test_an_unshelved_instance_runs_where_it_was_claimed_and_its_attempts_go_on(world: World) -> None:
+def test_an_unshelved_instance_runs_on_its_claimed_host_and_the_numbers_of_its_attempts_continue(world: World) -> None:
     uuid = shelved(world)
     world.agent.failing = {"b"}
     unshelve(world, uuid, "b", "c")
@@ -167,7 +167,7 @@ def test_an_unshelved_instance_runs_where_it_was_claimed_and_its_attempts_go_on(
     assert becomes(world, uuid, "active").host == "c"
 
 
-def test_an_instance_that_starts_nowhere_is_shelved_again_and_can_be_tried_again(world: World) -> None:
+def test_an_instance_that_starts_on_no_host_is_shelved_again_and_can_be_unshelved_again(world: World) -> None:
     uuid = shelved(world)
     world.agent.failing = {"b", "c"}
     unshelve(world, uuid, "b", "c")
@@ -183,7 +183,7 @@ def test_an_instance_that_starts_nowhere_is_shelved_again_and_can_be_tried_again
     assert (instance.host, instance.reason) == ("a", None)
 
 
-def test_what_is_cancelled_stays_shelved_and_what_is_left_lying_is_taken_again(world: World) -> None:
+def test_a_cancelled_unshelving_leaves_the_instance_shelved_and_an_unfinished_one_can_be_repeated(world: World) -> None:
     uuid = shelved(world)
     prepare = PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid)
     world.cell_call(prepare)
@@ -199,7 +199,7 @@ def test_what_is_cancelled_stays_shelved_and_what_is_left_lying_is_taken_again(w
         world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid))
 
 
-def test_a_claim_that_was_given_up_before_it_arrived_starts_nothing(world: World) -> None:
+def test_an_unshelving_under_a_revoked_claim_starts_nothing(world: World) -> None:
     uuid = shelved(world)
     claim = world.placement.claim
 
@@ -215,7 +215,7 @@ def test_a_claim_that_was_given_up_before_it_arrived_starts_nothing(world: World
 
     assert "given up" in str(instance.reason)
     assert world.placement.held == {}
-    assert {taken.host for taken in world.agent.taken} == {"a"}
+    assert {build.host for build in world.agent.builds} == {"a"}
 
 
 def test_only_an_active_instance_is_shelved(world: World) -> None:
@@ -260,7 +260,7 @@ def test_a_rebuild_that_fails_leaves_the_instance_in_error_until_one_succeeds(wo
 
     assert "it is stuck" in str(instance.reason)
     assert (instance.host, world.placement.hosts_held()) == ("a", {node("a")})
-    assert len(world.agent.orders) == 3, "what has failed is tried again, a few times"
+    assert len(world.agent.orders) == 3, "a failed rebuild is retried twice"
     world.agent.stuck = set()
     rebuild(world, uuid, "other")
     assert becomes(world, uuid, "active").reason is None

@@ -13,24 +13,24 @@ def owned(world: World, consumer: str, claim_id: str) -> bool:
     return world.bus.client("conductor").call(message).owned
 
 
-def test_a_claim_is_wanted_while_its_build_is_not_handed_over(world: World) -> None:
-    world.put(LosesReplies(world.placement))
+def test_the_super_conductor_owns_every_claim_of_a_build_that_is_not_handed_over(world: World) -> None:
+    world.replace(LosesReplies(world.placement))
     [uuid] = world.build()
     wait_until(lambda: uuid in world.placement.held)
 
     assert owned(world, uuid, world.placement.held[uuid].claim_id)
-    assert owned(world, uuid, ids.fresh()), "the answer that is on its way may name any claim"
+    assert owned(world, uuid, ids.fresh()), "the answer under way may name any claim"
     world.becomes(uuid, "active")
 
 
-def test_of_an_unknown_instance_nothing_can_be_said(world: World) -> None:
+def test_whether_a_claim_of_an_unknown_instance_is_owned_is_not_answered(world: World) -> None:
     with pytest.raises(errors.InstanceNotFound):
         owned(world, ids.fresh(), ids.fresh())
     with pytest.raises(errors.InstanceNotFound):
         world.cell_call(OwnsClaimInCell(request_id="r", consumer_uuid=ids.fresh(), claim_id=ids.fresh()))
 
 
-def test_for_what_is_handed_over_the_cell_answers_or_nobody_does(world: World) -> None:
+def test_after_the_hand_over_only_the_cell_answers_whether_a_claim_is_owned(world: World) -> None:
     [uuid] = world.build()
     claim_id = str(world.becomes(uuid, "active").claim_id)
     wait_until(lambda: world.pending("conductor") == 0)
@@ -42,22 +42,22 @@ def test_for_what_is_handed_over_the_cell_answers_or_nobody_does(world: World) -
         owned(world, uuid, claim_id)
 
 
-def test_a_cell_wants_every_claim_of_an_instance_while_an_operation_of_it_is_under_way(world: World) -> None:
+def test_a_cell_owns_every_claim_of_an_instance_with_an_operation_under_way(world: World) -> None:
     class Silent(FakeAgent):
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
-            self.taken.append(message)
+            self.builds.append(message)
             return Done()
 
-    world.put(Silent(world.bus))
+    world.replace(Silent(world.bus))
     [uuid] = world.build()
     wait_until(lambda: world.waiting() == 1 and world.pending("conductor") == 0)
 
-    assert owned(world, uuid, world.agent.taken[0].claim_id)
+    assert owned(world, uuid, world.agent.builds[0].claim_id)
     assert owned(world, uuid, ids.fresh())
 
 
-def test_what_an_instance_in_error_or_deleted_holds_is_not_wanted(world: World) -> None:
+def test_claims_of_an_instance_in_error_or_deleted_are_not_owned(world: World) -> None:
     world.agent.failing = {"a", "b", "c"}
     failed, deleted = world.build(ids.fresh(), ids.fresh())
     world.becomes(failed, "error")
@@ -67,11 +67,11 @@ def test_what_an_instance_in_error_or_deleted_holds_is_not_wanted(world: World) 
     claim_id = ids.fresh()
 
     assert not owned(world, failed, claim_id)
-    assert not owned(world, failed, claim_id), "it may be asked again"
+    assert not owned(world, failed, claim_id), "the question can be repeated"
     assert not owned(world, deleted, ids.fresh())
 
 
-def test_an_order_to_build_under_a_claim_that_was_given_up_ends_in_error_and_builds_nothing(world: World) -> None:
+def test_a_build_under_a_revoked_claim_starts_nothing_and_deletes_the_consumer(world: World) -> None:
     uuid, claim_id = ids.fresh(), ids.fresh()
     world.revoke(CELL_1.uuid, claim_id, uuid)
     build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection("a", claim_id),))
@@ -80,4 +80,4 @@ def test_an_order_to_build_under_a_claim_that_was_given_up_ends_in_error_and_bui
 
     wait_until(lambda: world.pending("cell") == 0)
     assert uuid in world.placement.deleted
-    assert world.agent.taken == []
+    assert world.agent.builds == []

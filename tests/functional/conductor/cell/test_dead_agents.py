@@ -1,4 +1,4 @@
-"""An agent that takes orders and answers none: the hosts of the others are built on all the same."""
+"""Test that an agent which answers no orders does not hold up builds on the hosts of other agents."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ MANY = 40
 
 
 class TwoAgents(FakeScheduler):
-    """Places instances on a host of the agent that is named."""
+    """Places instances on a host of the agent that the test chooses."""
 
     agent = "agent"
 
@@ -26,26 +26,26 @@ class TwoAgents(FakeScheduler):
         return [[msgspec.structs.replace(first, agent=self.agent)] for [first, *_] in super().decide(message)]
 
 
-class Hangs(FakeAgent):
-    """Answers nothing until it is let go on."""
+class HangingAgent(FakeAgent):
+    """Answers no order to build until a test sets ``go_on``."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.bus)
-        self.goes_on = threading.Event()
+        self.go_on = threading.Event()
 
     @serves(BuildOnHost)
     def build_instance(self, message: BuildOnHost) -> Done:
-        self.goes_on.wait(60)
+        self.go_on.wait(60)
         return super().build_instance(message)
 
 
 @pytest.fixture
-def hanging(world: World) -> Iterator[Hangs]:
-    agent = Hangs(world)
+def hanging(world: World) -> Iterator[HangingAgent]:
+    agent = HangingAgent(world)
     server = world.bus.server(f"compute.{CELL_1.uuid}", "hanging", [agent], 4)
     server.start()
     yield agent
-    agent.goes_on.set()
+    agent.go_on.set()
     server.stop()
     agent.threads.shutdown()
 
@@ -58,29 +58,28 @@ def build_some(world: World) -> float:
 
 
 def build_beside(world: World, agent: str) -> list[str]:
-    """Order more builds on the hosts of an agent than a conductor has workers; those that follow go to the other."""
-    scheduler = TwoAgents(world.placement)
+    """Order more builds on the hosts of an agent than a conductor has workers; later builds go to the other agent."""
+    scheduler = world.replace(TwoAgents(world.placement))
     scheduler.agent = agent
-    world.serve("scheduler", scheduler)
     doomed = [world.build()[0] for _ in range(MANY)]
     scheduler.agent = "agent"
     return doomed
 
 
 @pytest.mark.short_calls
-def test_builds_by_the_other_agents_do_not_wait_for_orders_that_are_not_answered(world: World, hanging: Hangs) -> None:
-    # Nothing ends by its time-out meanwhile, so that a build which waits does so for long.
+def test_builds_of_other_agents_do_not_wait_for_unanswered_orders(world: World, hanging: HangingAgent) -> None:
+    # No call times out meanwhile, so a build that waits for one would take long.
     world.conf.set_override("call_timeout", 30 * CALL_TIMEOUT, group="rpc")
     world.restart("cell")
     doomed = build_beside(world, "hanging")
     assert build_some(world) < 5 * CALL_TIMEOUT
-    hanging.goes_on.set()
+    hanging.go_on.set()
     wait_until(lambda: all(world.show(uuid).state == "active" for uuid in doomed))
 
 
 @pytest.mark.short_calls
 @pytest.mark.parametrize("tries", [1, 3])
-def test_builds_by_the_other_agents_go_on_while_orders_time_out(world: World, hanging: Hangs, tries: int) -> None:
+def test_builds_of_other_agents_continue_while_orders_time_out(world: World, hanging: HangingAgent, tries: int) -> None:
     world.restart("cell", max_unanswered_retries=tries)
     alone = build_some(world)
     doomed = build_beside(world, "hanging")
@@ -90,6 +89,6 @@ def test_builds_by_the_other_agents_go_on_while_orders_time_out(world: World, ha
 
     assert at_first <= 3 * alone + 2 * CALL_TIMEOUT, (alone, at_first)
     assert later <= 3 * alone + 2 * CALL_TIMEOUT, (alone, later)
-    hanging.goes_on.set()
+    hanging.go_on.set()
     wait_until(lambda: all(world.show(uuid).state in ("active", "error") for uuid in doomed))
     wait_until(lambda: world.pending("cell") == 0)

@@ -1,4 +1,4 @@
-"""Deleting, at every point of an instance's life."""
+"""Test deletions at each point of the life of an instance."""
 
 import threading
 import time
@@ -34,13 +34,13 @@ def test_a_deleted_instance_loses_its_guest_then_its_claim_and_is_listed_only_on
 
 
 def test_an_instance_deleted_while_its_host_builds_it_leaves_nothing(world: World) -> None:
-    world.agent.hold.clear()
+    world.agent.may_finish.clear()
     [uuid] = world.build()
     wait_until(lambda: len(world.agent.guests) == 1)
 
     world.delete(uuid)
     world.becomes(uuid, "deleted")
-    world.agent.hold.set()
+    world.agent.may_finish.set()
     world.agent.threads.shutdown()
 
     assert world.show(uuid).state == "deleted"
@@ -59,7 +59,7 @@ def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: Wo
             time.sleep(0.5)
             return answer
 
-    placement = world.put(SlowSwap())
+    placement = world.replace(SlowSwap())
     world.agent.failing = {"a"}
     [uuid] = world.build()
     assert placement.swapping.wait(10)
@@ -70,7 +70,7 @@ def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: Wo
     time.sleep(0.6)
     assert world.show(uuid).state == "deleted"
     assert placement.held == {}
-    assert len(world.agent.taken) == 1
+    assert len(world.agent.builds) == 1
     assert world.pending("cell") == 0
 
 
@@ -83,7 +83,7 @@ def test_a_delete_waits_for_a_host_that_does_not_answer_and_keeps_its_claim_unti
     time.sleep(1.5)
     assert world.show(uuid).state == "deleting"
     assert uuid in world.placement.held
-    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    world.replace(world.agent)
 
     world.becomes(uuid, "deleted")
     assert world.placement.held == {}
@@ -99,20 +99,20 @@ def test_an_instance_in_error_can_be_deleted(world: World) -> None:
     world.becomes(uuid, "deleted")
 
 
-def test_an_order_to_build_that_comes_after_the_order_to_delete_builds_nothing(world: World) -> None:
-    cell, uuid = world.bus.client(f"conductor.{CELL_1.uuid}"), ids.fresh()
-    cell.call(DeleteInCell(request_id="delete", instance_uuid=uuid))
+def test_a_build_that_arrives_after_its_delete_builds_nothing(world: World) -> None:
+    uuid = ids.fresh()
+    world.cell_call(DeleteInCell(request_id="delete", instance_uuid=uuid))
     build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection("a", ids.fresh()),))
 
-    cell.call(BuildInCell(request_id="build", builds=(build,)))
+    world.cell_call(BuildInCell(request_id="build", builds=(build,)))
 
     wait_until(lambda: uuid in world.placement.deleted)
     wait_until(lambda: world.pending("cell") == 0)
-    assert world.agent.taken == []
+    assert world.agent.builds == []
 
 
 def test_a_build_without_a_claim_is_refused_by_the_cell(world: World) -> None:
     build = InstanceBuild(instance_uuid=ids.fresh(), request_spec=SPEC, selections=(selection("a"),))
 
     with pytest.raises(errors.InvalidRequest):
-        world.bus.client(f"conductor.{CELL_1.uuid}").call(BuildInCell(request_id="build", builds=(build,)))
+        world.cell_call(BuildInCell(request_id="build", builds=(build,)))

@@ -1,22 +1,21 @@
 """Test that foreign amounts on a deleted instance are deleted or kept as the option says, and are recorded."""
 
-import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 from support.conductor.builders import FakePlacement, World, node, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
-from moorage.cli.shell import main
 from moorage.messages import DeleteAllocations, ListOperations, MigrateInstance, Released
 from moorage.model.inspection import OperationSummary
 
 GPU = ids.derived("gpu")
 WORDS = f"2 VGPU of provider {GPU}"
+KEPT = "what others had put there stays"
 
 
-def others_put(world: World, uuid: str) -> None:
+def put_foreign_amounts(world: World, uuid: str) -> None:
     world.placement.put_beside(uuid, GPU, VGPU=2)
 
 
@@ -28,45 +27,40 @@ def under_way(world: World) -> list[OperationSummary]:
     return world.bus.client("conductor").call(ListOperations())
 
 
-def shown(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], uuid: str) -> dict[str, str]:
-    file = tmp_path / "moorage.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
-    capsys.readouterr()
-    assert main(["--config-file", str(file), "instance", "show", uuid, "-f", "json"]) == 0
-    found: dict[str, str] = json.loads(capsys.readouterr().out)
-    return found
+def outcome(deleted: bool) -> str:
+    """Return the reason in the record of an instance whose foreign amounts were deleted or kept."""
+    return f"with it went what others had put there: {WORDS}" if deleted else f"{KEPT}: {WORDS}"
 
 
-@pytest.mark.parametrize("goes", [True, False])
-def test_the_record_of_a_deleted_instance_says_what_has_become_of_what_others_had_put_there(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], goes: bool
+@pytest.mark.parametrize("deleted", [True, False])
+def test_the_record_of_a_deleted_instance_says_whether_foreign_amounts_were_released(
+    world: World, moorage: Any, deleted: bool
 ) -> None:
-    world.restart("cell", delete_foreign_amounts=goes)
+    world.restart("cell", delete_foreign_amounts=deleted)
     [uuid] = world.build()
     claim_id = world.becomes(uuid, "active").claim_id
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.delete(uuid)
     reason = world.becomes(uuid, "deleted").reason
 
-    expected = "with it went what others had put there" if goes else "what others had put there stays"
-    assert reason == f"{expected}: {WORDS}"
-    assert (uuid in world.placement.foreign) is not goes
+    assert reason == outcome(deleted)
+    assert (uuid in world.placement.foreign) is not deleted
     [message] = deletes(world)
-    assert (list(message.claimed_with), message.keep_extras) == ([claim_id], not goes)
-    told = shown(world, tmp_path, capsys, uuid)
-    assert told["reason"] == reason
-    assert told["holds"] == ("nothing" if goes else f"what others have put there: {WORDS}")
+    assert (list(message.claimed_with), message.keep_extras) == ([claim_id], not deleted)
+    _status, shown = moorage("instance", "show", uuid)
+    assert shown["reason"] == reason
+    assert shown["holds"] == ("nothing" if deleted else f"what others have put there: {WORDS}")
 
 
-def test_an_instance_on_which_nobody_has_put_anything_is_deleted_without_a_word(world: World) -> None:
+def test_an_instance_without_foreign_amounts_is_deleted_without_a_reason(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
     world.delete(uuid)
     assert world.becomes(uuid, "deleted").reason is None
 
 
-def test_what_was_named_in_an_answer_that_was_lost_is_on_record_all_the_same(world: World) -> None:
+def test_released_foreign_amounts_are_recorded_although_the_first_answers_are_lost(world: World) -> None:
     class LosesAnswers(FakePlacement):
         lost = 0
 
@@ -78,10 +72,10 @@ def test_what_was_named_in_an_answer_that_was_lost_is_on_record_all_the_same(wor
                 raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
             return answer
 
-    world.put(LosesAnswers())
+    world.replace(LosesAnswers())
     [uuid] = world.build()
     world.becomes(uuid, "active")
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.delete(uuid)
 
@@ -89,25 +83,25 @@ def test_what_was_named_in_an_answer_that_was_lost_is_on_record_all_the_same(wor
     assert len({message.request_id for message in deletes(world)}) == 1
 
 
-def test_of_an_instance_in_error_all_that_is_held_is_others(world: World) -> None:
+def test_all_amounts_of_an_instance_in_error_are_foreign(world: World) -> None:
     world.restart("cell", delete_foreign_amounts=False)
     world.agent.failing = {"a", "b", "c"}
     [uuid] = world.build()
     world.becomes(uuid, "error")
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.delete(uuid)
 
-    assert world.becomes(uuid, "deleted").reason == f"what others had put there stays: {WORDS}"
+    assert world.becomes(uuid, "deleted").reason == outcome(deleted=False)
     assert deletes(world)[-1].claimed_with == {}
 
 
-def test_of_an_instance_that_moves_both_claims_are_named(world: World) -> None:
+def test_the_delete_of_a_moved_instance_names_both_claims(world: World) -> None:
     [uuid] = world.build()
     source = world.becomes(uuid, "active").claim_id
     world.bus.client("conductor").call(MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host="b"))
     destination = world.becomes(uuid, "moved").claim_id
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.delete(uuid)
 
@@ -117,19 +111,20 @@ def test_of_an_instance_that_moves_both_claims_are_named(world: World) -> None:
     assert named == {source: [node("a")], destination: [node("b")]}
 
 
-@pytest.mark.parametrize("goes", [True, False])
-def test_an_instance_that_no_cell_has_is_deleted_in_the_same_way(world: World, goes: bool) -> None:
-    world.restart("super", delete_foreign_amounts=goes)
+@pytest.mark.parametrize("deleted", [True, False])
+def test_foreign_amounts_of_an_instance_without_a_cell_are_deleted_or_kept_in_the_same_way(
+    world: World, deleted: bool
+) -> None:
+    world.restart("super", delete_foreign_amounts=deleted)
     world.scheduler.hosts = []
     [uuid] = world.build()
     world.becomes(uuid, "error")
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.delete(uuid)
 
-    expected = "with it went what others had put there" if goes else "what others had put there stays"
-    assert world.becomes(uuid, "deleted").reason == f"{expected}: {WORDS}"
-    assert (uuid in world.placement.foreign) is not goes
+    assert world.becomes(uuid, "deleted").reason == outcome(deleted)
+    assert (uuid in world.placement.foreign) is not deleted
     assert uuid in world.placement.deleted
 
 
@@ -138,7 +133,9 @@ def test_an_instance_that_no_cell_has_is_deleted_in_the_same_way(world: World, g
 
 @pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
 @pytest.mark.parametrize("half", ["cell", "super"])
-def test_a_conflict_makes_a_delete_end_later_and_never_otherwise(world: World, policy: str, half: str) -> None:
+def test_a_generation_conflict_delays_a_delete_and_does_not_change_its_end(
+    world: World, policy: str, half: str
+) -> None:
     world.restart(half, consumer_conflict_policy=policy)
     if half == "super":
         world.scheduler.hosts = []

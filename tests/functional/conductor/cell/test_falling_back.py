@@ -1,11 +1,12 @@
-"""A build in its cell: one host after the other, and the gates between them."""
+"""Test builds in their cell: the fall-back from host to host, and the two gates."""
 
 import threading
 import time
 
 import pytest
 from msgspec import structs
-from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
+from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.host_reports import report_hosts
 
 from conductor.commands.timeline import attempt_in_words
 from moorage import errors, ids
@@ -16,16 +17,15 @@ from moorage.messages import (
     Claimed,
     Done,
     ListAllocationCandidates,
-    ReportHostsInCell,
     SwapClaim,
 )
-from moorage.model import AllocationCandidates, AllocationRequest, HostReport, ProviderAmounts
+from moorage.model import AllocationCandidates, AllocationRequest, ProviderAmounts
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
 
 
 class ReshapesB(FakePlacement):
-    """A placement service in which a reshape has moved the inventories of host b to a child provider."""
+    """A placement role in which a reshape has moved the inventories of host b to a child provider."""
 
     child = node("child of b")
 
@@ -50,7 +50,7 @@ class ReshapesB(FakePlacement):
 def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_where_its_amounts_are_now(
     world: World,
 ) -> None:
-    world.put(ReshapesB())
+    world.replace(ReshapesB())
     world.agent.failing = {"a"}
 
     [uuid] = world.build()
@@ -60,11 +60,11 @@ def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_whe
     refused, swap = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
     assert set(refused.claimed.allocations) == {node("b")}
     assert set(swap.claimed.allocations) == {ReshapesB.child}
-    [built] = [taken for taken in world.agent.taken if taken.host == "b"]
-    assert built.allocation_request is None or set(built.allocation_request.allocations) == {ReshapesB.child}
+    request = world.agent.build_on("b").allocation_request
+    assert request is None or set(request.allocations) == {ReshapesB.child}
 
 
-def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_and_super_conductor(
+def test_a_build_falls_back_to_its_second_alternate_without_scheduler_and_super_conductor(
     world: World,
 ) -> None:
     world.agent.failing = {"a", "b"}
@@ -111,7 +111,7 @@ def test_an_alternate_that_was_forced_down_or_disabled_meanwhile_is_skipped(worl
         ("c", "active"),
     ]
     assert instance.attempts[1].reason == "host b is forced down or disabled"
-    assert {taken.host for taken in world.agent.taken} == {"a", "c"}
+    assert {build.host for build in world.agent.builds} == {"a", "c"}
 
 
 def test_a_build_that_would_fail_everywhere_ends_in_error_after_its_first_attempt(world: World) -> None:
@@ -126,18 +126,18 @@ def test_a_build_that_would_fail_everywhere_ends_in_error_after_its_first_attemp
     assert "no other host is tried" in attempt_in_words(attempt)
     assert "a: a is broken" in str(instance.reason)
     assert world.placement.hosts_held() == set()
-    # It is not held against the host.
+    # The failure does not count against the host.
     assert world.failed_builds() == 0
 
 
-def test_what_others_had_put_on_a_host_that_is_given_up_is_named_with_its_attempt(world: World) -> None:
+def test_released_foreign_amounts_on_a_failed_host_are_named_in_the_reason_of_its_attempt(world: World) -> None:
     class Foreign(FakePlacement):
         @serves(SwapClaim)
         def swap_claim(self, message: SwapClaim) -> Claimed:
             lost = {node("a"): ProviderAmounts(resources={"VGPU": 2})}
             return structs.replace(super().swap_claim(message), extras=lost)
 
-    world.put(Foreign())
+    world.replace(Foreign())
     world.agent.failing = {"a"}
     [uuid] = world.build()
 
@@ -171,14 +171,10 @@ def test_an_alternate_that_has_filled_up_is_skipped(world: World) -> None:
     assert "not enough room" in str(instance.attempts[1].reason)
 
 
-def test_an_alternate_that_the_cell_has_missed_for_long_is_skipped(world: World) -> None:
+def test_an_alternate_that_has_not_reported_for_long_is_skipped(world: World) -> None:
     world.conf.set_override("host_down_after", 0.2, group="scheduler")
-    world.stop("cell")
-    world.start("cell")
-    report = HostReport(service_host="b", nodename="b", compute_node_uuid=node("b"), agent="agent")
-    world.bus.client(f"conductor.{CELL_1.uuid}").call(
-        ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report,))
-    )
+    world.restart("cell")
+    report_hosts(world, hosts=(report("b"),))
     time.sleep(0.4)
     world.agent.failing = {"a"}
     [uuid] = world.build()
@@ -190,7 +186,7 @@ def test_an_alternate_that_the_cell_has_missed_for_long_is_skipped(world: World)
 
 
 @pytest.mark.short_calls
-def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World) -> None:
+def test_a_swap_whose_answer_is_lost_is_repeated_and_carried_out_once(world: World) -> None:
     class LosesASwap(FakePlacement):
         slow = True
 
@@ -202,7 +198,7 @@ def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World)
                 time.sleep(CALL_TIMEOUT * 1.2)
             return answer
 
-    world.put(LosesASwap())
+    world.replace(LosesASwap())
     world.agent.failing = {"a"}
     [uuid] = world.build()
 
@@ -216,44 +212,40 @@ def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World)
 
 
 @pytest.mark.short_calls
-def test_a_host_whose_agent_does_not_answer_is_left_for_the_next_one_while_it_has_not_accepted(world: World) -> None:
-    class Deaf(FakeAgent):
+def test_a_build_falls_back_if_an_agent_neither_answers_nor_accepts_the_claim(world: World) -> None:
+    class SilentOnA(FakeAgent):
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
             if message.host == "a":
-                self.taken.append(message)
+                self.builds.append(message)
                 time.sleep(CALL_TIMEOUT * 1.2)
                 return Done()
             return super().build_instance(message)
 
-    world.agent = Deaf(world.bus)
-    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    world.replace(SilentOnA(world.bus))
     [uuid] = world.build()
 
     instance = world.becomes(uuid, "active")
 
     assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
     assert instance.attempts[0].reason == "the agent did not answer"
-    late = next(taken for taken in world.agent.taken if taken.host == "a")
     with pytest.raises(errors.ClaimReleased):
-        world.agent.accept(late)
+        world.agent.accept(world.agent.build_on("a"))
 
 
 @pytest.mark.short_calls
-def test_an_unanswered_order_that_was_taken_up_all_the_same_is_waited_for(world: World) -> None:
-    class Mute(FakeAgent):
+def test_a_build_waits_for_an_agent_that_has_accepted_the_claim_without_answering(world: World) -> None:
+    class SlowToAnswer(FakeAgent):
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
             done = super().build_instance(message)
             time.sleep(CALL_TIMEOUT * 1.2)
             return done
 
-    world.agent = Mute(world.bus)
-    world.agent.hold.clear()
-    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    world.replace(SlowToAnswer(world.bus)).may_finish.clear()
     [uuid] = world.build()
     wait_until(lambda: any(isinstance(call, SwapClaim) for call in world.placement.calls))
-    world.agent.hold.set()
+    world.agent.may_finish.set()
 
     instance = world.becomes(uuid, "active")
 
@@ -280,18 +272,13 @@ def test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect(world:
     world.agent.failing = {"a"}
     [uuid] = world.build()
     instance = world.becomes(uuid, "active")
-    old = next(taken for taken in world.agent.taken if taken.host == "a")
+    old = world.agent.build_on("a")
 
     with pytest.raises(errors.ClaimReleased):
         world.agent.accept(old)
     with pytest.raises(errors.ClaimReleased):
-        world.bus.client(f"conductor.{CELL_1.uuid}").call(
-            BuildFinished(
-                request_id=ids.fresh(),
-                instance_uuid=uuid,
-                attempt_id=old.attempt_id,
-                claim_id=old.claim_id,
-            )
+        world.cell_call(
+            BuildFinished(request_id=ids.fresh(), instance_uuid=uuid, attempt_id=old.attempt_id, claim_id=old.claim_id)
         )
     world.agent.report_failed(old, "once more")
 
@@ -303,8 +290,8 @@ def test_both_gates_may_be_passed_twice_by_the_same_attempt(world: World) -> Non
     [uuid] = world.build()
     world.becomes(uuid, "active")
 
-    world.agent.accept(world.agent.taken[0])
-    world.agent.finish(world.agent.taken[0])
+    world.agent.accept(world.agent.builds[0])
+    world.agent.finish(world.agent.builds[0])
 
     assert world.show(uuid).state == "active"
     assert len(world.agent.guests) == 1

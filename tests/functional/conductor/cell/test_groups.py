@@ -1,7 +1,5 @@
-"""Instances that ask for resource groups: what each host of an answer was to give is claimed, released and told."""
+"""Test instances with resource groups: the allocations of each selected host are claimed, released and sent to it."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ def gpu(host: str) -> str:
 
 
 def divided(given: Selection) -> Selection:
-    """A selection that claims a GPU of its host and the disk of a pool."""
+    """Return the selection with a GPU of its host and the disk of a pool."""
     amounts = {
         given.compute_node_uuid: SPEC.resources,
         gpu(given.service_host): {"VGPU": 2, "VCPU": 1},
@@ -39,22 +37,22 @@ class DividesHosts(FakeScheduler):
         return [[divided(one) for one in selections] for selections in super().decide(message)]
 
 
-def test_each_host_is_told_which_of_its_providers_serve_which_group_and_holds_its_own_alone(world: World) -> None:
-    world.serve("scheduler", DividesHosts(world.placement))
+def test_each_host_is_sent_the_mapping_of_its_own_providers_to_groups(world: World) -> None:
+    world.replace(DividesHosts(world.placement))
     world.agent.failing = {"a"}
 
     [uuid] = world.build()
     world.becomes(uuid, "active")
 
-    for message, host in zip(world.agent.taken, "ab", strict=True):
+    for message, host in zip(world.agent.builds, "ab", strict=True):
         assert message.resources == {**SPEC.resources, "VGPU": 2, "VCPU": SPEC.resources["VCPU"] + 1}
         assert message.allocation_request is not None
         assert message.allocation_request.mappings == {"": (node(host), POOL), "g": (gpu(host),)}
         assert message.unguarded().lowest_version() == "1.1"
 
 
-def test_a_fall_back_releases_and_claims_what_each_selection_says(world: World) -> None:
-    world.serve("scheduler", DividesHosts(world.placement))
+def test_a_fall_back_releases_and_claims_the_allocations_of_each_selection(world: World) -> None:
+    world.replace(DividesHosts(world.placement))
     world.agent.failing = {"a"}
 
     [uuid] = world.build()
@@ -66,35 +64,33 @@ def test_a_fall_back_releases_and_claims_what_each_selection_says(world: World) 
     assert swap.root_provider_uuid == node("b")
 
 
-def test_an_agent_of_an_older_version_is_told_nothing_new_where_all_comes_from_the_compute_node(world: World) -> None:
+def test_a_build_on_the_compute_node_alone_needs_no_newer_version_of_the_agent(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
 
-    [message] = world.agent.taken
+    [message] = world.agent.builds
     assert message.resources == SPEC.resources
     assert message.unguarded().lowest_version() == "1.0"
 
 
-def test_groups_are_asked_for_by_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "moorage.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
+def test_groups_are_requested_by_command(world: World, moorage: Any) -> None:
     words = (
         "--vcpus 2 --memory-mb 64 --required CUSTOM_A --resource PCPU=1 --root-forbidden CUSTOM_OLD "
         "--group left --resource VGPU=1 --required in:CUSTOM_B,CUSTOM_C --group right --resource VGPU=2 "
         "--forbidden CUSTOM_D --group-policy isolate --same-subtree left,right --wait"
     )
-    assert main(["--config-file", str(file), "instance", "build", *words.split(), "-f", "json"]) == 0
-    assert [row["state"] for row in json.loads(capsys.readouterr().out)] == ["active"]
+    status, rows = moorage("instance build", *words.split())
+    assert (status, [row["state"] for row in rows]) == (0, ["active"])
 
-    [asked] = [message.request_spec for message in world.scheduler.asked]
-    assert asked.resources == {"VCPU": 2, "MEMORY_MB": 64, "PCPU": 1}
-    assert asked.groups == {
+    [spec] = [message.request_spec for message in world.scheduler.requests]
+    assert spec.resources == {"VCPU": 2, "MEMORY_MB": 64, "PCPU": 1}
+    assert spec.groups == {
         "": ResourceGroup(resources={"PCPU": 1}, required=("CUSTOM_A",)),
         "left": ResourceGroup(resources={"VGPU": 1}, any_of=(("CUSTOM_B", "CUSTOM_C"),)),
         "right": ResourceGroup(resources={"VGPU": 2}, forbidden=("CUSTOM_D",)),
     }
-    assert (asked.group_policy, asked.same_subtree) == ("isolate", (("left", "right"),))
-    assert asked.root_forbidden == ("CUSTOM_OLD",)
+    assert (spec.group_policy, spec.same_subtree) == ("isolate", (("left", "right"),))
+    assert spec.root_forbidden == ("CUSTOM_OLD",)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +107,11 @@ def test_groups_are_asked_for_by_command(world: World, tmp_path: Path, capsys: p
         "--group-policy apart",
     ],
 )
-def test_what_is_no_group_is_refused_where_it_was_typed(
-    words: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_of_a_group_is_named_in_the_error(
+    words: str, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: list[Any] = ["instance", "build", "--vcpus", "1", "--memory-mb", "1", *words.split()]
     with pytest.raises(SystemExit):
         main(given)
     assert words.split()[-2] in capsys.readouterr().err
-    assert not world.scheduler.asked
+    assert not world.scheduler.requests

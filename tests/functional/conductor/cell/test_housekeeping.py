@@ -1,22 +1,12 @@
-"""Test the periodic tasks of the conductors: acknowledge, purge, and discover changes unprompted."""
+"""Test the periodic tasks of the conductors: they acknowledge, purge, and discover changes in cells."""
 
 from support.conductor.builders import World, wait_until
 
 from moorage import ids
-from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, SelectDestinations, SwapClaim
 
 
-def state(world: World, uuid: str) -> str:
-    """Return what the super conductor has on record, without asking it."""
-    with Database(world.conf.database.connection, "test").engine.connect() as connection:
-        found: str = connection.exec_driver_sql(
-            "SELECT state FROM conductor_instances WHERE uuid = ?", (uuid,)
-        ).scalar_one()
-        return found
-
-
-def test_what_is_on_record_is_acknowledged(world: World) -> None:
+def test_stored_requests_are_acknowledged_when_their_outcome_is_recorded(world: World) -> None:
     world.agent.failing = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
@@ -35,21 +25,26 @@ def test_what_is_on_record_is_acknowledged(world: World) -> None:
     assert len(world.placement.acknowledged) == 3
 
 
-def test_a_super_conductor_learns_without_being_asked_that_a_cell_has_deleted_an_instance(world: World) -> None:
+def test_the_super_conductor_records_a_deletion_in_its_cell_without_a_request(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
 
     world.delete(uuid)
 
-    wait_until(lambda: state(world, uuid) == "deleted")
+    def recorded_state() -> str:
+        """Read the record of the super conductor, without a request to it."""
+        with world.records.engine.connect() as connection:
+            query = "SELECT state FROM conductor_instances WHERE uuid = ?"
+            return str(connection.exec_driver_sql(query, (uuid,)).scalar_one())
+
+    wait_until(lambda: recorded_state() == "deleted")
 
 
-def test_old_answers_are_forgotten_and_the_order_is_not_carried_out_again(world: World) -> None:
+def test_old_stored_requests_are_purged_and_not_carried_out_again(world: World) -> None:
     uuid = ids.fresh()
     world.build(uuid, request_id="req-1")
     world.becomes(uuid, "active")
-    database = Database(world.conf.database.connection, "test")
-    with database.engine.begin() as connection:
+    with world.records.engine.begin() as connection:
         for schema in ("conductor", "cell"):
             connection.exec_driver_sql(f"UPDATE {schema}_requests SET created_at = 1")
 
@@ -57,7 +52,7 @@ def test_old_answers_are_forgotten_and_the_order_is_not_carried_out_again(world:
     world.restart("super")
 
     def left() -> int:
-        with database.engine.connect() as connection:
+        with world.records.engine.connect() as connection:
             counts = [
                 connection.exec_driver_sql(f"SELECT COUNT(*) FROM {schema}_requests").scalar_one()
                 for schema in ("conductor", "cell")
@@ -65,4 +60,4 @@ def test_old_answers_are_forgotten_and_the_order_is_not_carried_out_again(world:
         return sum(counts)
 
     wait_until(lambda: left() == 0)
-    assert len(world.agent.taken) == 1
+    assert len(world.agent.builds) == 1

@@ -1,9 +1,10 @@
-"""Test the lists of operations, attempts, residues and strangers that operators read."""
+"""Test the lists of operations, attempts, residues and unknown guests that operators read."""
 
 import time
 
 import pytest
-from support.conductor.builders import World, node, report, wait_until
+from support.conductor.builders import World, node, wait_until
+from support.conductor.host_reports import return_hosts, start_hosts
 
 from conductor.cell.endpoints.inspection import CellInspection
 from conductor.commands.timeline import holdings, timeline
@@ -14,8 +15,6 @@ from moorage.messages import (
     ListOperations,
     ListOperationsInCell,
     ListStrangers,
-    ReportHostsInCell,
-    ReturnHosts,
     ShowOperation,
 )
 from moorage.model import Guest
@@ -26,8 +25,8 @@ def listed(world: World, *, ended: bool = False, instance: str | None = None) ->
     return world.bus.client("conductor").call(ListOperations(ended=ended, instance_uuid=instance))
 
 
-def test_operations_are_listed_while_they_are_under_way_and_on_request_for_ever(world: World) -> None:
-    world.agent.hold.clear()
+def test_operations_are_listed_while_they_are_under_way_and_ended_ones_on_request(world: World) -> None:
+    world.agent.may_finish.clear()
     [uuid] = world.build(request_id="req-1")
     wait_until(lambda: world.waiting() == 1 and world.pending("conductor") == 0)
 
@@ -36,7 +35,7 @@ def test_operations_are_listed_while_they_are_under_way_and_on_request_for_ever(
     assert (building.kind, building.subject, building.step, building.state) == ("build", uuid, "wait", "pending")
     assert (building.cell_uuid is not None, building.request_id, building.lease_owner) == (True, "req-1", None)
     assert 0 <= building.idle <= building.age < 60
-    world.agent.hold.set()
+    world.agent.may_finish.set()
     world.becomes(uuid, "active")
     assert listed(world) == []
     assert [(each.kind, each.cell_uuid is None) for each in listed(world, ended=True)] == [
@@ -45,7 +44,7 @@ def test_operations_are_listed_while_they_are_under_way_and_on_request_for_ever(
     ]
 
 
-def test_a_build_is_listed_before_its_part_in_the_cell_though_the_cell_answers_slowly(
+def test_a_build_is_listed_before_its_part_in_the_cell_although_the_cell_answers_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_in_cell = CellInspection.list_operations
@@ -61,11 +60,11 @@ def test_a_build_is_listed_before_its_part_in_the_cell_though_the_cell_answers_s
     assert [each.cell_uuid is None for each in listed(world, ended=True)] == [True, False]
 
 
-def test_the_operations_of_an_instance_include_the_build_it_came_with_and_the_cleaning_up_after_it(
+def test_the_operations_of_an_instance_include_its_build_and_the_cleaning_after_a_failed_attempt(
     world: World,
 ) -> None:
     world.restart("cell", build_timeout=1.0)
-    world.agent.hanging = world.agent.deaf = {"a"}
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     uuid, other = world.build(ids.fresh(), ids.fresh())
     for each in (uuid, other):
         world.becomes(each, "active")
@@ -75,11 +74,11 @@ def test_the_operations_of_an_instance_include_the_build_it_came_with_and_the_cl
     assert (cleaning.kind, cleaning.step) == ("clean", "destroy")
     assert {each.kind for each in listed(world, ended=True, instance=uuid)} == {"build", "clean"}
     assert len(listed(world, ended=True, instance=uuid)) == 3
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: listed(world) == [])
 
 
-def test_one_operation_is_shown_wherever_it_is(world: World) -> None:
+def test_an_operation_of_the_super_conductor_or_of_a_cell_is_shown_by_its_uuid(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
     conductor = world.bus.client("conductor")
@@ -94,28 +93,28 @@ def test_one_operation_is_shown_wherever_it_is(world: World) -> None:
         conductor.call(ShowOperation(uuid=ids.fresh()))
 
 
-def test_strangers_of_all_cells_are_listed(world: World) -> None:
-    stranger = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
-    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"),), started=("a",)))
-    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=("a",), guests=(stranger,)))
+def test_unknown_guests_are_listed(world: World) -> None:
+    unknown = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
+    start_hosts(world, "a")
+    return_hosts(world, "a", guests=(unknown,))
 
-    assert [each.guest for each in world.bus.client("conductor").call(ListStrangers())] == [stranger]
+    assert [each.guest for each in world.bus.client("conductor").call(ListStrangers())] == [unknown]
 
 
-def test_a_timeline_tells_each_attempt_and_who_holds_what(world: World) -> None:
+def test_a_timeline_shows_each_attempt_its_claim_and_its_residue(world: World) -> None:
     world.restart("cell", build_timeout=1.0)
-    world.agent.hanging = world.agent.deaf = {"a"}
+    world.agent.hanging = world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     instance = world.becomes(uuid, "active")
     consumers = (uuid, *(attempt.attempt_id for attempt in instance.attempts))
     claims = world.bus.client("placement").call(ListClaims(consumer_uuids=consumers, residues=True))
 
-    told = timeline(instance) | holdings(instance, claims)
+    shown = timeline(instance) | holdings(instance, claims)
 
-    assert list(told) == ["asked_for", "attempt_1", "attempt_2", "last_changed", "holds", "residue_1"]
-    assert told["attempt_1"].startswith("a, failed: timed out (20")
-    assert told["attempt_1"].endswith("; its guest may be left)")
-    assert told["attempt_2"].startswith("b, active (20")
-    assert told["holds"].startswith(f"{node('b')}, accepted on b, claimed 1 s ago")
-    assert told["residue_1"] == f"{node('a')}, for the guest of attempt 1, 1 s old"
+    assert list(shown) == ["asked_for", "attempt_1", "attempt_2", "last_changed", "holds", "residue_1"]
+    assert shown["attempt_1"].startswith("a, failed: timed out (20")
+    assert shown["attempt_1"].endswith("; its guest may be left)")
+    assert shown["attempt_2"].startswith("b, active (20")
+    assert shown["holds"].startswith(f"{node('b')}, accepted on b, claimed 1 s ago")
+    assert shown["residue_1"] == f"{node('a')}, for the guest of attempt 1, 1 s old"
     assert holdings(instance, [])["holds"] == "nothing"

@@ -1,4 +1,4 @@
-"""A live migration that is broken off while a swap is under way whose host has taken the build up after all."""
+"""Test the abort of a live migration during a swap, while the former host has begun the build after all."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from moorage.bus.bus import serves
 from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
 
 
-class TakesUpAndRefuses(FakeAgent):
-    """Has host `b` take up a build, and answers that there is no such host."""
+class BuildsAndRefuses(FakeAgent):
+    """Begins a build on host `b`, and answers that there is no such host."""
 
     @serves(BuildOnHost)
     def build_instance(self, message: BuildOnHost) -> Done:
@@ -24,7 +24,7 @@ class TakesUpAndRefuses(FakeAgent):
 
 
 class Interrupted(FakePlacement):
-    """Lets something happen before a swap."""
+    """Calls a function before each swap."""
 
     def __init__(self, before: Callable[[], object]) -> None:
         super().__init__()
@@ -36,17 +36,17 @@ class Interrupted(FakePlacement):
         return super().swap_claim(message)
 
 
-def test_it_is_broken_off_all_the_same(world: World) -> None:
-    placement = world.put(Interrupted(lambda: move.end("abort")))
-    world.put(TakesUpAndRefuses(world.bus))
+def test_a_live_migration_is_aborted_during_a_swap_although_the_former_host_takes_up_the_build(world: World) -> None:
+    placement = world.replace(Interrupted(lambda: move.end("abort")))
+    world.replace(BuildsAndRefuses(world.bus))
     move = Mover(world, built(world), "live-migration")
-    world.agent.hold.clear()
+    world.agent.may_finish.clear()
 
     move.move("b", "c")
 
     wait_until(lambda: any(isinstance(call, SwapClaim) for call in placement.calls))
     wait_until(lambda: world.pending("cell", "AND step = 'swap'") == 0)
-    world.agent.hold.set()
+    world.agent.may_finish.set()
     assert becomes(world, move.uuid, "active").host == "a"
     assert (move.shown().state, move.shown().reason) == ("failed", "it was broken off")
     wait_until(lambda: world.pending("cell") == 0)

@@ -1,4 +1,4 @@
-"""Orders that reach a cell late, twice, or after a later one: they change nothing that their sender no longer means."""
+"""Test orders that reach a cell late, twice, or after a later one: they change nothing."""
 
 from typing import Literal
 
@@ -85,15 +85,15 @@ def test_an_order_that_was_refused_is_not_carried_out_when_a_copy_of_it_comes_la
         rebuild(world, uuid, "old", 9)
 
 
-def test_an_order_of_a_former_release_has_no_number_and_is_carried_out(world: World) -> None:
+def test_an_order_of_the_previous_release_has_no_number_and_is_carried_out(world: World) -> None:
     uuid = built(world)
     rebuild(world, uuid, "new", 5)
     becomes(world, uuid, "active")
 
-    rebuild(world, uuid, "of the former release", None)
+    rebuild(world, uuid, "of the previous release", None)
 
     becomes(world, uuid, "active")
-    assert image_of(world, uuid) == "of the former release"
+    assert image_of(world, uuid) == "of the previous release"
 
 
 def unshelved(world: World, uuid: str, number: int) -> None:
@@ -107,7 +107,7 @@ def unshelved(world: World, uuid: str, number: int) -> None:
     becomes(world, uuid, "active")
 
 
-def test_what_belongs_to_an_unshelving_that_was_given_up_does_not_touch_the_next_one(world: World) -> None:
+def test_messages_of_an_abandoned_unshelving_do_not_affect_the_next_one(world: World) -> None:
     uuid = built(world)
     shelve(world, uuid)
     becomes(world, uuid, "shelved")
@@ -143,7 +143,7 @@ def end(world: World, uuid: str, outcome: Literal["confirm", "revert", "abort"],
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
-def test_the_end_of_a_former_migration_does_not_end_the_next_one(
+def test_an_order_to_end_a_former_migration_does_not_end_the_next_one(
     world: World, outcome: Literal["confirm", "revert"]
 ) -> None:
     uuid = built(world)
@@ -164,7 +164,7 @@ def test_the_end_of_a_former_migration_does_not_end_the_next_one(
     becomes(world, uuid, "active")
 
 
-def test_an_order_to_break_off_a_former_migration_does_not_break_off_the_next_one(world: World) -> None:
+def test_an_order_to_abort_a_former_migration_does_not_abort_the_next_one(world: World) -> None:
     uuid = built(world)
     first, second = Mover(world, uuid, "live-migration"), Mover(world, uuid, "live-migration")
     first.move("b")
@@ -180,10 +180,10 @@ def test_an_order_to_break_off_a_former_migration_does_not_break_off_the_next_on
     assert becomes(world, uuid, "active").host == "c"
 
 
-# --- What a cell orders its hosts -------------------------------------------------------------------------------------
+# --- Orders of a cell to its hosts ------------------------------------------------------------------------------------
 
 
-def test_each_order_to_a_guest_has_a_greater_number_than_the_one_before_and_keeps_it_when_it_is_repeated(
+def test_each_order_to_a_guest_has_the_next_number_and_keeps_it_when_it_is_repeated(
     world: World,
 ) -> None:
     uuid = built(world)
@@ -193,10 +193,10 @@ def test_each_order_to_a_guest_has_a_greater_number_than_the_one_before_and_keep
     world.agent.failing = {"b"}
     move.move("b")
     wait_until(lambda: move.shown().state == "failed")
-    world.agent.mute = {"a"}
+    world.agent.no_reply_to_orders = {"a"}
     rebuild(world, uuid, "newer", None)
     wait_until(lambda: len(world.agent.orders) > 4)
-    world.agent.mute = set()
+    world.agent.no_reply_to_orders = set()
     becomes(world, uuid, "active")
 
     numbers = {order.request_id: order.order_number for order in world.agent.orders}
@@ -205,8 +205,8 @@ def test_each_order_to_a_guest_has_a_greater_number_than_the_one_before_and_keep
     assert [type(order) for order in world.agent.orders if order.order_number == 2] == [StopOnHost]
 
 
-class LosingPlacement(FakePlacement):
-    """Has given every claim up that it is asked to swap."""
+class WithoutClaims(FakePlacement):
+    """Answers each swap that the claim was released, and records the claims that deletes name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class LosingPlacement(FakePlacement):
 
 
 def test_the_release_after_a_failed_unshelving_names_the_claim_that_it_releases(world: World) -> None:
-    placement = world.put(LosingPlacement())
+    placement = world.replace(WithoutClaims())
     uuid = built(world)
     shelve(world, uuid)
     becomes(world, uuid, "shelved")

@@ -1,4 +1,4 @@
-"""Operations and strangers of several cells, in parts: whole and without doubles, whichever release a cell has."""
+"""Test lists of operations and unknown guests over several cells, also of the previous release, in parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,13 @@ from conductor.schema import cell_guests, cell_operations, conductor_operations
 from moorage import ids
 from moorage.bus.bus import serves
 from moorage.cli import lists
-from moorage.db.database import Database
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Uuid
 from moorage.model.inspection import OperationSummary, UnknownGuest
 
 OTHER, FORMER, AWAY = (Cell(uuid=ids.derived("lists", name), name=name) for name in ("other", "former", "away"))
-#: The same guest, which the records of two cells have.
+#: The attempt of a guest that is in the records of several cells.
 SHARED = ids.derived("lists", "shared attempt")
 
 
@@ -46,7 +45,7 @@ def guest(host: str, attempt_id: str) -> Guest:
     return Guest(instance_uuid=ids.derived("lists", "i"), host=host, attempt_id=attempt_id, claim_id=attempt_id)
 
 
-def strangers(cell: Cell, count: int) -> list[UnknownGuest]:
+def unknown_guests(cell: Cell, count: int) -> list[UnknownGuest]:
     guests = [guest(f"host{number % 2}", ids.derived(cell.uuid, "attempt", number)) for number in range(count)]
     return [
         UnknownGuest(guest=one, cell_uuid=cell.uuid, agent="agent", age=1.0) for one in [*guests, guest("host", SHARED)]
@@ -57,7 +56,7 @@ class OtherCell:
     """A cell that keeps its lists in memory."""
 
     def __init__(self, cell: Cell) -> None:
-        self.operations, self.strangers = operations(cell, 7), strangers(cell, 6)
+        self.operations, self.unknown_guests = operations(cell, 7), unknown_guests(cell, 6)
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
@@ -65,7 +64,7 @@ class OtherCell:
 
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
-        return lists.part_of(self.strangers, lists.unknown_guest_key, message.limit, message.after)
+        return lists.part_of(self.unknown_guests, lists.unknown_guest_key, message.limit, message.after)
 
 
 class FormerListOperationsInCell(Message[list[OperationSummary]], frozen=True, kw_only=True):
@@ -84,9 +83,9 @@ class FormerListStrangersInCell(Message[list[UnknownGuest]], frozen=True, kw_onl
 
 
 class FormerCell:
-    """A cell of the former release, which lists all in one message."""
+    """A cell of the previous release, which answers each list in one message."""
 
-    operations, strangers = operations(FORMER, 5), strangers(FORMER, 4)
+    operations, unknown_guests = operations(FORMER, 5), unknown_guests(FORMER, 4)
 
     @serves(FormerListOperationsInCell)
     def list_operations(self, _message: FormerListOperationsInCell) -> list[OperationSummary]:
@@ -94,17 +93,15 @@ class FormerCell:
 
     @serves(FormerListStrangersInCell)
     def list_strangers(self, _message: FormerListStrangersInCell) -> list[UnknownGuest]:
-        return self.strangers
+        return self.unknown_guests
 
 
 def add(world: World, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    database = Database(world.conf.database.connection, "test")
-    database.write(lambda connection: connection.execute(table.insert(), rows))
-    database.close()
+    world.records.write(lambda connection: connection.execute(table.insert(), rows))
 
 
 def add_operations(world: World, table: Table, count: int) -> list[str]:
-    """Put operations that have ended on record, and return their uuids."""
+    """Record ended operations, and return their uuids."""
     uuids = [ids.derived("lists", table.name, number) for number in range(count)]
     row = {
         "kind": "build",
@@ -124,8 +121,8 @@ def add_operations(world: World, table: Table, count: int) -> list[str]:
     return uuids
 
 
-def add_strangers(world: World, count: int) -> list[UnknownGuest]:
-    found = strangers(CELL_1, count)
+def add_unknown_guests(world: World, count: int) -> list[UnknownGuest]:
+    found = unknown_guests(CELL_1, count)
     rows = [
         {
             "cell_uuid": CELL_1.uuid,
@@ -141,17 +138,16 @@ def add_strangers(world: World, count: int) -> list[UnknownGuest]:
     return found
 
 
-def wait_longer(world: World, seconds: float) -> None:
+def set_call_timeout(world: World, seconds: float) -> None:
     """Let the super conductor wait longer for its cells: one that is slow on a busy machine is not away."""
-    world.stop("super")
     world.conf.set_override("call_timeout", seconds, group="rpc")
-    world.start("super")
+    world.restart("super")
 
 
 @pytest.fixture
 def cells(world: World) -> World:
-    """Beside the world's cell one of this release, and one of the former."""
-    wait_longer(world, 6.0)
+    """Return the world with two more cells: one of this release, and one of the previous release."""
+    set_call_timeout(world, 6.0)
     for cell, service in ((OTHER, OtherCell(OTHER)), (FORMER, FormerCell())):
         world.placement.cells.append(cell)
         world.serve(f"conductor.{cell.uuid}", service)
@@ -159,7 +155,7 @@ def cells(world: World) -> World:
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
-def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
+def test_operations_of_all_cells_are_listed_completely_and_once(cells: World, *, away: bool) -> None:
     wanted = [*add_operations(cells, conductor_operations, 3), *add_operations(cells, cell_operations, 6)]
     wanted += [one.uuid for one in [*OtherCell(OTHER).operations, *FormerCell.operations]]
     if away:
@@ -173,8 +169,8 @@ def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away
         assert ages == sorted(ages, reverse=True)
 
 
-def test_operations_are_listed_whole_whose_reasons_are_too_large_for_one_message(world: World) -> None:
-    wait_longer(world, 60.0)
+def test_operations_whose_reasons_are_too_large_for_one_message_are_listed_completely(world: World) -> None:
+    set_call_timeout(world, 60.0)
     other = OtherCell(OTHER)
     other.operations = [msgspec.structs.replace(one, reason="x" * 2**21) for one in other.operations]
     world.placement.cells.append(OTHER)
@@ -186,8 +182,8 @@ def test_operations_are_listed_whole_whose_reasons_are_too_large_for_one_message
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
-def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
-    found = [*add_strangers(cells, 5), *OtherCell(OTHER).strangers, *FormerCell.strangers]
+def test_unknown_guests_of_all_cells_are_listed_completely_and_once(cells: World, *, away: bool) -> None:
+    found = [*add_unknown_guests(cells, 5), *OtherCell(OTHER).unknown_guests, *FormerCell.unknown_guests]
     wanted = sorted(map(lists.unknown_guest_key, found))
     assert len({one.guest.attempt_id for one in found}) == len(found) - 2, "three cells have the same attempt"
     if away:
@@ -200,14 +196,14 @@ def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away:
     assert [one.guest for one in of_one_cell] == [one.guest for one in listed if one.cell_uuid == CELL_1.uuid]
 
 
-def test_twenty_thousand_operations_and_strangers_are_listed_in_parts(world: World) -> None:
-    wait_longer(world, 60.0)
-    many = 20_000
+def test_many_operations_and_unknown_guests_are_listed_in_parts(world: World) -> None:
+    set_call_timeout(world, 60.0)
+    many = 11_000
     wanted = {*add_operations(world, conductor_operations, 100), *add_operations(world, cell_operations, many)}
-    add_strangers(world, many)
+    add_unknown_guests(world, many)
     conductor = world.bus.client("conductor")
 
-    assert len(conductor.call(ListOperations(ended=True))) == 5_100, "one message has the newest alone"
+    assert len(conductor.call(ListOperations(ended=True))) == 5_100, "one message has only the newest operations"
     found = lists.operations(conductor, ListOperations(ended=True))
     assert len(found) == len(wanted)
     assert {one.uuid for one in found} == wanted

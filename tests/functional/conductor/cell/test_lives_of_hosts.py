@@ -1,199 +1,181 @@
-"""Messages of an earlier life of a host, or of its agent, that arrive late: they prove and change nothing."""
+"""Test that late messages of an earlier life of a host, or of its agent, change nothing."""
 
 import pytest
 from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.host_reports import (
+    ended_attempts,
+    guest_of,
+    list_of_guests,
+    report_gone,
+    returning,
+    start_hosts,
+)
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import (
     AcceptInCell,
-    AttemptsGone,
     BuildFailedInCell,
     BuildOnHost,
-    HostsReported,
-    ListEndedAttempts,
     ListStrangersInCell,
     ProvidersReported,
     ReportHostsInCell,
     ReportProviders,
     ReportProviderTree,
-    ReturnHosts,
 )
-from moorage.model import EndedAttempt, Guest
-
-
-def starts(world: World, *hosts: str) -> dict[str, int]:
-    described = tuple(report(host) for host in hosts)
-    message = ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=described, started=tuple(hosts))
-    return world.cell_call(message).lives
-
-
-def returning(world: World, *hosts: str) -> tuple[str, ...]:
-    return world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=tuple(hosts))).returning
-
-
-def list_of(host: str, lives: dict[str, int], *guests: Guest) -> ReturnHosts:
-    return ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=(host,), guests=guests, lives=lives)
-
-
-def guest_of(taken: BuildOnHost) -> Guest:
-    return Guest(
-        instance_uuid=taken.instance_uuid, host=taken.host, attempt_id=taken.attempt_id, claim_id=taken.claim_id
-    )
+from moorage.model import Guest
 
 
 def spawning(world: World) -> BuildOnHost:
-    """Have a host in the middle of a spawn, whose attempt has passed the first gate."""
-    world.agent.hold.clear()
+    """Order a build, and return it when its host has begun the spawn."""
+    world.agent.may_finish.clear()
     world.build()
     wait_until(lambda: len(world.agent.guests) == 1 and world.waiting() == 1)
-    return world.agent.taken[-1]
+    return world.agent.builds[-1]
 
 
-def is_spawning(world: World, taken: BuildOnHost) -> bool:
-    [attempt] = world.show(taken.instance_uuid).attempts
-    return attempt.state == "building" and world.placement.hosts_held() == {node(taken.host)}
+def is_spawning(world: World, build: BuildOnHost) -> bool:
+    [attempt] = world.show(build.instance_uuid).attempts
+    return attempt.state == "building" and world.placement.hosts_held() == {node(build.host)}
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_list_of_guests_that_arrives_late_or_twice_is_no_proof_that_a_younger_guest_is_gone(
     world: World, restarted: bool
 ) -> None:
-    empty = list_of("a", starts(world, "a"))
+    empty = list_of_guests("a", start_hosts(world, "a").lives)
     world.cell_call(empty)
-    taken = spawning(world)
+    build = spawning(world)
     if restarted:
-        starts(world, "a")
+        start_hosts(world, "a")
 
     world.cell_call(empty)
 
-    assert is_spawning(world, taken)
+    assert is_spawning(world, build)
     assert returning(world, "a") == (("a",) if restarted else ())
-    world.agent.hold.set()
-    assert world.becomes(taken.instance_uuid, "active").host == "a"
+    world.agent.may_finish.set()
+    assert world.becomes(build.instance_uuid, "active").host == "a"
 
 
-def test_a_list_without_a_life_has_its_host_return_and_is_no_proof_that_a_guest_is_gone(world: World) -> None:
-    starts(world, "a")
-    world.cell_call(list_of("a", {}))
+def test_a_list_of_guests_without_a_life_ends_the_return_and_is_no_proof_that_a_guest_is_gone(world: World) -> None:
+    start_hosts(world, "a")
+    world.cell_call(list_of_guests("a", {}))
     assert returning(world, "a") == ()
-    taken = spawning(world)
-    starts(world, "a")
+    build = spawning(world)
+    start_hosts(world, "a")
 
-    world.cell_call(list_of("a", {}))
+    world.cell_call(list_of_guests("a", {}))
 
     assert returning(world, "a") == ()
-    assert is_spawning(world, taken)
-    world.agent.hold.set()
-    world.becomes(taken.instance_uuid, "active")
+    assert is_spawning(world, build)
+    world.agent.may_finish.set()
+    world.becomes(build.instance_uuid, "active")
 
 
-def test_a_list_is_used_once_where_it_holds_its_host_up(world: World) -> None:
+def test_a_list_of_guests_that_delays_the_return_of_its_host_is_used_once(world: World) -> None:
     world.agent.failing = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
-    failed = next(taken for taken in world.agent.taken if taken.host == "a")
-    lives = starts(world, "a")
-    holding_up = list_of("a", lives, guest_of(failed))
-    world.cell_call(holding_up)
-    [left] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
-    world.cell_call(AttemptsGone(request_id=ids.fresh(), agent="agent", attempts=(left,)))
+    failed = world.agent.build_on("a")
+    lives = start_hosts(world, "a").lives
+    with_failed_guest = list_of_guests("a", lives, guest_of(failed))
+    world.cell_call(with_failed_guest)
+    [left] = ended_attempts(world, "a")
+    report_gone(world, left)
 
-    world.cell_call(holding_up)
+    world.cell_call(with_failed_guest)
 
-    assert world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",))) == [], "the guest has gone since"
+    assert ended_attempts(world, "a") == [], "the guest is gone since the first list"
     assert returning(world, "a") == ("a",)
-    assert starts(world, "a")["a"] > lives["a"] + 1
+    assert start_hosts(world, "a").lives["a"] > lives["a"] + 1
 
 
-class Waiting(FakeAgent):
-    """Takes builds up and asks at the first gate only when the test does so."""
+class WaitingAgent(FakeAgent):
+    """Accepts orders to build, and passes the first gate only when the test does so."""
 
     def build(self, message: BuildOnHost) -> None:
-        """Nothing yet."""
+        """Do nothing yet."""
 
 
 @pytest.mark.parametrize("passed_before", [False, True])
 def test_no_attempt_passes_the_first_gate_while_its_host_is_returning(world: World, passed_before: bool) -> None:
-    agent = world.put(Waiting(world.bus))
+    agent = world.replace(WaitingAgent(world.bus))
     [uuid] = world.build()
-    wait_until(lambda: bool(agent.taken) and world.waiting() == 1)
+    wait_until(lambda: bool(agent.builds) and world.waiting() == 1)
     if passed_before:
-        agent.accept(agent.taken[0])
-    lives = starts(world, "a")
+        agent.accept(agent.builds[0])
+    lives = start_hosts(world, "a").lives
 
     with pytest.raises(errors.RequestInProgress):
-        agent.accept(agent.taken[0])
-    world.cell_call(list_of("a", lives, guest_of(agent.taken[0])))
+        agent.accept(agent.builds[0])
+    world.cell_call(list_of_guests("a", lives, guest_of(agent.builds[0])))
 
-    agent.accept(agent.taken[0])
-    agent.finish(agent.taken[0])
+    agent.accept(agent.builds[0])
+    agent.finish(agent.builds[0])
     assert world.becomes(uuid, "active").host == "a"
 
 
-def test_an_attempt_that_a_list_does_not_have_does_not_pass_the_first_gate_afterwards(world: World) -> None:
-    agent = world.put(Waiting(world.bus))
+def test_an_attempt_that_is_missing_from_a_list_of_guests_does_not_pass_the_first_gate_afterwards(world: World) -> None:
+    agent = world.replace(WaitingAgent(world.bus))
     [uuid] = world.build()
-    wait_until(lambda: bool(agent.taken) and world.waiting() == 1)
+    wait_until(lambda: bool(agent.builds) and world.waiting() == 1)
 
-    world.cell_call(list_of("a", starts(world, "a")))
+    world.cell_call(list_of_guests("a", start_hosts(world, "a").lives))
 
     with pytest.raises(errors.ClaimReleased):
-        agent.accept(agent.taken[0])
+        agent.accept(agent.builds[0])
     wait_until(lambda: world.placement.hosts_held() == {node("b")})
     assert world.show(uuid).attempts[0].state == "failed"
 
 
 @pytest.mark.parametrize("of_this_life", [False, True])
-def test_a_failure_that_an_earlier_life_has_reported_leaves_a_residue_until_the_host_answers(
+def test_a_failure_reported_by_an_earlier_life_leaves_a_residue_until_the_host_answers(
     world: World, of_this_life: bool
 ) -> None:
-    taken = spawning(world)
-    world.agent.deaf = {"a"}
-    lives = starts(world, "a")
-    world.cell_call(list_of("a", lives, guest_of(taken)))
+    build = spawning(world)
+    world.agent.no_reply_to_destroy = {"a"}
+    lives = start_hosts(world, "a").lives
+    world.cell_call(list_of_guests("a", lives, guest_of(build)))
 
     world.cell_call(
         BuildFailedInCell(
             request_id=ids.fresh(),
-            instance_uuid=taken.instance_uuid,
-            attempt_id=taken.attempt_id,
-            claim_id=taken.claim_id,
+            instance_uuid=build.instance_uuid,
+            attempt_id=build.attempt_id,
+            claim_id=build.claim_id,
             reason="it broke",
             life=lives["a"] if of_this_life else lives["a"] - 1,
         )
     )
-    world.agent.hold.set()
+    world.agent.may_finish.set()
 
-    wait_until(lambda: [attempt.host for attempt in world.show(taken.instance_uuid).attempts] == ["a", "b"])
+    wait_until(lambda: [attempt.host for attempt in world.show(build.instance_uuid).attempts] == ["a", "b"])
     assert bool(world.placement.residues) is not of_this_life
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     wait_until(lambda: not world.placement.residues)
-    assert world.becomes(taken.instance_uuid, "active").host == "b"
+    assert world.becomes(build.instance_uuid, "active").host == "b"
 
 
-def test_an_earlier_life_cannot_say_that_a_guest_is_gone_which_the_present_one_has_named(world: World) -> None:
+def test_an_earlier_life_cannot_report_a_guest_as_gone_that_the_current_life_has_listed(world: World) -> None:
     world.agent.failing = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
-    failed = next(taken for taken in world.agent.taken if taken.host == "a")
-    lives = starts(world, "a")
-    world.cell_call(list_of("a", lives, guest_of(failed)))
-    [left] = world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",)))
-    late = AttemptsGone(request_id=ids.fresh(), agent="agent", attempts=(left,), lives=lives)
+    failed = world.agent.build_on("a")
+    lives = start_hosts(world, "a").lives
+    world.cell_call(list_of_guests("a", lives, guest_of(failed)))
+    [left] = ended_attempts(world, "a")
 
-    world.cell_call(late)
+    report_gone(world, left, lives=lives)
 
-    assert world.cell_call(ListEndedAttempts(agent="agent", hosts=("a",))) == [left]
-    assert isinstance(left, EndedAttempt)
+    assert ended_attempts(world, "a") == [left]
 
 
-def test_an_old_list_brings_no_stranger_back(world: World) -> None:
-    stranger = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
-    old = list_of("a", starts(world, "a"), stranger)
+def test_an_old_list_of_guests_does_not_bring_an_unknown_guest_back(world: World) -> None:
+    unknown = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
+    old = list_of_guests("a", start_hosts(world, "a").lives, unknown)
     world.cell_call(old)
     assert len(world.cell_call(ListStrangersInCell())) == 1
-    world.cell_call(list_of("a", starts(world, "a")))
+    world.cell_call(list_of_guests("a", start_hosts(world, "a").lives))
 
     world.cell_call(old)
 
@@ -217,23 +199,19 @@ def described(
     )
 
 
-def zone_told(world: World) -> str | None:
-    told = [host.availability_zone for sent in list(world.scheduler.reports) for host in sent.hosts]
-    return told[-1] if told else None
-
-
-def has_returned(world: World, answer: HostsReported) -> None:
-    world.cell_call(list_of("a", answer.lives))
+def last_reported_zone(world: World) -> str | None:
+    zones = [host.availability_zone for sent in list(world.scheduler.reports) for host in sent.hosts]
+    return zones[-1] if zones else None
 
 
 @pytest.mark.parametrize("late", ["an earlier number", "an earlier incarnation", "the same once more"])
-def test_a_description_that_arrives_late_puts_nothing_back(world: World, late: str) -> None:
+def test_a_description_that_arrives_late_changes_nothing(world: World, late: str) -> None:
     former, present = ids.fresh(), ids.fresh()
     world.cell_call(described(former, 1, "former", started=True))
     first = described(present, 1, "first", started=True)
-    has_returned(world, world.cell_call(first))
+    world.cell_call(list_of_guests("a", world.cell_call(first).lives))
     world.cell_call(described(present, 3, "last"))
-    wait_until(lambda: zone_told(world) == "last")
+    wait_until(lambda: last_reported_zone(world) == "last")
 
     message = {
         "an earlier number": described(present, 2, "late"),
@@ -243,31 +221,29 @@ def test_a_description_that_arrives_late_puts_nothing_back(world: World, late: s
     answer = world.cell_call(message)
 
     assert answer.superseded is (late == "an earlier incarnation")
-    assert returning(world, "a") == (), "the host is not sent back into returning either"
+    assert returning(world, "a") == (), "the host does not have to return again"
     world.cell_call(described(present, 4, "last of all"))
-    wait_until(lambda: zone_told(world) == "last of all")
+    wait_until(lambda: last_reported_zone(world) == "last of all")
     assert "late" not in {host.availability_zone for sent in world.scheduler.reports for host in sent.hosts}
 
 
-def test_a_heartbeat_of_an_earlier_incarnation_is_none(world: World) -> None:
+def test_a_heartbeat_of_an_earlier_incarnation_is_ignored(world: World) -> None:
     world.conf.set_override("host_down_after", 0.2, group="scheduler")
     world.restart("cell")
     former, present = ids.fresh(), ids.fresh()
     world.cell_call(described(former, 1, "nova", started=True))
-    has_returned(world, world.cell_call(described(present, 1, "nova", started=True)))
+    lives = world.cell_call(described(present, 1, "nova", started=True)).lives
+    world.cell_call(list_of_guests("a", lives))
 
-    def silent() -> bool:
-        answer = world.cell_call(described(former, 9, "nova", alive=True))
-        return answer.superseded and answer.returning == ()
+    answer = world.cell_call(described(former, 9, "nova", alive=True))
 
-    assert silent()
-    answer = world.cell_call(described(present, 2, "nova", alive=True))
-    assert not answer.superseded
-    assert world.cell_call(described(present, 3, "nova")).superseded is False, "heartbeats do not overtake descriptions"
+    assert (answer.superseded, answer.returning) == (True, ())
+    assert not world.cell_call(described(present, 2, "nova", alive=True)).superseded
+    assert not world.cell_call(described(present, 3, "nova")).superseded, "heartbeats do not overtake descriptions"
 
 
-class TakesTrees(FakePlacement):
-    """Has room for every tree."""
+class AcceptingPlacement(FakePlacement):
+    """Accepts every provider tree."""
 
     @serves(ReportProviders)
     def report_providers(self, _message: ReportProviders) -> ProvidersReported:
@@ -276,7 +252,7 @@ class TakesTrees(FakePlacement):
 
 def test_a_provider_tree_of_an_earlier_incarnation_or_number_is_refused(world: World) -> None:
     former, present = ids.fresh(), ids.fresh()
-    world.serve("placement", TakesTrees())
+    world.replace(AcceptingPlacement())
 
     def tree(incarnation: str, number: int) -> ReportProviderTree:
         return ReportProviderTree(
@@ -293,13 +269,13 @@ def test_a_provider_tree_of_an_earlier_incarnation_or_number_is_refused(world: W
             world.cell_call(late)
 
 
-def test_the_first_gate_is_asked_by_agents_of_the_former_release_as_before(world: World) -> None:
+def test_messages_of_agents_of_the_previous_release_keep_their_versions(world: World) -> None:
     message = AcceptInCell(
         request_id=ids.fresh(), instance_uuid=ids.fresh(), claim_id=ids.fresh(), attempt_id=ids.fresh(), host="a"
     )
 
     assert message.lowest_version() == "1.0"
     assert ReportHostsInCell(request_id=ids.fresh(), agent="agent", started=("a",)).lowest_version() == "1.1"
-    assert list_of("a", {}).lowest_version() == "1.1"
-    assert list_of("a", {"a": 1}).lowest_version() == "1.6"
+    assert list_of_guests("a", {}).lowest_version() == "1.1"
+    assert list_of_guests("a", {"a": 1}).lowest_version() == "1.6"
     assert described(ids.fresh(), 2, "nova").lowest_version() == "1.6"

@@ -1,4 +1,4 @@
-"""A move is neither confirmed nor reverted while its instance is being healed."""
+"""Test that a move is neither confirmed nor reverted while its instance is being healed."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from moorage.model import SeenConsumer
 
 
 class SlowHeals(FakePlacement):
-    """Heals nothing before it is ready."""
+    """Answers that a heal is in progress until ``is_ready`` is set."""
 
     is_ready = False
 
@@ -28,7 +28,7 @@ class SlowHeals(FakePlacement):
 def test_a_move_does_not_end_while_its_instance_is_being_healed(
     world: World, outcome: Literal["confirm", "revert"]
 ) -> None:
-    placement = world.put(SlowHeals())
+    placement = world.replace(SlowHeals())
     uuid = built(world)
     move = Mover(world, uuid)
     move.move("b")

@@ -24,56 +24,53 @@ MOVE = MoveInstruction(from_resource_provider="a", moved_resources={"VGPU": 4}, 
 
 
 class Placement(FakePlacement):
-    """Notes what arrives, and answers with something to be recognised by."""
+    """Records all messages, and answers with recognisable values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrived: list[Message[object]] = []
+        self.messages: list[Message[object]] = []
 
     @serves(ListProviderTrees)
     def list_provider_trees(self, message: ListProviderTrees) -> list[ResourceProvider]:
-        self.arrived.append(message)
+        self.messages.append(message)
         return [TREE]
 
     @serves(ReportProviders)
     def report_providers(self, message: ReportProviders) -> ProvidersReported:
-        self.arrived.append(message)
+        self.messages.append(message)
         if message.providers and message.providers[0].generation == 3:
             raise errors.ProviderGenerationConflict(provider_uuid=node("a"), named=3, found=4)
         return ProvidersReported(generations={node("a"): 5})
 
     @serves(EnsureTrait)
     def ensure_trait(self, message: EnsureTrait) -> Ensured:
-        self.arrived.append(message)
+        self.messages.append(message)
         return Ensured(created=True)
 
     @serves(ReshapeByInstructions)
     def reshape_by_instructions(self, message: ReshapeByInstructions) -> ReshapePlan:
-        self.arrived.append(message)
+        self.messages.append(message)
         return ReshapePlan(created={ids.derived("gpu"): "a_gpu"})
 
 
 @pytest.fixture
 def placement(world: World) -> Placement:
-    placement = Placement()
-    placement.cells = world.placement.cells
-    world.serve("placement", placement)
-    return placement
+    return world.replace(Placement())
 
 
-def test_a_report_and_its_answer_are_passed_on_whole(world: World, placement: Placement) -> None:
+def test_a_report_and_its_answer_are_forwarded_unchanged(world: World, placement: Placement) -> None:
     provider = ProviderReport(uuid=node("a"), name="a", generation=4)
-    said = ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=(provider,), gone=(node("b"),))
+    message = ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=(provider,), gone=(node("b"),))
 
-    answer = world.cell_call(said)
+    answer = world.cell_call(message)
 
     assert answer.generations == {node("a"): 5}
-    assert placement.arrived == [
-        ReportProviders(request_id=said.request_id, providers=(provider,), gone=(node("b"),)),
+    assert placement.messages == [
+        ReportProviders(request_id=message.request_id, providers=(provider,), gone=(node("b"),)),
     ]
 
 
-def test_a_conflict_reaches_the_agent_as_itself(world: World, placement: Placement) -> None:
+def test_a_generation_conflict_is_forwarded_to_the_agent(world: World, placement: Placement) -> None:
     stale = ProviderReport(uuid=node("a"), name="a", generation=3)
 
     with pytest.raises(errors.ProviderGenerationConflict) as caught:
@@ -84,21 +81,21 @@ def test_a_conflict_reaches_the_agent_as_itself(world: World, placement: Placeme
 
 def test_trees_are_read_from_the_placement_role(world: World, placement: Placement) -> None:
     assert world.cell_call(ListProviderTreesInCell(uuids=(node("a"),))) == [TREE]
-    assert placement.arrived == [ListProviderTrees(uuids=(node("a"),))]
+    assert placement.messages == [ListProviderTrees(uuids=(node("a"),))]
 
 
-def test_a_reshape_keeps_its_request_id_and_the_traits_of_its_children_are_there_before_it(
+def test_a_reshape_keeps_its_request_id_and_the_traits_of_its_children_are_created_before_it(
     world: World, placement: Placement
 ) -> None:
     child = ChildProvider(name="a_gpu", parent="a", traits=("CUSTOM_TESLA", "HW_GPU_API_VULKAN"))
-    said = ReshapeProviderTree(request_id=ids.fresh(), agent="agent", instructions=(MOVE,), providers=(child,))
+    message = ReshapeProviderTree(request_id=ids.fresh(), agent="agent", instructions=(MOVE,), providers=(child,))
 
-    plan = world.cell_call(said)
-    again = world.cell_call(said)
+    plan = world.cell_call(message)
+    again = world.cell_call(message)
 
     assert plan == again == ReshapePlan(created={ids.derived("gpu"): "a_gpu"})
-    first, *others = placement.arrived
+    first, *others = placement.messages
     assert isinstance(first, EnsureTrait)
     assert first.name == "CUSTOM_TESLA"
-    reshape = ReshapeByInstructions(request_id=said.request_id, instructions=(MOVE,), providers=(child,))
-    assert others == [reshape, first, reshape], "a repeat is a repeat for the placement role too"
+    reshape = ReshapeByInstructions(request_id=message.request_id, instructions=(MOVE,), providers=(child,))
+    assert others == [reshape, first, reshape], "the repetition has the same request id for the placement role"

@@ -1,4 +1,4 @@
-"""Orders to guests of a host that another agent serves by now, as where an agent has been given another name."""
+"""Test orders to guests of a host that is served by another agent than before, as after an agent was renamed."""
 
 from collections.abc import Iterator
 
@@ -13,17 +13,17 @@ from moorage.bus.bus import serves
 from moorage.messages import DestroyOnHost, Done, RebuildOnHost, ReportHostsInCell, StartOnHost, StopOnHost
 
 
-class Former(FakeAgent):
-    """Builds guests, and then serves host `a` no more."""
+class FormerAgent(FakeAgent):
+    """Builds guests, but carries out no other order for host `a`."""
 
     @serves(DestroyOnHost)
     def destroy_instance(self, message: DestroyOnHost) -> Done:
         self.require(message.host)
         return super().destroy_instance(message)
 
-    def obey(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
+    def carry_out(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
         self.require(message.host)
-        super().obey(message, action)
+        super().carry_out(message, action)
 
     def require(self, host: str) -> None:
         if host == "a":
@@ -33,40 +33,42 @@ class Former(FakeAgent):
 @pytest.fixture
 def server(world: World) -> str:
     """Return an instance that is active on a host."""
-    world.put(Former(world.bus))
+    world.replace(FormerAgent(world.bus))
     return built(world)
 
 
 @pytest.fixture
-def present(world: World, server: str) -> Iterator[FakeAgent]:
-    """Have the host of the instance served by another agent, and return that."""
+def current_agent(world: World, server: str) -> Iterator[FakeAgent]:
+    """Serve the host of the instance by another agent, and return that agent."""
     agent = FakeAgent(world.bus)
     agent.guests = world.agent.guests
-    bus_server = world.bus.server(world.compute, "present", [agent], 4)
+    bus_server = world.bus.server(world.compute, "current", [agent], 4)
     bus_server.start()
-    described = structs.replace(report("a"), agent="present")
-    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="present", hosts=(described,)))
+    described = structs.replace(report("a"), agent="current")
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="current", hosts=(described,)))
     yield agent
     bus_server.stop()
     agent.threads.shutdown()
 
 
-def test_a_guest_is_destroyed_by_the_present_agent_of_its_host(world: World, server: str, present: FakeAgent) -> None:
+def test_a_guest_is_destroyed_by_the_current_agent_of_its_host(
+    world: World, server: str, current_agent: FakeAgent
+) -> None:
     [attempt] = shown(world, server).attempts
 
     world.delete(server)
 
     becomes(world, server, "deleted")
-    assert present.destroyed == [attempt.attempt_id]
+    assert current_agent.destroyed == [attempt.attempt_id]
     assert world.placement.hosts_held() == set()
 
 
-def test_a_guest_is_rebuilt_shelved_and_moved_away_by_the_present_agent_of_its_host(
-    world: World, server: str, present: FakeAgent
+def test_a_guest_is_rebuilt_moved_and_shelved_by_the_current_agent_of_its_host(
+    world: World, server: str, current_agent: FakeAgent
 ) -> None:
     rebuild(world, server, "other")
     assert becomes(world, server, "active").reason is None
-    assert [type(order) for order in present.orders] == [RebuildOnHost]
+    assert [type(order) for order in current_agent.orders] == [RebuildOnHost]
     move = Mover(world, server)
     move.move("b")
     becomes(world, server, "moved")

@@ -1,4 +1,4 @@
-"""A revert whose first step two conductors do at once: one has been paused for longer than its lease."""
+"""Test a revert whose first step is carried out by two conductors: one was paused for longer than its lease."""
 
 import threading
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from moorage.bus.bus import Bus, serves
 from moorage.messages import Done, StopOnHost
 
 
-class AskedTwice(FakeAgent):
-    """Tells the first conductor that the source has its guest, and the second one that it has none.
+class TwoAnswers(FakeAgent):
+    """Answers the first conductor that the source has its guest, and the second one that it has none.
 
     :param take_over: lets the second conductor take the operation, while the first one waits.
     """
@@ -22,7 +22,7 @@ class AskedTwice(FakeAgent):
     def __init__(self, bus: Bus, take_over: Callable[[], object]) -> None:
         super().__init__(bus)
         self.take_over = take_over
-        self.asked = 0
+        self.stops = 0
         self.lock = threading.Lock()
         #: Set when the first conductor, and when the second one, is to get its answer.
         self.first, self.second = threading.Event(), threading.Event()
@@ -31,8 +31,8 @@ class AskedTwice(FakeAgent):
     def stop_instance(self, message: StopOnHost) -> Done:
         answer = super().stop_instance(message)
         with self.lock:
-            self.asked += 1
-            number = self.asked
+            self.stops += 1
+            number = self.stops
         # The first order of all belongs to the move itself.
         if number == 2:
             self.take_over()
@@ -44,26 +44,26 @@ class AskedTwice(FakeAgent):
 
 
 @pytest.fixture
-def agent(world: World) -> AskedTwice:
+def agent(world: World) -> TwoAnswers:
     world.stop("cell")
-    agent = world.put(AskedTwice(world.bus, lambda: world.lose_leases("cell")))
+    agent = world.replace(TwoAnswers(world.bus, lambda: world.lose_leases("cell")))
     world.start("cell")
     world.start("cell", "another")
     return agent
 
 
-def reverting(world: World, agent: AskedTwice) -> Mover:
+def reverting(world: World, agent: TwoAnswers) -> Mover:
     """Order a revert, whose first step then waits in both conductors."""
     move = Mover(world, built(world))
     move.move("b")
     becomes(world, move.uuid, "moved")
     move.end("revert")
-    wait_until(lambda: agent.asked == 3)
+    wait_until(lambda: agent.stops == 3)
     return move
 
 
-def test_a_conductor_that_was_paused_destroys_nothing_after_another_one_has_given_the_revert_up(
-    world: World, agent: AskedTwice
+def test_a_paused_conductor_destroys_nothing_after_another_one_has_given_up_the_revert(
+    world: World, agent: TwoAnswers
 ) -> None:
     move = reverting(world, agent)
     _source, arrived = shown(world, move.uuid).attempts
@@ -84,8 +84,8 @@ def test_a_conductor_that_was_paused_destroys_nothing_after_another_one_has_give
     assert becomes(world, move.uuid, "active").host == "b"
 
 
-def test_a_revert_is_not_given_up_after_a_conductor_that_was_paused_has_ended_the_attempt(
-    world: World, agent: AskedTwice
+def test_a_revert_is_not_given_up_after_a_paused_conductor_has_ended_the_attempt(
+    world: World, agent: TwoAnswers
 ) -> None:
     move = reverting(world, agent)
     _source, arrived = shown(world, move.uuid).attempts

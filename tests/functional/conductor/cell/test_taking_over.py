@@ -1,4 +1,4 @@
-"""Operations of conductors that have died or were stopped for a while."""
+"""Test operations of conductors that have died or were paused."""
 
 import threading
 import time
@@ -9,12 +9,11 @@ from support.conductor.builders import CALL_TIMEOUT, FakeAgent, FakePlacement, W
 from support.conductor.moving_instances import shelve
 
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import AcknowledgeRequests, BuildOnHost, Claimed, Done, SwapClaim
 
 
 @pytest.mark.short_calls
-def test_what_a_dead_super_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
+def test_a_build_of_a_dead_super_conductor_continues_when_its_lease_has_expired(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
     wait_until(lambda: uuid in world.placement.held)
@@ -26,12 +25,12 @@ def test_what_a_dead_super_conductor_had_is_gone_on_with_when_its_lease_has_run_
 
     world.becomes(uuid, "active")
     assert time.monotonic() - died >= 1.0
-    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+    assert len({request.request_id for request in world.scheduler.requests}) == 1
 
 
 @pytest.mark.short_calls
-def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
-    class Refuses(FakeAgent):
+def test_a_build_of_a_dead_cell_conductor_continues_when_its_lease_has_expired(world: World) -> None:
+    class SlowAgent(FakeAgent):
         away = True
 
         @serves(BuildOnHost)
@@ -40,7 +39,7 @@ def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_o
                 time.sleep(CALL_TIMEOUT * 1.2)
             return super().build_instance(message)
 
-    agent = world.put(Refuses(world.bus))
+    agent = world.replace(SlowAgent(world.bus))
     [uuid] = world.build()
     wait_until(lambda: bool(world.pending("cell")))
     world.die("cell", "cell", lease=1.0)
@@ -53,18 +52,18 @@ def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_o
     assert len(agent.guests) == 1
 
 
-def test_an_operation_at_a_step_of_a_newer_release_is_let_go_and_not_taken_again(world: World) -> None:
-    # Then it looks every half second for what is due.
+def test_an_operation_at_a_step_of_a_newer_release_is_released_and_not_taken_again(world: World) -> None:
+    # With this lease, the conductor looks for due operations every half second.
     world.restart("cell", lease_seconds=1.0)
-    world.agent.deaf = {"a"}
+    world.agent.no_reply_to_destroy = {"a"}
     [uuid] = world.build()
     world.becomes(uuid, "active")
     shelve(world, uuid)
     wait_until(lambda: world.pending("cell", "AND kind = 'shelve' AND tries > 0") == 1)
-    # Nobody has it while it is changed: whoever had it finds that the step is another one by now.
+    # A conductor that works on it now finds that the step has changed, and records nothing.
     change(world, "UPDATE cell_operations SET step = 'pause', step_number = step_number + 1, due_at = 0")
 
-    # Moved by a message, it is let go by the conductor that finds its step.
+    # A message makes it due; the conductor that does not know its step releases it.
     shelve(world, uuid)
 
     wait_until(lambda: world.pending("cell", "AND step = 'pause' AND lease_owner IS NULL") == 1)
@@ -72,31 +71,23 @@ def test_an_operation_at_a_step_of_a_newer_release_is_let_go_and_not_taken_again
     time.sleep(1.6)
     assert leases(world) == lease
     assert world.pending("cell", "AND step = 'pause' AND tries = 0 AND lease_owner IS NULL") == 1
-    world.agent.deaf = set()
+    world.agent.no_reply_to_destroy = set()
     change(world, "UPDATE cell_operations SET step = 'destroy', step_number = step_number + 1")
     world.becomes(uuid, "shelved")
 
 
 def change(world: World, statement: str) -> None:
-    database = Database(world.conf.database.connection, "test")
-    try:
-        database.write(lambda connection: connection.execute(text(f"{statement} WHERE kind = 'shelve'")))
-    finally:
-        database.close()
+    world.records.write(lambda connection: connection.execute(text(f"{statement} WHERE kind = 'shelve'")))
 
 
 def leases(world: World) -> list[tuple[int, int]]:
-    database = Database(world.conf.database.connection, "test")
     query = text("SELECT lease_number, tries FROM cell_operations WHERE kind = 'shelve'")
-    try:
-        return [tuple(row) for row in database.read(lambda connection: connection.execute(query).all())]
-    finally:
-        database.close()
+    return [tuple(row) for row in world.records.read(lambda connection: connection.execute(query).all())]
 
 
-def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_superseded(world: World) -> None:
+def test_a_conductor_that_was_superseded_in_the_middle_of_a_step_records_nothing(world: World) -> None:
     class TakenOver(FakePlacement):
-        """While the first swap is under way, its operation changes hands, is done, and goes on."""
+        """During the first swap, another conductor takes over the operation and carries out the step."""
 
         swaps = 0
 
@@ -106,12 +97,11 @@ def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_supers
             answer = super().swap_claim(message)
             if self.swaps == 1:
                 world.lose_leases("cell")
-                wait_until(lambda: self.swaps == 2 and len(world.agent.taken) == 2)
+                wait_until(lambda: self.swaps == 2 and len(world.agent.builds) == 2)
             return answer
 
-    placement = TakenOver()
     world.conf.set_override("call_timeout", 10.0, group="rpc")
-    world.put(placement)
+    world.replace(TakenOver())
     world.restart("cell", workers=4)
     world.start("cell", "another")
     world.agent.failing = {"a"}
@@ -123,30 +113,30 @@ def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_supers
     assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
     assert world.placement.held[uuid].claim_id == world.show(uuid).claim_id
     assert len(world.agent.guests) == 1
-    assert len(world.agent.taken) == 2
+    assert len(world.agent.builds) == 2
 
 
 class AcknowledgesNothing(FakePlacement):
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.called, self.go_on = threading.Event(), threading.Event()
 
     @serves(AcknowledgeRequests)
     def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:
-        self.asked.set()
+        self.called.set()
         self.go_on.wait(60)
         return super().acknowledge_requests(message)
 
 
 def test_a_conductor_stops_in_time_while_the_placement_role_takes_no_acknowledgements(world: World) -> None:
-    placement = world.put(AcknowledgesNothing())
+    placement = world.replace(AcknowledgesNothing())
     [uuid] = world.build()
     world.becomes(uuid, "active")
-    assert placement.asked.wait(60)
+    assert placement.called.wait(60)
     begun = time.monotonic()
     world.stop("super")
     world.stop("cell")
     took = time.monotonic() - begun
     placement.go_on.set()
-    # Each has ten seconds until it is ended by force, and a call to the placement role twenty.
+    # Each has ten seconds before it is ended by force, and a call to the placement role takes twenty.
     assert took < 18.0

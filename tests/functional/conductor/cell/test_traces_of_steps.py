@@ -1,4 +1,4 @@
-"""A trace goes on with the steps of another conductor, and a step that waits is no error."""
+"""Test that the steps of another conductor belong to the same trace."""
 
 import pytest
 from support.conductor.builders import World, wait_until
@@ -6,7 +6,7 @@ from support.moorage.traces import all_hang_together, names, traced
 
 
 @pytest.mark.short_calls
-def test_a_build_that_another_conductor_goes_on_with_has_one_trace(world: World) -> None:
+def test_a_build_that_another_conductor_continues_has_one_trace(world: World) -> None:
     with traced() as traces:
         world.stop("cell")
         [uuid] = world.build()

@@ -1,4 +1,4 @@
-"""A cell that does not answer: what is to be done there waits, and what is to be done in the others does not."""
+"""Test that work for a cell that does not answer waits, and that work for other cells does not."""
 
 import socket
 import threading
@@ -41,11 +41,10 @@ class TwoCells(FakeScheduler):
 
 @pytest.fixture(params=["no conductor", "no bus"])
 def dead(request: pytest.FixtureRequest, world: MovingWorld) -> Iterator[MovingWorld]:
-    """A second cell: nobody serves it, or its bus takes connections and says nothing."""
-    world.put(TwoCells(world.placement))
-    world.stop("super")
+    """Add a second cell without a conductor, or with a bus that accepts connections and never answers."""
+    world.replace(TwoCells(world.placement))
     world.conf.set_override("call_timeout", CALL_TIMEOUT, group="rpc")
-    world.start("super")
+    world.restart("super")
     with socket.create_server(("127.0.0.1", 0), backlog=100) as hole:
         url = None if request.param == "no conductor" else f"rabbit://m:m@127.0.0.1:{hole.getsockname()[1]}/"
         world.placement.cells.append(Cell(uuid=DEAD, name="dead", transport_url=url))
@@ -70,11 +69,11 @@ def build_some(world: MovingWorld) -> None:
         world.becomes(order(world, "healthy")[0], "active")
 
 
-def test_builds_in_the_other_cells_take_what_they_took_and_lists_name_the_dead_cell(dead: MovingWorld) -> None:
+def test_a_dead_cell_does_not_slow_builds_in_other_cells_and_lists_name_it(dead: MovingWorld) -> None:
     alone = time_of(lambda: build_some(dead))
     doomed = [order(dead, "dead")[0] for _ in range(MANY)]
 
-    # At once, while nobody knows yet that the cell is dead; and when everybody does.
+    # Once before the super conductor knows that the cell is dead, and once after.
     at_first = time_of(lambda: build_some(dead))
     assert at_first <= 3 * alone + 1.0, (alone, at_first)
 
@@ -96,7 +95,7 @@ def test_builds_in_the_other_cells_take_what_they_took_and_lists_name_the_dead_c
     wait_until(all_have_a_reason)
 
 
-def test_a_request_with_instances_in_both_cells_is_carried_out_in_the_one_that_answers(dead: MovingWorld) -> None:
+def test_a_request_for_instances_in_two_cells_is_carried_out_in_the_cell_that_answers(dead: MovingWorld) -> None:
     doomed, healthy = order(dead, "both", 2)
     begun = time.monotonic()
 
@@ -114,7 +113,7 @@ def test_a_cell_with_a_wrong_address_is_left_out_of_lists_of_all_cells(world: Mo
 
 
 @pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
-def test_what_waits_for_a_dead_cell_is_done_when_it_is_back(dead: MovingWorld) -> None:
+def test_builds_that_wait_for_a_dead_cell_are_carried_out_when_it_is_back(dead: MovingWorld) -> None:
     doomed = [order(dead, "dead")[0] for _ in range(MANY)]
     wait_until(lambda: all(dead.show(uuid).reason for uuid in doomed))
 
@@ -140,7 +139,7 @@ def test_a_cell_whose_address_has_changed_is_called_at_the_new_one(dead: MovingW
 
 
 class Registry:
-    """A placement role whose first answer comes late, and names the address that the cell had."""
+    """A placement role whose first answer is late, and names the former address of the cell."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -155,7 +154,7 @@ class Registry:
         return [Cell(uuid=DEAD, name="dead", transport_url="inproc://former/")]
 
 
-def test_a_list_of_cells_that_comes_late_replaces_none_that_was_asked_for_later() -> None:
+def test_a_late_list_of_cells_does_not_replace_one_that_was_requested_later() -> None:
     conf = options.new({"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}})
     registry = Registry()
     with closing(Bus(conf)) as bus, closing(Cells(conf, bus, Backoff(1.0, 1.0))) as cells, ThreadPoolExecutor() as pool:
@@ -169,7 +168,7 @@ def test_a_list_of_cells_that_comes_late_replaces_none_that_was_asked_for_later(
 
 
 @pytest.mark.parametrize("dead", ["no bus"], indirect=True)
-def test_a_wrong_address_of_a_cell_is_not_used_any_more_once_it_was_set_right(dead: MovingWorld) -> None:
+def test_a_wrong_address_of_a_cell_is_not_used_after_it_was_corrected(dead: MovingWorld) -> None:
     dead.placement.cells[-1] = Cell(uuid=DEAD, name="dead", transport_url="rabbit://m:secret@127.0.0.1:56x/")
     [doomed] = order(dead, "dead")
     wait_until(lambda: bool(dead.show(doomed).reason))
@@ -181,7 +180,7 @@ def test_a_wrong_address_of_a_cell_is_not_used_any_more_once_it_was_set_right(de
 
 
 @pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
-def test_what_a_cell_has_refused_is_released_although_another_cell_had_to_be_waited_for(dead: MovingWorld) -> None:
+def test_the_claim_of_a_refused_build_is_released_although_another_cell_had_to_be_waited_for(dead: MovingWorld) -> None:
     dead.cell.refusing["build_instances"] = "no such host"
     waiting, refused = order(dead, "both", 2)
     dead.becomes(refused, "error")

@@ -1,8 +1,8 @@
-"""Builds of many instances with a large request: no message to their cell is larger than the broker takes."""
+"""Test builds of many instances with large request specs: the broker accepts every message to their cell."""
 
 import json
 
-from support.conductor.builders import CELL_1, wait_until
+from support.conductor.builders import wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.moving_world import MovingWorld
 
@@ -13,7 +13,7 @@ from moorage.messages import BuildInCell, BuildInstances, Done
 from moorage.messages.wire import encode
 from moorage.model import Flavor, Image, RequestSpec
 
-#: With so many instances the requests alone are 24 MiB, and RabbitMQ 4 takes messages of 16 MiB.
+#: The request specs of this number of instances have 24 MiB, and RabbitMQ 4 accepts messages of 16 MiB.
 COUNT = 24
 PROPERTIES = {f"p{number}": "x" * 4096 for number in range(256)}
 SPEC = RequestSpec(
@@ -27,7 +27,7 @@ def order(world: MovingWorld) -> list[str]:
 
 
 def handed_over(world: MovingWorld) -> list[BuildInCell]:
-    return [message for message in world.cell.taken if isinstance(message, BuildInCell)]
+    return [message for message in world.cell.received if isinstance(message, BuildInCell)]
 
 
 def size(message: BuildInCell) -> int:
@@ -48,19 +48,18 @@ def test_a_build_is_handed_over_in_messages_that_the_broker_takes(world: MovingW
 
 
 class RefusingAPart(FakeCell):
-    """Refuses the second message with builds, and takes it when it is sent again."""
+    """Refuses the second message with builds, and accepts it when it is repeated."""
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
-        if len(self.taken) == 1:
-            self.taken.append(message)
+        if len(self.received) == 1:
+            self.received.append(message)
             raise errors.InvalidState(reason="not now")
         return super().build_instances(message)
 
 
-def test_a_cell_that_has_taken_a_part_and_refused_another_is_sent_all_of_it_again(world: MovingWorld) -> None:
-    world.cell = RefusingAPart(world.placement)
-    world.serve(f"conductor.{CELL_1.uuid}", world.cell)
+def test_a_build_of_which_the_cell_has_refused_a_part_is_sent_again(world: MovingWorld) -> None:
+    world.replace_cell(RefusingAPart(world.placement))
     uuids = order(world)
 
     for uuid in uuids:

@@ -1,24 +1,24 @@
-"""Instances whose records in their cell are too large to be read in one message."""
+"""Test instances whose records in their cell are too large to be read in one message."""
 
 from collections import Counter
 
 import msgspec
 import pytest
-from support.conductor.builders import CELL_1, wait_until
+from support.conductor.builders import wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.moving_world import MovingWorld
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.messages import ListInstances, ListMigrations
 from moorage.model import Instance
 
-#: So many reasons are 24 MiB together, and one message takes 12 MiB.
+#: The reasons of this number of instances have 24 MiB together, and one message has at most 12 MiB.
 COUNT = 24
 REASON = "x" * 2**20
 
 
 class DeletingTogether(FakeCell):
-    """Shows instances as deleted once that is set."""
+    """Shows deleted instances as deleting until a test sets ``has_deleted``."""
 
     has_deleted = False
 
@@ -28,14 +28,16 @@ class DeletingTogether(FakeCell):
         return msgspec.structs.replace(instance, state="deleting") if is_deleting else instance
 
 
-def active(world: MovingWorld) -> list[str]:
-    uuids = [world.active() for _ in range(COUNT)]
+def active(world: MovingWorld, reason: str | None = REASON) -> list[str]:
+    """Return active instances with a reason in the records of their cell."""
+    uuids = world.build(*(ids.fresh() for _ in range(COUNT)))
+    wait_until(lambda: world.pending("conductor") == 0)
     for uuid in uuids:
-        world.cell.instances[uuid].reason = REASON
+        world.cell.instances[uuid].reason = reason
     return uuids
 
 
-def test_a_part_of_a_list_has_the_cells_records_whatever_they_are_together(world: MovingWorld) -> None:
+def test_a_list_is_answered_in_parts_that_fit_although_the_whole_does_not(world: MovingWorld) -> None:
     active(world)
     with pytest.raises(errors.ReplyTooLarge):
         world.order(ListInstances(limit=COUNT))
@@ -43,11 +45,10 @@ def test_a_part_of_a_list_has_the_cells_records_whatever_they_are_together(world
     assert {instance.state for instance in some} == {"active"}
 
 
-def test_instances_that_their_cell_has_deleted_are_recorded_so_whatever_their_records_are_together(
+def test_instances_deleted_in_their_cell_are_recorded_as_deleted_however_large_their_records_are(
     world: MovingWorld,
 ) -> None:
-    world.cell = cell = DeletingTogether(world.placement)
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
+    cell = world.replace_cell(DeletingTogether(world.placement))
     for uuid in active(world):
         world.delete(uuid)
     wait_until(lambda: world.pending("conductor") == 0)
@@ -60,13 +61,13 @@ def test_instances_that_their_cell_has_deleted_are_recorded_so_whatever_their_re
     wait_until(lambda: states() == {"deleted": COUNT}, states)
 
 
-def test_migrations_that_have_ended_in_their_cell_are_recorded_so_whatever_their_records_are_together(
+def test_migrations_ended_in_their_cell_are_recorded_as_ended_however_large_their_records_are(
     world: MovingWorld,
 ) -> None:
-    moved = [world.migrate(uuid) for uuid in [world.active() for _ in range(COUNT)]]
+    moved = [world.migrate(uuid) for uuid in active(world, reason=None)]
 
     def have_moved() -> bool:
-        # Each is the cell's a moment after it was ordered.
+        # The cell records each migration a moment after it was ordered.
         known = world.cell.migrations
         return all(uuid in known and known[uuid].state == "moved" for uuid in moved)
 

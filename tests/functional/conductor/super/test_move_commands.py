@@ -1,4 +1,4 @@
-"""The operator's commands for servers that are there, and for their migrations."""
+"""Test the operator's commands for existing servers and for their migrations."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_server_is_shelved_unshelved_and_rebuilt_by_command(world: MovingWorld
     assert world.cell.instances[uuid].spec.image.id == "other"
 
 
-def test_what_cannot_be_done_ends_a_command_with_a_status_and_a_reason(world: MovingWorld, moorage: Any) -> None:
+def test_a_refused_or_failed_command_ends_with_an_exit_status_and_a_reason(world: MovingWorld, moorage: Any) -> None:
     uuid = world.active()
     for words in (
         ("instance", "confirm", uuid),

@@ -1,4 +1,4 @@
-"""The numbers that a super conductor gives to orders, and the state that an order names."""
+"""Test the numbers of orders, and orders that name the last order or the migration of an instance."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ def rebuild(uuid: str, image: str, last_order: int | None, request_id: str | Non
 
 
 def numbers(world: MovingWorld) -> list[tuple[str, int | None]]:
-    numbered = [message for message in world.cell.taken if isinstance(message, NumberedOrder)]
+    numbered = [message for message in world.cell.received if isinstance(message, NumberedOrder)]
     return [(message.method, message.order_number) for message in numbered]
 
 
 def ended_migration(world: MovingWorld) -> str | None:
-    return [message for message in world.cell.taken if isinstance(message, EndMoveInCell)][-1].migration_uuid
+    return [message for message in world.cell.received if isinstance(message, EndMoveInCell)][-1].migration_uuid
 
 
 def test_each_order_has_the_next_number_and_its_later_messages_have_the_same(world: MovingWorld) -> None:
@@ -65,7 +65,7 @@ def test_each_order_has_the_next_number_and_its_later_messages_have_the_same(wor
     assert world.show(uuid).last_order == 6
 
 
-def test_an_order_that_names_an_earlier_one_as_the_last_is_refused_and_is_not_passed_on(world: MovingWorld) -> None:
+def test_an_order_that_names_an_outdated_last_order_is_refused_and_not_forwarded(world: MovingWorld) -> None:
     uuid = world.active()
     late = rebuild(uuid, "old", world.show(uuid).last_order)
     world.order(rebuild(uuid, "new", 0))
@@ -81,7 +81,7 @@ def test_an_order_that_names_an_earlier_one_as_the_last_is_refused_and_is_not_pa
     assert world.migrations(uuid) == []
 
 
-def test_an_order_that_is_repeated_is_the_same_whatever_its_caller_has_seen_since(world: MovingWorld) -> None:
+def test_a_repeated_order_is_the_same_whatever_last_order_it_names(world: MovingWorld) -> None:
     uuid = world.active()
     request_id = ids.fresh()
     world.order(rebuild(uuid, "new", 0, request_id))
@@ -92,7 +92,7 @@ def test_an_order_that_is_repeated_is_the_same_whatever_its_caller_has_seen_sinc
     assert world.show(uuid).last_order == 1
 
 
-def test_an_order_about_a_former_migration_is_refused_and_one_that_names_none_is_about_the_present_one(
+def test_an_order_about_a_former_migration_is_refused_and_one_without_a_migration_is_about_the_current_one(
     world: MovingWorld,
 ) -> None:
     uuid = world.active()
@@ -122,7 +122,7 @@ def test_an_abort_is_not_forwarded_without_a_migration_that_it_could_name_to_the
     assert "end_move" not in world.cell.methods()
 
 
-def test_a_command_names_the_migration_that_its_operator_sees(world: MovingWorld, moorage: Any) -> None:
+def test_a_command_names_the_current_migration_and_the_last_order(world: MovingWorld, moorage: Any) -> None:
     uuid = world.active()
     migration = world.migrate(uuid)
     world.comes_to(migration, "moved")

@@ -1,4 +1,4 @@
-"""Moves as they are ordered: on record at once, refused at once where that can be seen, and shown."""
+"""Test orders to move: they are recorded or refused at once, and shown."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,7 +31,7 @@ def the_only(kind: type, messages: list[Any]) -> Any:
     return found
 
 
-# --- Straight ---------------------------------------------------------------------------------------------------------
+# --- Without trouble --------------------------------------------------------------------------------------------------
 
 
 def test_a_migration_gives_the_source_to_the_migration_and_the_cell_the_claimed_destination(world: MovingWorld) -> None:
@@ -42,16 +42,16 @@ def test_a_migration_gives_the_source_to_the_migration_and_the_cell_the_claimed_
 
     assert (migration.source_host, migration.destination_host, migration.cell) == ("a", "b", "cell1")
     assert world.placement.migrations[migration.uuid].claim_id == claim_id
-    handed = the_only(MoveInCell, world.cell.taken)
-    assert [selection.service_host for selection in handed.selections] == ["b", "c"]
-    assert handed.selections[0].claim_id == world.placement.held[uuid].claim_id
-    asked = world.scheduler.asked[-1]
-    assert asked.move is not None
-    assert (asked.move.held, asked.owner, asked.num_alternates) == (handed.held, "conductor", 2)
+    handed_over = the_only(MoveInCell, world.cell.received)
+    assert [selection.service_host for selection in handed_over.selections] == ["b", "c"]
+    assert handed_over.selections[0].claim_id == world.placement.held[uuid].claim_id
+    request = world.scheduler.requests[-1]
+    assert request.move is not None
+    assert (request.move.held, request.owner, request.num_alternates) == (handed_over.held, "conductor", 2)
     assert (world.show(uuid).state, world.show(uuid).migration_uuid) == ("moved", migration.uuid)
 
 
-def test_what_one_operation_names_is_not_asked_for_by_the_next(world: MovingWorld) -> None:
+def test_hosts_named_by_one_operation_are_not_requested_by_the_next(world: MovingWorld) -> None:
     uuid = world.active()
     record = world.cell.instances[uuid]
     record.spec = type(record.spec)(
@@ -61,16 +61,16 @@ def test_what_one_operation_names_is_not_asked_for_by_the_next(world: MovingWorl
     migration_uuid = world.resize(uuid, host="c")
     world.comes_to(migration_uuid, "moved")
 
-    asked = world.scheduler.asked[-1].request_spec
-    assert asked.requested_destination is not None
-    assert (asked.requested_destination.host, asked.requested_destination.cell) == ("c", CELL_1.uuid)
-    assert (asked.force_hosts, asked.ignore_hosts, asked.flavor) == ((), (), LARGE)
-    lasting = the_only(MoveInCell, world.cell.taken).request_spec
+    request = world.scheduler.requests[-1].request_spec
+    assert request.requested_destination is not None
+    assert (request.requested_destination.host, request.requested_destination.cell) == ("c", CELL_1.uuid)
+    assert (request.force_hosts, request.ignore_hosts, request.flavor) == ((), (), LARGE)
+    lasting = the_only(MoveInCell, world.cell.received).request_spec
     assert lasting.requested_destination is None
     assert world.show(uuid).flavor == LARGE
 
 
-def test_an_order_is_answered_the_same_however_often_and_however_late_it_is_repeated(world: MovingWorld) -> None:
+def test_a_repeated_order_gets_the_same_answer(world: MovingWorld) -> None:
     uuid = world.active()
     order = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid)
 
@@ -83,7 +83,7 @@ def test_an_order_is_answered_the_same_however_often_and_however_late_it_is_repe
         world.order(MigrateInstance(request_id=order.request_id, instance_uuid=uuid, host="c"))
 
 
-def test_a_move_that_has_been_ordered_shows_before_its_cell_knows_of_it(world: MovingWorld) -> None:
+def test_an_ordered_move_is_shown_before_its_cell_has_recorded_it(world: MovingWorld) -> None:
     uuid = world.active()
     with world.cell.lock:
         migration_uuid = world.migrate(uuid)
@@ -97,12 +97,12 @@ def test_a_move_that_has_been_ordered_shows_before_its_cell_knows_of_it(world: M
     world.comes_to(migration_uuid, "moved")
 
 
-def test_an_order_sent_again_while_the_first_sending_is_being_recorded_is_answered_the_same(world: MovingWorld) -> None:
+def test_an_order_repeated_while_the_first_one_is_being_recorded_gets_the_same_answer(world: MovingWorld) -> None:
     uuid, request_id = world.active(), ids.fresh()
     answers: list[str] = []
 
     def overtake(name: str) -> None:
-        # It has looked for an answer and found none, and is about to ask how the instance stands.
+        # The first one has found no stored request, and is about to read the state of the instance.
         if name == "serve.conductor.migrate_instance.send.conductor.cell.list_instances" and not answers:
             answers.append("")
             answers[0] = world.migrate(uuid, request_id=request_id)
@@ -111,7 +111,7 @@ def test_an_order_sent_again_while_the_first_sending_is_being_recorded_is_answer
         assert world.migrate(uuid, request_id=request_id) == answers[0]
 
 
-def test_an_instance_that_was_taken_off_the_shelf_for_nothing_can_be_unshelved_again(world: MovingWorld) -> None:
+def test_an_instance_whose_unshelving_was_not_finished_can_be_unshelved_again(world: MovingWorld) -> None:
     uuid = world.active()
     world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
     world.cell.instances[uuid].state = "unshelving"
@@ -140,7 +140,7 @@ def all_orders(uuid: str, host: str | None = None) -> list[Mutation[Any]]:
     ]
 
 
-def test_no_order_is_taken_for_an_instance_that_is_unknown_or_deleted_or_in_no_cell(world: MovingWorld) -> None:
+def test_orders_about_an_unknown_a_deleted_or_an_unplaced_instance_are_refused(world: MovingWorld) -> None:
     deleted = world.active()
     world.delete(deleted)
     world.becomes(deleted, "deleted")
@@ -187,7 +187,9 @@ def test_only_an_active_instance_is_moved_and_an_evacuated_one_may_be_in_error(w
         (host_state("a"), "already"),
     ],
 )
-def test_a_host_that_cannot_be_gone_to_is_refused_at_once(world: MovingWorld, host: Any, reason: str) -> None:
+def test_a_host_that_takes_no_instances_is_refused_as_destination_at_once(
+    world: MovingWorld, host: Any, reason: str
+) -> None:
     uuid = world.active()
     world.scheduler.states = [host]
 
@@ -207,7 +209,7 @@ def test_a_resize_may_name_the_host_that_the_instance_is_on(world: MovingWorld) 
     assert (migration.source_host, migration.destination_host) == ("a", "a")
 
 
-def test_nothing_is_evacuated_from_a_host_that_is_not_forced_down(world: MovingWorld) -> None:
+def test_an_instance_is_evacuated_only_from_a_host_that_is_forced_down(world: MovingWorld) -> None:
     uuid = world.active()
     world.scheduler.states = [host_state("a", up=False), host_state("b")]
     with pytest.raises(errors.InvalidState, match="forced-down"):
@@ -216,11 +218,11 @@ def test_nothing_is_evacuated_from_a_host_that_is_not_forced_down(world: MovingW
 
     world.comes_to(world.evacuate(uuid, host="b"), "moved")
 
-    assert world.scheduler.asked[-1].move is not None
-    assert world.scheduler.asked[-1].move.kind == "evacuation"
+    assert world.scheduler.requests[-1].move is not None
+    assert world.scheduler.requests[-1].move.kind == "evacuation"
 
 
-def test_an_order_whose_cell_does_not_answer_is_refused_as_such_and_changes_nothing(world: MovingWorld) -> None:
+def test_an_order_whose_cell_does_not_answer_is_refused_and_changes_nothing(world: MovingWorld) -> None:
     uuid = world.active()
     world.servers.pop(f"conductor.{CELL_1.uuid}").stop()
 
@@ -232,15 +234,15 @@ def test_an_order_whose_cell_does_not_answer_is_refused_as_such_and_changes_noth
     assert world.migrations() == []
 
 
-def test_a_migration_that_is_not_there_is_said_not_to_be_there(world: MovingWorld) -> None:
+def test_an_unknown_migration_is_not_found(world: MovingWorld) -> None:
     with pytest.raises(errors.MigrationNotFound):
         world.order(ShowMigration(uuid=ids.fresh()))
 
 
-# --- Passed on to the cell --------------------------------------------------------------------------------------------
+# --- Forwarded to the cell --------------------------------------------------------------------------------------------
 
 
-def test_what_the_cell_alone_carries_out_is_on_its_record_once_it_is_answered(world: MovingWorld) -> None:
+def test_an_order_that_the_cell_alone_carries_out_is_recorded_there_when_it_is_answered(world: MovingWorld) -> None:
     uuid = world.active()
     fresh = ids.fresh
     migration_uuid = world.migrate(uuid)
@@ -261,7 +263,7 @@ def test_what_the_cell_alone_carries_out_is_on_its_record_once_it_is_answered(wo
         world.order(ConfirmMigration(request_id=confirm.request_id, instance_uuid=fresh()))
 
 
-def test_migrations_are_listed_by_instance_and_those_that_are_over_only_on_request(world: MovingWorld) -> None:
+def test_migrations_are_listed_by_instance_and_ended_ones_only_on_request(world: MovingWorld) -> None:
     one, other = world.active(), world.active()
     first = world.migrate(one)
     world.comes_to(first, "moved")
@@ -272,7 +274,7 @@ def test_migrations_are_listed_by_instance_and_those_that_are_over_only_on_reque
     assert [each.uuid for each in world.migrations(ended=False)] == [second]
     assert [each.uuid for each in world.migrations()] == [first, second]
     assert [each.uuid for each in world.migrations(one)] == [first]
-    # Settled without being asked for, it is known without the cell.
+    # The super conductor has recorded the end by itself, and shows it without the cell.
     wait_until(lambda: world.pending_migrations() == 1)
     world.servers.pop(f"conductor.{CELL_1.uuid}").stop()
     assert [each.state for each in world.migrations()] == ["confirmed", "moving"]

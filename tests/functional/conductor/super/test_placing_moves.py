@@ -1,9 +1,9 @@
-"""Moves between their order and their cell: what others write meanwhile, refusals, silence, and deaths."""
+"""Test moves until their hand-over: concurrent writes, refusals, lost messages, deletions, and dead conductors."""
 
 from collections.abc import Callable
 
 import pytest
-from support.conductor.builders import CELL_1, FakeScheduler, wait_until
+from support.conductor.builders import FakeScheduler, wait_until
 from support.conductor.fake_cell import FakeCell
 from support.conductor.moving_world import MovingWorld
 
@@ -21,7 +21,7 @@ from moorage.model import Placement, Selection
 
 
 class Scripted(FakeScheduler):
-    """Does with each request what is next on its list, and after that what it should."""
+    """Performs the next of a list of acts at each request; without any left, it behaves normally."""
 
     def __init__(self, world: MovingWorld, *acts: Callable[[SelectDestinations], None]) -> None:
         super().__init__(world.placement)
@@ -33,16 +33,16 @@ class Scripted(FakeScheduler):
             try:
                 self.acts.pop(0)(message)
             except errors.MoorageError:
-                self.asked.append(message)
+                self.requests.append(message)
                 raise
         return super().select_destinations(message)
 
-    def carry_out_unheard(self, message: SelectDestinations) -> None:
+    def lose_reply(self, message: SelectDestinations) -> None:
         super().select_destinations(message)
         raise errors.Overloaded(reason="its reply is lost")
 
     @staticmethod
-    def lose(_message: SelectDestinations) -> None:
+    def lose_request(_message: SelectDestinations) -> None:
         raise errors.Overloaded(reason="it is held back")
 
     @staticmethod
@@ -53,57 +53,57 @@ class Scripted(FakeScheduler):
     def contend(_message: SelectDestinations) -> None:
         raise errors.ClaimContention(tries=1)
 
-    def write_between(self, message: SelectDestinations) -> None:
+    def write_meanwhile(self, message: SelectDestinations) -> None:
         self.placement.touch(message.instance_uuids[0])
 
 
 def scripted(world: MovingWorld, *names: str) -> Scripted:
     scheduler = Scripted(world)
     scheduler.acts = [getattr(scheduler, name) for name in names]
-    world.put(scheduler)
+    world.replace(scheduler)
     return scheduler
 
 
-def is_as_it_was(world: MovingWorld, uuid: str) -> bool:
+def assert_unmoved(world: MovingWorld, uuid: str) -> None:
     shown = world.show(uuid)
     assert (shown.state, shown.host, shown.migration_uuid) == ("active", "a", None)
     assert world.placement.held[uuid].claim_id == shown.claim_id
-    return world.placement.migrations == {}
+    assert world.placement.migrations == {}
 
 
-def ends_well_the_next_time(world: MovingWorld, uuid: str) -> bool:
+def move_and_confirm(world: MovingWorld, uuid: str) -> None:
     world.comes_to(world.migrate(uuid), "moved")
     world.order(ConfirmMigration(request_id=ids.fresh(), instance_uuid=uuid))
-    return world.show(uuid).state == "active"
+    assert world.show(uuid).state == "active"
 
 
-# --- Others write meanwhile -------------------------------------------------------------------------------------------
+# --- Writes of other clients ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("policy", "conflicts", "state"),
     [("fail", 1, "failed"), ("retry", 2, "moved"), ("retry", 3, "failed"), ("combine", 4, "moved")],
 )
-def test_what_a_move_does_when_others_write_is_the_policys(
+def test_the_conflict_policy_decides_how_often_a_move_is_retried_when_other_clients_write(
     world: MovingWorld, policy: str, conflicts: int, state: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy, max_contention_retries=2)
     uuid = world.active()
-    scheduler = scripted(world, *["write_between"] * conflicts)
+    scheduler = scripted(world, *["write_meanwhile"] * conflicts)
 
     migration = world.comes_to(world.migrate(uuid), state)
 
-    requests = {message.request_id for message in scheduler.asked}
-    generations = [message.consumer_generations[uuid] for message in scheduler.asked]
-    assert generations == sorted(set(generations)), "each request names what was read anew"
+    requests = {message.request_id for message in scheduler.requests}
+    generations = [message.consumer_generations[uuid] for message in scheduler.requests]
+    assert generations == sorted(set(generations)), "each request names a generation that was read again"
     assert len(requests) == len(set(generations))
     if state == "failed":
         assert "generation" in str(migration.reason)
-        assert is_as_it_was(world, uuid)
-        assert ends_well_the_next_time(world, uuid)
+        assert_unmoved(world, uuid)
+        move_and_confirm(world, uuid)
 
 
-def test_a_move_that_loses_to_other_claims_asks_again_a_bounded_number_of_times(world: MovingWorld) -> None:
+def test_a_move_under_claim_contention_is_retried_a_bounded_number_of_times(world: MovingWorld) -> None:
     world.restart("super", max_contention_retries=2)
     uuid = world.active()
     scripted(world, *["contend"] * 2)
@@ -121,7 +121,7 @@ def test_a_move_that_loses_to_other_claims_asks_again_a_bounded_number_of_times(
 # --- Refused ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_move_for_which_there_is_no_host_leaves_the_instance_as_it_was_and_says_why(world: MovingWorld) -> None:
+def test_a_move_without_a_valid_host_leaves_the_instance_as_it_was_and_records_the_reason(world: MovingWorld) -> None:
     uuid = world.active()
     scripted(world, "refuse")
 
@@ -130,25 +130,25 @@ def test_a_move_for_which_there_is_no_host_leaves_the_instance_as_it_was_and_say
     assert migration.explanation is not None
     assert migration.explanation.hosts == 3
     assert "all are full" in str(migration.reason)
-    assert is_as_it_was(world, uuid)
-    assert ends_well_the_next_time(world, uuid)
+    assert_unmoved(world, uuid)
+    move_and_confirm(world, uuid)
 
 
-def test_a_move_that_its_cell_refuses_has_failed_and_nothing_was_asked_for(world: MovingWorld) -> None:
+def test_a_move_that_its_cell_refuses_fails_without_a_request_to_the_scheduler(world: MovingWorld) -> None:
     uuid = world.active()
     world.cell.refusing = {"prepare_move": "it is not the time"}
 
     migration = world.comes_to(world.migrate(uuid), "failed")
 
     assert "it is not the time" in str(migration.reason)
-    assert [message.move for message in world.scheduler.asked] == [None]
-    assert is_as_it_was(world, uuid)
+    assert [message.move for message in world.scheduler.requests] == [None]
+    assert_unmoved(world, uuid)
     world.cell.refusing = {}
-    assert ends_well_the_next_time(world, uuid)
+    move_and_confirm(world, uuid)
 
 
-class Verbose(FakeCell):
-    """Reserves instances, and has answers to that which do not fit into a message."""
+class TooLargeAnswers(FakeCell):
+    """Reserves instances, but its answers to that do not fit into a message."""
 
     def once(self, message: object, work: Callable[[], object]) -> object:
         answer = super().once(message, work)  # type: ignore[arg-type]
@@ -159,13 +159,13 @@ class Verbose(FakeCell):
 
 
 @pytest.mark.parametrize("state", ["active", "shelved"])
-def test_an_instance_whose_cell_has_reserved_it_and_cannot_answer_is_free_again(world: MovingWorld, state: str) -> None:
+def test_an_instance_is_free_again_if_its_cell_has_reserved_it_and_cannot_answer(
+    world: MovingWorld, state: str
+) -> None:
     uuid = world.active()
     if state == "shelved":
         world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
-    cell = Verbose(world.placement)
-    cell.instances, world.cell = world.cell.instances, cell
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
+    cell = world.replace_cell(TooLargeAnswers(world.placement))
 
     if state == "shelved":
         world.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
@@ -176,30 +176,30 @@ def test_an_instance_whose_cell_has_reserved_it_and_cannot_answer_is_free_again(
     assert cell.instances[uuid].state == state
 
 
-# --- Silence ----------------------------------------------------------------------------------------------------------
+# --- Lost messages ----------------------------------------------------------------------------------------------------
 
 
-def test_a_request_whose_reply_is_lost_is_repeated_as_it_was_and_claims_once(world: MovingWorld) -> None:
+def test_a_request_whose_reply_is_lost_is_repeated_unchanged_and_claims_once(world: MovingWorld) -> None:
     uuid = world.active()
-    scheduler = scripted(world, "carry_out_unheard")
+    scheduler = scripted(world, "lose_reply")
 
     world.comes_to(world.migrate(uuid), "moved")
 
-    assert len({message.request_id for message in scheduler.asked}) == 1
+    assert len({message.request_id for message in scheduler.requests}) == 1
     assert len(world.placement.migrations) == 1
 
 
-def test_a_request_that_nobody_answers_is_repeated_for_as_long_as_it_takes(world: MovingWorld) -> None:
+def test_an_unanswered_request_is_repeated_until_it_is_answered(world: MovingWorld) -> None:
     uuid = world.active()
-    scheduler = scripted(world, *["lose"] * 8)
+    scheduler = scripted(world, *["lose_request"] * 8)
 
     world.comes_to(world.migrate(uuid), "moved")
 
-    assert len({message.request_id for message in scheduler.asked}) == 1
+    assert len({message.request_id for message in scheduler.requests}) == 1
 
 
-@pytest.mark.parametrize("acts", [("carry_out_unheard", "refuse"), ("carry_out_unheard", "contend")])
-def test_a_refusal_that_follows_a_request_which_was_carried_out_does_not_count(
+@pytest.mark.parametrize("acts", [("lose_reply", "refuse"), ("lose_reply", "contend")])
+def test_a_refusal_after_a_request_that_was_carried_out_does_not_count(
     world: MovingWorld, acts: tuple[str, ...]
 ) -> None:
     uuid = world.active()
@@ -207,25 +207,25 @@ def test_a_refusal_that_follows_a_request_which_was_carried_out_does_not_count(
 
     world.comes_to(world.migrate(uuid), "moved")
 
-    assert len({message.request_id for message in scheduler.asked if message.move}) == 1
+    assert len({message.request_id for message in scheduler.requests if message.move}) == 1
     assert len(world.placement.migrations) == 1
 
 
 def test_a_request_that_is_carried_out_after_a_later_refusal_claims_nothing(world: MovingWorld) -> None:
     uuid = world.active()
-    scheduler = scripted(world, "lose", "refuse")
+    scheduler = scripted(world, "lose_request", "refuse")
 
     migration_uuid = world.migrate(uuid)
     world.comes_to(migration_uuid, "failed")
 
     with pytest.raises(errors.ConsumerDeleted):
-        scheduler.decide(scheduler.asked[0])
-    assert is_as_it_was(world, uuid)
-    assert ends_well_the_next_time(world, uuid)
+        scheduler.decide(scheduler.requests[0])
+    assert_unmoved(world, uuid)
+    move_and_confirm(world, uuid)
 
 
-class Silent(FakeCell):
-    """Carries out what it is ordered to and loses the replies to one method, so many times."""
+class LosesReplies(FakeCell):
+    """Carries out all orders, but loses the first replies of one method."""
 
     method = ""
     lost = 0
@@ -238,23 +238,29 @@ class Silent(FakeCell):
         return answer
 
 
-@pytest.mark.parametrize("method", ["prepare_move", "move_instance", "cancel_move"])
-def test_a_cell_whose_reply_is_lost_is_asked_again_and_does_everything_once(world: MovingWorld, method: str) -> None:
-    uuid = world.active()
-    cell = Silent(world.placement)
-    cell.instances, cell.method, cell.lost = world.cell.instances, method, 3
-    world.cell = cell
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
+def losing_replies(world: MovingWorld, method: str, lost: int) -> LosesReplies:
+    """Replace the cell by one that loses replies of a method; return it."""
+    cell = world.replace_cell(LosesReplies(world.placement))
+    cell.method, cell.lost = method, lost
     if method == "cancel_move":
         scripted(world, "refuse")
+    return cell
+
+
+@pytest.mark.parametrize("method", ["prepare_move", "move_instance", "cancel_move"])
+def test_a_message_to_the_cell_whose_reply_is_lost_is_repeated_and_carried_out_once(
+    world: MovingWorld, method: str
+) -> None:
+    uuid = world.active()
+    cell = losing_replies(world, method, 3)
 
     world.comes_to(world.migrate(uuid), "failed" if method == "cancel_move" else "moved")
 
     assert cell.methods().count(method) == 4
-    assert len({message.request_id for message in cell.taken if message.method == method}) == 1
+    assert len({message.request_id for message in cell.received if message.method == method}) == 1
 
 
-def test_a_preparation_that_arrives_after_a_later_one_was_refused_takes_nothing(world: MovingWorld) -> None:
+def test_a_late_preparation_is_refused_after_a_repeated_one_was_refused(world: MovingWorld) -> None:
     class Late(FakeCell):
         held_back: PrepareMoveInCell | None = None
 
@@ -268,30 +274,23 @@ def test_a_preparation_that_arrives_after_a_later_one_was_refused_takes_nothing(
             return super().prepare_move(message)
 
     uuid = world.active()
-    cell = Late(world.placement)
-    cell.instances = world.cell.instances
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
+    cell = world.replace_cell(Late(world.placement))
 
     world.comes_to(world.migrate(uuid), "failed")
 
     assert cell.held_back is not None
     with pytest.raises(errors.InvalidState):
         cell.prepare_move(cell.held_back)
-    assert is_as_it_was(world, uuid)
+    assert_unmoved(world, uuid)
 
 
-# --- Deleted meanwhile ------------------------------------------------------------------------------------------------
+# --- Deletions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["prepare_move", "move_instance", "cancel_move"])
 def test_a_move_whose_instance_is_deleted_ends_with_it_and_leaves_nothing(world: MovingWorld, method: str) -> None:
     uuid = world.active()
-    world.cell.refusing = {}
-    cell = Silent(world.placement)
-    cell.instances, cell.method, cell.lost = world.cell.instances, method, 10**6
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
-    if method == "cancel_move":
-        scripted(world, "refuse")
+    cell = losing_replies(world, method, 10**6)
     migration_uuid = world.migrate(uuid)
     wait_until(lambda: cell.methods().count(method) > 1)
 
@@ -304,22 +303,24 @@ def test_a_move_whose_instance_is_deleted_ends_with_it_and_leaves_nothing(world:
     assert world.placement.migrations == {}
 
 
-def test_a_move_whose_instance_is_deleted_while_nobody_answers_claims_nothing_later(world: MovingWorld) -> None:
+def test_a_move_whose_instance_is_deleted_while_the_scheduler_does_not_answer_claims_nothing_later(
+    world: MovingWorld,
+) -> None:
     uuid = world.active()
-    scheduler = scripted(world, *["lose"] * 10**3)
+    scheduler = scripted(world, *["lose_request"] * 10**3)
     migration_uuid = world.migrate(uuid)
-    wait_until(lambda: bool(scheduler.asked))
+    wait_until(lambda: bool(scheduler.requests))
 
     world.delete(uuid)
 
     world.comes_to(migration_uuid, "ended")
     world.becomes(uuid, "deleted")
     with pytest.raises(errors.ConsumerDeleted):
-        scheduler.decide(scheduler.asked[0])
+        scheduler.decide(scheduler.requests[0])
     assert world.placement.held == {}
 
 
-def test_the_claim_of_a_move_is_wanted_as_long_as_its_cell_has_not_taken_it(world: MovingWorld) -> None:
+def test_the_super_conductor_owns_the_claim_of_a_move_until_it_is_handed_over(world: MovingWorld) -> None:
     uuid = world.active()
     world.cell.refusing = {"move_instance": "not now"}
     migration_uuid = world.migrate(uuid)
@@ -334,26 +335,21 @@ def test_the_claim_of_a_move_is_wanted_as_long_as_its_cell_has_not_taken_it(worl
     world.comes_to(migration_uuid, "moved")
 
 
-# --- Deaths -----------------------------------------------------------------------------------------------------------
+# --- Dead conductors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["prepare_move", "move_instance", "cancel_move", "select"])
-def test_a_move_is_gone_on_with_by_another_conductor_from_whichever_step(world: MovingWorld, method: str) -> None:
+def test_another_conductor_continues_a_move_from_each_step(world: MovingWorld, method: str) -> None:
     uuid = world.active()
-    cell = Silent(world.placement)
-    cell.instances, cell.method, cell.lost = world.cell.instances, method, 10**6
-    world.cell = cell
-    world.serve(f"conductor.{CELL_1.uuid}", cell)
-    if method == "cancel_move":
-        scripted(world, "refuse")
+    cell = losing_replies(world, method, 10**6)
     if method == "select":
-        scripted(world, *["lose"] * 10**3)
+        scripted(world, *["lose_request"] * 10**3)
     migration_uuid = world.migrate(uuid)
-    wait_until(lambda: cell.methods().count(method) > 1 or len(world.scheduler.asked) > 1)
+    wait_until(lambda: cell.methods().count(method) > 1 or len(world.scheduler.requests) > 1)
     world.die("super", "conductor", lease=0.2)
     cell.lost = 0
     if method == "select":
-        world.serve("scheduler", FakeScheduler(world.placement))
+        world.replace(FakeScheduler(world.placement))
 
     world.start("super", called="another")
 

@@ -1,4 +1,4 @@
-"""Shelved instances that are placed again, and instances that are built for a consumer which exists."""
+"""Test unshelving, and builds of instances whose consumer already exists."""
 
 import pytest
 from support.conductor.builders import CELL_1, FakeScheduler, host_state, node, wait_until
@@ -23,7 +23,7 @@ def unshelve(world: MovingWorld, uuid: str, host: str | None = None) -> None:
     world.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host))
 
 
-def others_put(world: MovingWorld, uuid: str) -> None:
+def put_foreign_amounts(world: MovingWorld, uuid: str) -> None:
     world.placement.put_beside(uuid, NIC, NET_BW_EGR_KILOBIT_PER_SEC=1000)
 
 
@@ -33,7 +33,7 @@ def comes_to(world: MovingWorld, uuid: str, state: str) -> None:
 
 
 class Conflicting(FakeScheduler):
-    """Finds, so many times, that somebody else has written the consumer."""
+    """Bumps the generation of the consumer before the first requests, as a write of another client does."""
 
     conflicts = 0
 
@@ -46,26 +46,24 @@ class Conflicting(FakeScheduler):
 
 
 def conflicting(world: MovingWorld, conflicts: int) -> None:
-    world.scheduler = scheduler = Conflicting(world.placement)
-    scheduler.conflicts = conflicts
-    world.serve("scheduler", scheduler)
+    world.replace(Conflicting(world.placement)).conflicts = conflicts
 
 
-def test_a_shelved_instance_is_claimed_for_in_its_cell_and_started_there(world: MovingWorld) -> None:
+def test_a_shelved_instance_is_claimed_and_started_in_its_cell(world: MovingWorld) -> None:
     uuid = shelved(world)
 
     unshelve(world, uuid, host="c")
 
     comes_to(world, uuid, "active")
-    asked = world.scheduler.asked[-1]
-    assert asked.request_spec.requested_destination is not None
-    assert asked.request_spec.requested_destination.cell == CELL_1.uuid
-    assert asked.consumer_generations == {uuid: 2}
+    request = world.scheduler.requests[-1]
+    assert request.request_spec.requested_destination is not None
+    assert request.request_spec.requested_destination.cell == CELL_1.uuid
+    assert request.consumer_generations == {uuid: 2}
     assert world.placement.held[uuid].root == node("c")
     assert world.show(uuid).host == "c"
 
 
-def test_an_instance_that_is_being_unshelved_shows_so_and_takes_no_other_order(world: MovingWorld) -> None:
+def test_an_instance_that_is_being_unshelved_takes_no_other_order(world: MovingWorld) -> None:
     uuid = shelved(world)
     world.cell.refusing = {"unshelve_instance": "not now"}
     unshelve(world, uuid)
@@ -78,10 +76,10 @@ def test_an_instance_that_is_being_unshelved_shows_so_and_takes_no_other_order(w
     assert world.order(OwnsClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id)).owned
     world.cell.refusing = {}
     comes_to(world, uuid, "active")
-    assert sum(isinstance(message, UnshelveInCell) for message in world.cell.taken) >= 2
+    assert sum(isinstance(message, UnshelveInCell) for message in world.cell.received) >= 2
 
 
-def test_an_instance_for_which_there_is_no_host_stays_shelved_and_says_why_until_it_is_tried_again(
+def test_an_instance_without_a_valid_host_stays_shelved_with_a_reason_until_it_is_unshelved_again(
     world: MovingWorld,
 ) -> None:
     uuid = shelved(world)
@@ -99,7 +97,7 @@ def test_an_instance_for_which_there_is_no_host_stays_shelved_and_says_why_until
     assert world.show(uuid).explanation is None
 
 
-def test_a_host_that_cannot_be_gone_to_is_refused_at_once(world: MovingWorld) -> None:
+def test_a_host_that_takes_no_instances_is_refused_as_destination_at_once(world: MovingWorld) -> None:
     uuid = shelved(world)
     world.scheduler.states = [host_state("b", up=False)]
 
@@ -111,24 +109,24 @@ def test_a_host_that_cannot_be_gone_to_is_refused_at_once(world: MovingWorld) ->
 
 
 @pytest.mark.parametrize(("policy", "state"), [("fail", "shelved"), ("retry", "shelved"), ("combine", "active")])
-def test_what_others_have_put_on_a_shelved_instance_is_added_to_only_under_combine(
+def test_a_shelved_instance_with_foreign_amounts_is_unshelved_only_under_combine(
     world: MovingWorld, policy: str, state: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy)
     uuid = shelved(world)
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     unshelve(world, uuid)
 
     comes_to(world, uuid, state)
-    assert [message.keep_held for message in world.scheduler.asked[1:]] == ([True] if policy == "combine" else [])
+    assert [message.keep_held for message in world.scheduler.requests[1:]] == ([True] if policy == "combine" else [])
 
 
 @pytest.mark.parametrize(
     ("policy", "conflicts", "state"),
     [("fail", 1, "shelved"), ("retry", 2, "active"), ("retry", 3, "shelved"), ("combine", 4, "active")],
 )
-def test_what_unshelving_does_when_others_write_meanwhile_is_the_policys(
+def test_the_conflict_policy_decides_how_often_unshelving_is_retried_when_other_clients_write(
     world: MovingWorld, policy: str, conflicts: int, state: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy, max_contention_retries=2)
@@ -159,12 +157,12 @@ def test_an_instance_that_is_deleted_while_it_is_unshelved_leaves_nothing(world:
 
 
 class Losing(FakeScheduler):
-    """Loses the first request, and refuses the others."""
+    """Does not answer the first request, and refuses the others."""
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        self.asked.append(message)
-        if len(self.asked) == 1:
+        self.requests.append(message)
+        if len(self.requests) == 1:
             raise errors.Overloaded(reason="it is held back")
         raise errors.NoValidHost(instances=1, summary="all are full", explanation={"hosts": 3})
 
@@ -175,7 +173,7 @@ def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused
 ) -> None:
     uuid = shelved(world)
     if others_write:
-        others_put(world, uuid)
+        put_foreign_amounts(world, uuid)
     scheduler = Losing(world.placement)
     world.serve("scheduler", scheduler)
     unshelve(world, uuid)
@@ -184,7 +182,7 @@ def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused
     assert bool(extras) == others_write
 
     with pytest.raises(errors.ConsumerGenerationConflict):
-        world.scheduler.select_destinations(scheduler.asked[0])
+        world.scheduler.select_destinations(scheduler.requests[0])
 
     assert world.placement.held == {}
     assert world.placement.foreign.get(uuid, {}) == extras
@@ -193,17 +191,17 @@ def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused
     comes_to(world, uuid, "active")
 
 
-# --- Built for a consumer that exists ---------------------------------------------------------------------------------
+# --- Builds for existing consumers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("policy", "state"), [("fail", "error"), ("retry", "error"), ("combine", "active")])
-def test_an_instance_is_built_for_a_consumer_that_exists_only_under_combine(
+def test_an_instance_is_built_for_an_existing_consumer_only_under_combine(
     world: MovingWorld, policy: str, state: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy)
     uuid = ids.fresh()
-    others_put(world, uuid)
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
+    put_foreign_amounts(world, uuid)
 
     world.build(uuid)
 
@@ -211,7 +209,7 @@ def test_an_instance_is_built_for_a_consumer_that_exists_only_under_combine(
     assert (uuid in world.placement.held) == (state == "active")
 
 
-def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingWorld) -> None:
+def test_an_instance_is_never_built_for_a_placed_consumer(world: MovingWorld) -> None:
     uuid = ids.fresh()
     world.placement.claim(uuid, node("b"))
 
@@ -222,19 +220,19 @@ def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingW
 
 
 @pytest.mark.parametrize("policy", ["retry", "combine"])
-def test_a_consumer_that_is_placed_keeps_all_though_the_build_that_was_refused_is_gone_on_with_after_a_crash(
+def test_a_placed_consumer_keeps_its_claim_if_the_refused_build_is_continued_after_a_crash(
     world: MovingWorld, policy: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy)
     uuid, crashed = ids.fresh(), list[str]()
     claim_id = world.placement.claim(uuid, node("b"))
 
-    def strike(name: str) -> None:
+    def crash(name: str) -> None:
         if name == "step.build.hand_over.begin" and not crashed:
             crashed.append(name)
             raise errors.StoreUnavailable(schema="conductor", reason="it is gone")
 
-    with failpoints.observed(strike):
+    with failpoints.observed(crash):
         world.build(uuid)
         world.becomes(uuid, "error")
         wait_until(lambda: world.pending("conductor") == 0)
@@ -245,12 +243,12 @@ def test_a_consumer_that_is_placed_keeps_all_though_the_build_that_was_refused_i
 
 
 class Late(FakeScheduler):
-    """Answers no first request."""
+    """Does not answer the first request."""
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        if not self.asked:
-            self.asked.append(message)
+        if not self.requests:
+            self.requests.append(message)
             raise errors.Overloaded(reason="it is held back")
         return super().select_destinations(message)
 
@@ -264,7 +262,7 @@ def assert_refused_and_kept(world: MovingWorld, uuid: str, claim_id: str) -> Non
 
 
 @pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
-def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_build_was_not_answered(
+def test_a_placed_consumer_keeps_its_claim_if_the_first_request_of_a_build_is_not_answered(
     world: MovingWorld, policy: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy)
@@ -278,7 +276,7 @@ def test_a_consumer_that_is_placed_keeps_all_though_the_first_request_for_a_buil
 
 
 @pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
-def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_an_instance_that_was_refused_for_it_is_deleted(
+def test_a_consumer_with_an_accepted_claim_keeps_it_when_the_instance_refused_for_it_is_deleted(
     world: MovingWorld, policy: str
 ) -> None:
     world.restart("super", consumer_conflict_policy=policy)
@@ -295,7 +293,7 @@ def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_an_instance_t
     assert uuid not in world.placement.deleted
 
 
-def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_a_build_fails_after_an_unanswered_request(
+def test_a_consumer_with_an_accepted_claim_keeps_it_when_a_build_fails_after_an_unanswered_request(
     world: MovingWorld,
 ) -> None:
     uuid = ids.fresh()
@@ -309,13 +307,13 @@ def test_a_consumer_whose_claim_a_host_has_accepted_keeps_all_when_a_build_fails
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-def test_what_others_hold_stays_where_that_is_configured_though_a_build_upon_it_has_failed(
+def test_foreign_amounts_are_kept_after_a_failed_build_where_that_is_configured(
     world: MovingWorld, *, deleted: bool
 ) -> None:
     world.restart("super", delete_foreign_amounts=deleted)
     uuid = ids.fresh()
-    others_put(world, uuid)
-    others_put(world, uuid)
+    put_foreign_amounts(world, uuid)
+    put_foreign_amounts(world, uuid)
     before = world.placement.foreign
     # The first request is not answered, and may be carried out later: the instance is deleted for good.
     world.serve("scheduler", Losing(world.placement))
