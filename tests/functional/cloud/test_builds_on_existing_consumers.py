@@ -1,4 +1,4 @@
-"""Instances whose consumer exists already, because others have put something on it before the build."""
+"""Test builds of instances whose consumers already hold foreign amounts."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def nodes(cloud: RunningCloud) -> dict[str, str]:
 
 
 def put(cloud: RunningCloud, consumer: str, *providers: str) -> None:
-    """Have others put a little memory on a consumer that no instance has yet."""
+    """Write some memory of each provider to a consumer that no instance has yet."""
     held = {uuid: ProviderAmounts(resources={"MEMORY_MB": 512}) for uuid in providers}
     wanted = ConsumerAllocations(allocations=held, project_id="p", user_id="u", consumer_generation=None)
     cloud.client("placement").call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
@@ -38,7 +38,7 @@ def build(cloud: RunningCloud, *uuids: str, force: str | None = None) -> Instanc
     return cloud.client("conductor").call(show)
 
 
-def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever_is_the_best(
+def test_an_instance_is_built_on_the_host_of_which_its_consumer_already_holds_something(
     cloud: RunningCloud,
 ) -> None:
     for name, node in nodes(cloud).items():
@@ -53,7 +53,7 @@ def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever
         cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
 
 
-def test_what_stands_in_the_way_is_named_where_the_build_cannot_go_there(cloud: RunningCloud) -> None:
+def test_the_reason_names_the_obstacle_if_the_instance_cannot_be_built_on_that_host(cloud: RunningCloud) -> None:
     (first, one), (second, other), *_ = nodes(cloud).items()
     forced, torn, among = ids.fresh(), ids.fresh(), ids.fresh()
     put(cloud, forced, one)

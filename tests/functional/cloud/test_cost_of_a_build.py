@@ -1,4 +1,4 @@
-"""The cost of one build, in calls, transactions and statements: it is written in `docs/performance.md`, and kept."""
+"""Test that a build costs no more calls, transactions and statements than `docs/performance.md` says."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from moorage.messages import BuildInstances
 COST = {
     "serve.conductor.build_instances": (3, 0, 1),
     "step.build.select": (4, 0, 1),
-    # The view reads again what others than the claim before have changed.
+    # The view reads again what was changed by others than the previous claim.
     "serve.scheduler.select_destinations": (11, 2, 1),
     "step.build.hand_over": (2, 0, 1),
     "serve.conductor.cell.build_instances": (7, 0, 1),
@@ -32,7 +32,7 @@ COST = {
     "serve.placement.accept_claim": (1, 0, 1),
     "serve.conductor.cell.build_finished": (5, 0, 1),
 }
-#: The calls of a build, from the client's on.
+#: The calls of a build, beginning with that of the client.
 CALLS = {
     "conductor.build_instances": 1,
     "scheduler.select_destinations": 1,
@@ -42,13 +42,13 @@ CALLS = {
     "placement.accept_claim": 1,
     "conductor.cell.build_finished": 1,
 }
-#: Builds that are ordered at the same time, each for itself.
+#: Builds that are ordered at the same time, each with a request of its own.
 TOGETHER = 32
 
 
 @dataclass
 class Counted:
-    """The statements and transactions of a process, by the failpoints' place of its threads."""
+    """The statements and transactions of a process, by the place of its threads among the failpoints."""
 
     statements: Counter[str] = field(default_factory=Counter)
     reads: Counter[str] = field(default_factory=Counter)
@@ -105,14 +105,14 @@ def build(cloud: RunningCloud, count: int = 1) -> None:
     wait_until(lambda: ended(cloud.database, uuids) == dict.fromkeys(uuids, "active"), "the builds to end")
 
 
-def test_a_build_costs_no_more_calls_transactions_and_statements_than_is_written() -> None:
+def test_a_build_costs_no_more_calls_transactions_and_statements_than_documented() -> None:
     with RunningCloud(CloudSpec(hosts=3)) as cloud:
-        # The first one looks up the cell, and finds the schedulers' view behind.
+        # The first build looks up the cell, and the view of the scheduler is behind.
         build(cloud)
         build(cloud)
         with counting() as counted:
             build(cloud)
-            # The guest may run before the steps that have led to it are on record.
+            # The guest may run before the steps that have started it are recorded.
             wait_until(lambda: all(counted.writes[place] for place in COST), "every stage to be recorded")
 
     assert {message: counted.calls[message] for message in CALLS} == CALLS
@@ -130,7 +130,7 @@ def test_builds_that_are_ordered_at_once_share_statements_and_transactions() -> 
 
     alone = [sum(each) for each in zip(*COST.values(), strict=True)]
     shared = [sum(each) / TOGETHER for each in zip(*map(counted.cost, COST), strict=True)]
-    # How many go together depends on how the threads run. Reads and writes are counted together: looks at the first
-    # gate share transactions as well.
+    # The number of builds that share depends on the timing of threads. Reads and writes are added, because reads at
+    # the first gate share transactions as well.
     assert shared[0] <= 0.75 * alone[0], "each statement is for several builds"
     assert sum(shared[1:]) <= 0.7 * sum(alone[1:]), "each transaction is for several builds"

@@ -1,4 +1,4 @@
-"""Members of server groups that are moved, evacuated, shelved and unshelved: their rule holds after every step."""
+"""Test members of server groups that are moved, evacuated, shelved and unshelved: the rule holds after each step."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from support.operations.cloud import Troubles, TroublesomeCloud, plan
 from support.operations.room import Room, rooms_of
 
 from moorage import errors, ids
-from moorage.messages import BuildInstances, GetAllocations, ListMigrations, Ordered, ShowMigration
+from moorage.messages import BuildInstances, GetAllocations, ListMigrations, Ordered
 from moorage.model import GroupPolicy, ServerGroup
 
 ROLES = {"source", "destination", "alternate"}
@@ -32,7 +32,7 @@ class Group:
     members: list[str] = field(default_factory=list)
 
     def build(self, *forced: str, state: str = "active") -> str:
-        """Build one more member, on a host of this role or anywhere."""
+        """Build one more member, on a host of this role or on any."""
         uuid = ids.fresh()
         spec = structs.replace(self.room.spec(*forced), server_group=self.group)
         self.room.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
@@ -41,29 +41,28 @@ class Group:
         return uuid
 
     def becomes(self, uuid: str, state: str) -> None:
-        """Wait until a member is so, and nothing goes on; see that the rule is kept."""
+        """Wait until a member is in a state without pending operations, and verify the rule of the group."""
         self.room.becomes(uuid, state)
         self.room.until(lambda: not self.room.seen(uuid).pending, "all to be done")
         self.verify()
 
     def give(self, order: str, uuid: str, state: str, host: str | None = None) -> None:
-        """Give an order and wait for what the member becomes."""
+        """Send an order, and wait for the resulting state of the member."""
         give(self.room, order, uuid, None if host is None else self.room.hosts[host])
         self.becomes(uuid, state)
 
     def refuses(self, order: str, uuid: str, host: str | None = None) -> str:
-        """Give an order that fails; return why."""
+        """Send an order that fails; return the reason."""
         before = self.on(uuid)
         ordered = give(self.room, order, uuid, None if host is None else self.room.hosts[host])
         assert isinstance(ordered, Ordered)
-        shown = ShowMigration(uuid=ordered.migration_uuid)
-        self.room.until(lambda: self.room.ask(shown).state == "failed", "it to fail")
+        failed = self.room.migration_becomes(ordered.migration_uuid, "failed")
         self.verify()
         assert self.on(uuid) == before
-        return str(self.room.ask(shown).reason)
+        return str(failed.reason)
 
     def on(self, uuid: str) -> set[str]:
-        """Return on which hosts a member holds something, itself or by its migration."""
+        """Return the hosts of which a member or its migration holds something."""
         migrations = [one.uuid for one in self.room.ask(ListMigrations(instance_uuid=uuid))]
         found: set[str] = set()
         for consumer in (uuid, *migrations):
@@ -90,11 +89,11 @@ class Group:
         for uuid in self.members:
             self.room.becomes(uuid, "deleted")
             self.room.clear(uuid)
-        # What a host still has to clean up would make room there in the midst of the next test.
+        # A cleaning that ends during the next test would free room there.
         self.room.until(lambda: not self.room.pending(), "all to be cleaned up")
 
 
-def of(room: Room, policy: GroupPolicy) -> Iterator[Group]:
+def group_of(room: Room, policy: GroupPolicy) -> Iterator[Group]:
     group = Group(room, ServerGroup(uuid=ids.fresh(), policy=policy))
     yield group
     group.clear()
@@ -102,15 +101,15 @@ def of(room: Room, policy: GroupPolicy) -> Iterator[Group]:
 
 @pytest.fixture
 def apart(room: Room) -> Iterator[Group]:
-    yield from of(room, "anti-affinity")
+    yield from group_of(room, "anti-affinity")
 
 
 @pytest.fixture
 def together(room: Room) -> Iterator[Group]:
-    yield from of(room, "affinity")
+    yield from group_of(room, "affinity")
 
 
-# --- Apart ------------------------------------------------------------------------------------------------------------
+# --- Anti-affinity ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_a_member_whose_only_destination_fails_stays_where_it_is(apart: Group) -
     assert apart.on(apart.build()) == {"alternate"}
 
 
-def test_a_member_that_is_evacuated_goes_where_no_other_is_and_what_it_leaves_there_does_not_count(
+def test_an_evacuated_member_goes_to_a_free_host_and_its_residue_does_not_count(
     apart: Group,
 ) -> None:
     room = apart.room
@@ -157,7 +156,7 @@ def test_a_member_that_is_evacuated_goes_where_no_other_is_and_what_it_leaves_th
     assert apart.on(apart.build()) == {"source"}
 
 
-def test_a_member_that_is_shelved_counts_nowhere_and_comes_back_only_where_no_other_is(apart: Group) -> None:
+def test_a_shelved_member_does_not_count_and_is_unshelved_only_on_a_free_host(apart: Group) -> None:
     first, _second = apart.build("source"), apart.build("destination")
     apart.give("shelve", first, "shelved")
     third = apart.build("source")
@@ -174,10 +173,10 @@ def test_a_member_that_is_shelved_counts_nowhere_and_comes_back_only_where_no_ot
     assert apart.on(first) == {"source"}
 
 
-# --- Together ---------------------------------------------------------------------------------------------------------
+# --- Affinity ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_only_member_moves_and_others_join_it_only_once_it_has_arrived(together: Group) -> None:
+def test_a_single_member_can_move_and_others_can_join_it_only_after_the_move(together: Group) -> None:
     first = together.build("source")
     together.give("migrate", first, "moved")
     assert together.on(first) == {"source", "destination"}
@@ -188,7 +187,7 @@ def test_the_only_member_moves_and_others_join_it_only_once_it_has_arrived(toget
     assert together.on(together.build()) == {"destination"}
 
 
-def test_one_of_several_members_leaves_no_other_behind(together: Group) -> None:
+def test_one_of_several_members_cannot_move_alone(together: Group) -> None:
     first, second = together.build("source"), together.build()
     assert together.on(second) == {"source"}
 
@@ -204,7 +203,7 @@ def test_members_on_a_dead_host_are_evacuated_to_one_host(together: Group) -> No
     room = together.room
     first, second = together.build("source"), together.build()
     room.force_down("source")
-    # Those that are still on the dead host do not count.
+    # Members that are still on the dead host do not count.
     together.members = [first]
     together.give("evacuate", first, "active")
     together.members = [first, second]
@@ -214,14 +213,13 @@ def test_members_on_a_dead_host_are_evacuated_to_one_host(together: Group) -> No
     assert together.on(first) == together.on(second) == {"destination"}
 
 
-def test_a_member_comes_back_from_the_shelf_to_the_others(together: Group) -> None:
+def test_a_shelved_member_is_unshelved_on_the_host_of_the_others(together: Group) -> None:
     first, _second = together.build("source"), together.build()
     together.give("shelve", first, "shelved")
-    filler = together.room
-    filler.fill("source")
+    together.room.fill("source")
 
     together.give("unshelve", first, "shelved")
 
-    filler.make_room()
+    together.room.make_room()
     together.give("unshelve", first, "active")
     assert together.on(first) == {"source"}

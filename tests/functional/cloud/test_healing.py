@@ -47,7 +47,7 @@ def emptied() -> Iterator[Servers]:
 
 @pytest.fixture
 def servers(emptied: Servers) -> Servers:
-    """New servers in all states."""
+    """Return the cloud with new servers in all states."""
     assert emptied.held() == {}, "at the end of each test all servers are deleted"
     emptied.furnish()
     assert emptied.findings() == []
@@ -55,7 +55,7 @@ def servers(emptied: Servers) -> Servers:
 
 
 def lose_consumers(connection: Connection) -> None:
-    """Delete all consumers' rows; their allocations stay, of nobody."""
+    """Delete the rows of all consumers; their allocations stay without a consumer."""
     connection.execute(delete(consumers))
 
 
@@ -70,7 +70,7 @@ def change_amounts(connection: Connection) -> None:
 
 
 def take_amounts_away(connection: Connection) -> None:
-    """Leave the consumers with their claims, and nothing that they hold."""
+    """Leave the consumers with their claims, but without allocations."""
     connection.execute(delete(allocations))
 
 
@@ -80,7 +80,7 @@ def change_claims(connection: Connection) -> None:
 
 
 def forget_claims(connection: Connection) -> None:
-    """Leave what was put back by hand: amounts without a claim."""
+    """Leave allocations without claims, as after a repair by hand."""
     connection.execute(update(consumers).values(claim_id=None, root_provider_id=None, accepted_by=None))
 
 
@@ -88,7 +88,7 @@ BREAKS = [lose_consumers, lose_everything, change_amounts, take_amounts_away, ch
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda work: work.__name__)
-def test_after_a_heal_the_audit_is_clean_and_every_server_can_be_worked_with(
+def test_after_a_heal_the_audit_is_clean_and_all_operations_work(
     servers: Servers, broken: Callable[[Connection], None]
 ) -> None:
     before = servers.held()
@@ -103,11 +103,11 @@ def test_after_a_heal_the_audit_is_clean_and_every_server_can_be_worked_with(
     servers.play()
 
 
-# --- What cannot be healed at once, or at all -------------------------------------------------------------------------
+# --- Damage that cannot be healed at once, or at all ------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def of_the_module() -> Iterator[Servers]:
+def module_servers() -> Iterator[Servers]:
     with TroublesomeCloud(replace(PLAN, hosts=2, cells=1)) as cloud:
         few = Servers(cloud, {"one": ids.fresh(), "two": ids.fresh()})
         for host, uuid in zip(cloud.hosts(), few.uuids.values(), strict=True):
@@ -116,16 +116,16 @@ def of_the_module() -> Iterator[Servers]:
 
 
 @pytest.fixture
-def few(of_the_module: Servers) -> Iterator[Servers]:
-    """One server on each of two hosts."""
-    found = of_the_module.cloud.database.read(lambda connection: connection.execute(select(inventories)).all())
-    yield of_the_module
-    of_the_module.break_(lambda connection: _set_totals(connection, found))
-    assert of_the_module.findings() == [], "what one test has broken is healed before the next"
+def few(module_servers: Servers) -> Iterator[Servers]:
+    """Return a cloud with one server on each of two hosts; its inventories are restored at the end."""
+    found = module_servers.cloud.database.read(lambda connection: connection.execute(select(inventories)).all())
+    yield module_servers
+    module_servers.break_(lambda connection: _set_totals(connection, found))
+    assert module_servers.findings() == [], "what one test has broken is healed before the next"
 
 
 def _set_totals(connection: Connection, rows: Sequence[Any]) -> None:
-    """Let inventories have the room that they had."""
+    """Restore the totals and ratios of inventories."""
     for row in rows:
         this = (inventories.c[name] == getattr(row, name) for name in ("resource_provider_id", "resource_class_id"))
         room = {"total": row.total, "allocation_ratio": row.allocation_ratio}
@@ -134,12 +134,12 @@ def _set_totals(connection: Connection, rows: Sequence[Any]) -> None:
 
 
 def fill(servers: Servers) -> None:
-    """Let no inventory have room for anything that is not held now."""
+    """Change the inventories so that nothing more fits."""
     full = update(inventories).where(inventories.c.used > 0).values(total=inventories.c.used + inventories.c.reserved)
     servers.break_(lambda connection: connection.execute(full.values(allocation_ratio=1.0)))
 
 
-def test_servers_that_hold_each_others_full_hosts_are_healed_in_turns(few: Servers) -> None:
+def test_servers_that_hold_each_others_full_hosts_are_healed(few: Servers) -> None:
     before = few.held()
 
     def exchange(connection: Connection) -> None:
@@ -161,7 +161,7 @@ def test_servers_that_hold_each_others_full_hosts_are_healed_in_turns(few: Serve
     assert few.held() == before
 
 
-def test_what_does_not_fit_stays_a_finding_and_says_so_until_there_is_room(few: Servers) -> None:
+def test_allocations_that_do_not_fit_stay_a_finding_with_a_reason_until_there_is_room(few: Servers) -> None:
     before, uuid = few.held(), few.uuids["one"]
     few.break_(lose_everything)
     other = ids.fresh()
@@ -193,7 +193,7 @@ def test_an_instance_that_was_deleted_for_good_in_the_store_is_not_revived(few: 
     assert few.heal() == {}
 
 
-def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_left_alone(few: Servers) -> None:
+def test_an_unknown_claim_is_released_and_one_of_another_service_is_kept(few: Servers) -> None:
     unknown, of_others = ids.fresh(), ids.fresh()
     for uuid, owner in ((unknown, "conductor"), (of_others, "conductor.of.others")):
         spec = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
@@ -213,7 +213,7 @@ def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_lef
 
     left = few.heal()
 
-    # Its owner serves nothing here: it is not known whether it is leaked.
+    # Its owner is not in this cloud, so it is not known whether the claim is leaked.
     assert list(left) == []
     assert few.call(GetAllocations(consumer_uuid=of_others)).owner == "conductor.of.others"
     with pytest.raises(errors.ConsumerNotFound):
@@ -221,7 +221,7 @@ def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_lef
     few.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=of_others, for_good=True))
 
 
-def test_a_plan_changes_nothing_and_says_of_each_finding_what_would_be_done(few: Servers) -> None:
+def test_a_plan_changes_nothing_and_names_the_remedy_of_each_finding(few: Servers) -> None:
     few.break_(lose_everything)
     clients = Clients(few.cloud.configuration(), 20.0)
     found = few.audit()
@@ -255,7 +255,7 @@ def test_while_a_server_is_healed_other_orders_are_refused(few: Servers) -> None
 
 
 @pytest.mark.parametrize("kind", [ConfirmMigration, RevertMigration])
-def test_a_move_that_cannot_be_ended_for_what_was_lost_ends_after_a_heal(few: Servers, kind: Any) -> None:
+def test_a_move_that_cannot_end_because_of_lost_allocations_ends_after_a_heal(few: Servers, kind: Any) -> None:
     uuid = few.uuids["one"]
     few.order(MigrateInstance, uuid)
     few.becomes(uuid, "moved")
@@ -265,14 +265,14 @@ def test_a_move_that_cannot_be_ended_for_what_was_lost_ends_after_a_heal(few: Se
 
     assert few.heal() == {}
 
-    # It is tried again by itself, after a while; ordered again, at once.
+    # The operation retries by itself after a while; a repeated order makes it retry at once.
     with suppress(errors.InvalidState):
         few.order(kind, uuid)
     few.becomes(uuid, "active")
     wait_until(lambda: not few.pending(), "nothing to be under way", 30, 0.05)
 
 
-def test_a_move_that_fails_and_cannot_be_taken_back_is_after_a_heal(few: Servers) -> None:
+def test_a_failed_move_that_cannot_return_to_its_source_does_so_after_a_heal(few: Servers) -> None:
     uuid = few.uuids["one"]
     source = few.show(uuid).host
     for host in few.cloud.hosts():
@@ -303,12 +303,12 @@ def _vcpus() -> Any:
 # --- A backup of the main schema --------------------------------------------------------------------------------------
 
 
-#: It comes after the backup.
+#: A host that is added after the backup.
 LATE_HOST = "late-host-0001"
 
 
 class CloudOfTwoDatabases(TroublesomeCloud):
-    """A cloud whose conductors have their records apart from the main schema, which so can be put back alone."""
+    """A cloud whose conductors have their records in a database of their own, so that only the store is restored."""
 
     def compute(self, cell: str, hosts: int) -> ComputeService:
         if cell != "late":
@@ -321,8 +321,8 @@ class CloudOfTwoDatabases(TroublesomeCloud):
         return f"sqlite:///{self.folder}/records.sqlite"
 
     def configuration(self, **groups: Any) -> Any:
-        own = {"connection": self.records, **groups.pop("conductor", {})}
-        return super().configuration(**groups, conductor=own)
+        conductor = {"connection": self.records, **groups.pop("conductor", {})}
+        return super().configuration(**groups, conductor=conductor)
 
     def _create_schemas(self) -> None:
         MAIN.upgrade(self.database)
@@ -343,8 +343,8 @@ def apart() -> Iterator[Servers]:
         yield furnished
 
 
-def go_on(servers: Servers) -> None:
-    """Let everything become something else than it was."""
+def change_all(servers: Servers) -> None:
+    """Change the state of every server."""
     uuids = servers.uuids
     servers.order(MigrateInstance, uuids["active"])
     servers.becomes(uuids["active"], "moved")
@@ -365,11 +365,11 @@ def go_on(servers: Servers) -> None:
     servers.build(uuids["new"], force_hosts=(LATE_HOST,))
 
 
-def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_present(apart: Servers) -> None:
+def test_a_heal_brings_an_older_copy_of_the_store_up_to_date(apart: Servers) -> None:
     apart.uuids["doomed"] = ids.fresh()
     apart.build(apart.uuids["doomed"])
     copy = copied(apart.cloud.database)
-    go_on(apart)
+    change_all(apart)
     assert apart.findings() == []
     present = apart.held()
 

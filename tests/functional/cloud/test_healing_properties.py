@@ -24,11 +24,11 @@ Found = tuple[str, str]
 
 @dataclass
 class Consumer:
-    """A consumer's row, in a transaction that harms it."""
+    """The row of a consumer, in a transaction that damages it."""
 
     connection: Connection
     row: Any
-    #: Numbers and uuids of the hosts' own providers.
+    #: The numbers and uuids of the root providers of the hosts.
     hosts: dict[int, str]
 
     def rows(self) -> list[Any]:
@@ -66,7 +66,7 @@ def lose_amounts(one: Consumer) -> set[Found]:
 
 
 def lose_row(one: Consumer) -> set[Found]:
-    """Leave the amounts, of nobody."""
+    """Leave the amounts without a consumer."""
     one.connection.execute(delete(consumers).where(consumers.c.id == one.row.id))
     return one.found("unheld") | {("leaked", "(no consumer)")}
 
@@ -114,7 +114,7 @@ HARMS: tuple[Callable[[Consumer], set[Found]], ...] = (
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    """Two servers, a member of a server group, and one that is moved; all of what they hold is on record."""
+    """Return two servers, a member of a server group, and a moved server, all without findings."""
     with TroublesomeCloud(replace(PLAN, hosts=4)) as cloud:
         servers = Servers(cloud, {kind: ids.fresh() for kind in ("one", "two", "grouped", "moved")}, settle=0.02)
         servers.at_once(
@@ -127,7 +127,7 @@ def servers() -> Iterator[Servers]:
 
 
 def harm(servers: Servers, harms: list[Callable[[Consumer], set[Found]] | None]) -> set[Found]:
-    """Harm the consumers, by their uuids; return what is wrong then."""
+    """Damage the consumers in the order of their uuids; return the expected findings."""
     expected: set[Found] = set()
 
     def work(connection: Connection) -> None:
@@ -146,7 +146,7 @@ def harm(servers: Servers, harms: list[Callable[[Consumer], set[Found]] | None])
 
 
 def rows(servers: Servers) -> Any:
-    """Return all that the store has of consumers."""
+    """Return the rows of all consumers."""
     return servers.cloud.database.read(lambda c: c.execute(select(consumers).order_by(consumers.c.id)).all())
 
 
@@ -163,7 +163,7 @@ few = settings(
 
 @given(harms=harms)
 @few
-def test_the_audit_finds_just_what_was_harmed_and_one_heal_brings_it_back(servers: Servers, harms: Any) -> None:
+def test_an_audit_finds_exactly_the_damage_and_one_heal_repairs_it(servers: Servers, harms: Any) -> None:
     before = servers.held()
     expected = harm(servers, harms)
     assert {(kind, subject) for kind, subject, _ in servers.findings()} == expected
@@ -174,14 +174,12 @@ def test_the_audit_finds_just_what_was_harmed_and_one_heal_brings_it_back(server
     assert servers.held() == before
     healed = rows(servers)
     assert servers.heal() == {}
-    assert rows(servers) == healed, "a heal of what is healed changes something"
+    assert rows(servers) == healed, "a second heal changes something"
 
 
 @given(harms=harms)
 @few
-def test_where_others_have_taken_the_room_the_rest_is_healed_and_nothing_over_committed(
-    servers: Servers, harms: Any
-) -> None:
+def test_without_room_for_all_a_heal_restores_the_rest_and_over_commits_nothing(servers: Servers, harms: Any) -> None:
     before = servers.held()
     expected = harm(servers, harms)
     with all_room_taken(servers) as others:
@@ -200,7 +198,7 @@ def test_where_others_have_taken_the_room_the_rest_is_healed_and_nothing_over_co
 
 @contextmanager
 def all_room_taken(servers: Servers) -> Iterator[set[str]]:
-    """Let a consumer of others hold all that is free of each host; yield these consumers."""
+    """Let other consumers hold all free amounts of each host; yield these consumers."""
     taken: set[str] = set()
     try:
         for uuid, amounts in free(servers).items():
@@ -213,7 +211,7 @@ def all_room_taken(servers: Servers) -> Iterator[set[str]]:
 
 
 def free(servers: Servers) -> dict[str, dict[str, int]]:
-    """Return the processors and the memory that are free of each host that has any."""
+    """Return the free VCPU and memory of each host that has any."""
     columns = (resource_providers.c.uuid, inventories.c.resource_class_id)
     of_provider = resource_providers.c.id == inventories.c.resource_provider_id
     left = inventories.c.total - inventories.c.used

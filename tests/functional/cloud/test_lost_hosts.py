@@ -1,17 +1,15 @@
-"""Hosts that the registry or their cell has lost, in a whole cloud of one process: they take servers again."""
+"""Test hosts that the registry or their cell has lost, in a whole cloud of one process: they are used again."""
 
 import pytest
 from sqlalchemy import delete
+from support.operations.instances import build, restart_agent
 
-from compute.service import ComputeService
 from conductor.schema import cell_agents, cell_hosts
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
-from moorage.messages import BuildInstances, DeleteHost, GetResourceProvider, SetHost, ShowInstance
-from moorage.model import Flavor, RequestSpec
+from moorage.messages import DeleteHost, GetResourceProvider, SetHost
 from placement_store.schema import changes, hosts, inventories, resource_providers
 
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 PLAN = CloudSpec(
     hosts=1,
     settings={
@@ -19,17 +17,6 @@ PLAN = CloudSpec(
         "compute": {"report_interval": 0.2},
     },
 )
-
-
-def takes_a_server(cloud: RunningCloud) -> None:
-    """Build an instance on the cloud's only host."""
-    uuid = ids.fresh()
-    conductor = cloud.client("conductor")
-    conductor.call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
-    wait_until(
-        lambda: conductor.call(ShowInstance(instance_uuid=uuid)).state in ("active", "error"), "the build to end"
-    )
-    assert conductor.call(ShowInstance(instance_uuid=uuid)).state == "active"
 
 
 def deleted(cloud: RunningCloud) -> None:
@@ -41,7 +28,7 @@ def deleted(cloud: RunningCloud) -> None:
 
 
 def forgotten(cloud: RunningCloud) -> None:
-    """Empty the registry and the providers behind everybody's back, as a backup does that was made before the host."""
+    """Empty the registry and the providers, as a restored backup does that is older than the host."""
     cloud.database.write(
         lambda connection: [
             connection.execute(delete(table)) for table in (hosts, inventories, resource_providers, changes)
@@ -50,7 +37,7 @@ def forgotten(cloud: RunningCloud) -> None:
 
 
 @pytest.mark.parametrize("lost", [deleted, forgotten])
-def test_a_host_that_the_registry_has_lost_comes_back_with_its_providers(lost: object) -> None:
+def test_a_host_that_the_registry_has_lost_is_registered_again_with_its_providers(lost: object) -> None:
     with RunningCloud(PLAN) as cloud:
         [before] = cloud.hosts()
 
@@ -60,30 +47,20 @@ def test_a_host_that_the_registry_has_lost_comes_back_with_its_providers(lost: o
 
         [after] = cloud.hosts()
         assert (after.service_host, after.compute_node_uuid) == (before.service_host, before.compute_node_uuid)
-        assert (after.disabled, after.forced_down) == (False, False), "it is a new one"
+        assert (after.disabled, after.forced_down) == (False, False), "it is registered as a new host"
         provider = cloud.client("placement").call(GetResourceProvider(uuid=after.compute_node_uuid))
         assert provider.inventories["VCPU"].total > 0
-        takes_a_server(cloud)
+        assert build(cloud).state == "active"
 
 
-def test_a_host_whose_cell_has_lost_its_records_goes_on_and_its_descriptions_count() -> None:
+def test_new_descriptions_of_a_host_count_after_its_cell_has_lost_its_records() -> None:
     with RunningCloud(PLAN) as cloud:
         cloud.database.write(
             lambda connection: [connection.execute(delete(table)) for table in (cell_hosts, cell_agents)]
         )
-        # What the registry has is of a greater number than all that the cell will send for a while.
+        # The number of the description in the registry is greater than those that the cell will send for a while.
         cloud.database.write(lambda connection: connection.execute(hosts.update().values(description_number=1000)))
-        cloud.stop_service("compute-cell1")
-        conf = cloud.configuration(
-            compute={"agent": "agent-cell1"},
-            fake_driver={
-                "availability_zone": "another",
-                "hosts": 1,
-                "host_prefix": "cell1-host",
-                "state_file": str(cloud.folder / "agent-cell1.sqlite"),
-            },
-        )
-        cloud.add("compute-cell1", ComputeService(conf, "cell1"))
+        restart_agent(cloud, 1, availability_zone="another")
 
         wait_until(lambda: [host.availability_zone for host in cloud.hosts()] == ["another"], "the new description")
-        takes_a_server(cloud)
+        assert build(cloud).state == "active"

@@ -1,36 +1,21 @@
-"""The metrics of a cloud in one process: after builds, refusals and alternates they are what happened."""
+"""Test the metrics of a cloud in one process after builds, refusals, alternates and deletions."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.moorage.counts import Counts
+from support.operations.instances import SPEC, build, built, order
 
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids, metrics
 from moorage.db.database import Database
-from moorage.messages import BuildInstances, DeleteInstance, SelectDestinations, ShowInstance
+from moorage.messages import DeleteInstance, SelectDestinations
 from moorage.metrics import GaugeSample
-from moorage.model import Flavor, Instance, RequestSpec
+from moorage.model import Flavor, RequestSpec
 from moorage.service.readiness import Observed, Readiness
 
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 TOO_LARGE = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2000, memory_mb=1))
-
-
-def order(cloud: RunningCloud) -> str:
-    uuid = ids.fresh()
-    cloud.client("conductor").call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
-    return uuid
-
-
-def show(cloud: RunningCloud, uuid: str) -> Instance:
-    return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
-
-
-def ended(cloud: RunningCloud, uuid: str) -> Instance:
-    wait_until(lambda: show(cloud, uuid).state != "building", "the end of the build")
-    return show(cloud, uuid)
 
 
 def selecting(spec: RequestSpec) -> SelectDestinations:
@@ -43,17 +28,16 @@ def sampled(service: object) -> list[GaugeSample]:
     return [sample for read in service.samplers().values() for sample in read()]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cloud() -> Iterator[RunningCloud]:
     with RunningCloud(CloudSpec(hosts=3)) as running:
-        running.wait_for_hosts()
         yield running
 
 
-def test_builds_are_counted_at_each_place_that_they_pass(cloud: RunningCloud) -> None:
+def test_builds_are_counted_in_each_service(cloud: RunningCloud) -> None:
     counts = Counts()
     for _ in range(3):
-        assert ended(cloud, order(cloud)).state == "active"
+        assert build(cloud).state == "active"
 
     assert counts.by("result", "moorage_decisions_total") == {"ok": 3}
     assert counts.of("moorage_decision_seconds_count") == 3
@@ -62,7 +46,7 @@ def test_builds_are_counted_at_each_place_that_they_pass(cloud: RunningCloud) ->
     assert counts.of("moorage_claim_conflicts_total") == 0
     calls = counts.by("method", "moorage_rpc_requests_total", result="ok")
     builds = ("select_destinations", "build_instance", "accept_claim", "build_finished")
-    # The conductor hands over what the client ordered by a message of the same name; a gate is passed on.
+    # The first gate is called twice: by the agent in the cell, and by the cell in the placement role.
     assert {method: calls[method] for method in builds} == {
         "select_destinations": 3,
         "build_instance": 3,
@@ -92,8 +76,10 @@ def test_a_refusal_is_counted_by_its_code_and_claims_nothing(cloud: RunningCloud
 
 
 def test_plugins_are_timed_by_their_names(cloud: RunningCloud) -> None:
+    # No other test sends this request: the evaluation of a repeated request is reused.
+    spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
     counts = Counts()
-    cloud.client("scheduler").call(selecting(SPEC))
+    cloud.client("scheduler").call(selecting(spec))
 
     seen = counts.by("plugin", "moorage_plugin_seconds_count", kind="filter")
     assert {"compute", "resources"} <= seen.keys()
@@ -102,9 +88,8 @@ def test_plugins_are_timed_by_their_names(cloud: RunningCloud) -> None:
 
 def test_alternates_and_failed_operations_are_counted() -> None:
     with RunningCloud(CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 1.0}})) as cloud:
-        cloud.wait_for_hosts()
         counts = Counts()
-        instance = ended(cloud, order(cloud))
+        instance = build(cloud)
         assert instance.state == "error"
         assert len(instance.attempts) == 3
         assert counts.by("result", "moorage_alternates_total") == {"claimed": 2}
@@ -113,7 +98,7 @@ def test_alternates_and_failed_operations_are_counted() -> None:
         )
 
 
-def test_what_is_sampled_of_a_scheduler_is_its_view(cloud: RunningCloud) -> None:
+def test_the_gauges_of_a_scheduler_describe_its_view(cloud: RunningCloud) -> None:
     cloud.client("scheduler").call(selecting(SPEC))  # the view follows the store at each decision
     found = {(sample.gauge, sample.labels): sample.value for sample in sampled(cloud.services["scheduler1"])}
     assert found[metrics.VIEW_HOSTS, ("up",)] == 3
@@ -122,25 +107,23 @@ def test_what_is_sampled_of_a_scheduler_is_its_view(cloud: RunningCloud) -> None
     assert found[metrics.DECISIONS_IN_PROGRESS, ()] == 0
 
 
-def test_what_is_sampled_of_a_conductor_are_the_operations_under_way_with_their_age() -> None:
+def test_the_gauges_of_a_conductor_describe_the_operations_under_way() -> None:
     with RunningCloud(CloudSpec(hosts=1, settings={"fake_driver": {"spawn_seconds": 3.0}})) as cloud:
-        cloud.wait_for_hosts()
         cell = cloud.services["conductor-cell1"]
-        uuid = order(cloud)
+        [uuid] = order(cloud)
         wait_until(lambda: sampled(cell), "an operation of the cell")
         found = {sample.gauge: (sample.labels, sample.value) for sample in sampled(cell)}
         assert found[metrics.OPERATIONS][0][0] == "build"
         assert found[metrics.OPERATIONS][1] == 1
         assert found[metrics.OPERATIONS_FAILING][1] == 0
         assert 0 <= found[metrics.OPERATION_AGE][1] < 60
-        ended(cloud, uuid)
+        built(cloud, uuid)
         wait_until(lambda: not sampled(cell), "the end of the operation")
 
 
-def test_every_service_of_a_cloud_is_ready_and_a_silent_placement_role_is_a_conductors_reason() -> None:
+def test_all_services_are_ready_until_the_placement_role_stops_and_then_the_conductors_are_not() -> None:
     spec = CloudSpec(hosts=1, placement_apart=True, settings={"service": {"report_interval": 0.2}})
     with RunningCloud(spec) as cloud:
-        cloud.wait_for_hosts()
         readiness = {name: Readiness(kept=0.0) for name in cloud.services}
         for name, service in cloud.services.items():
             readiness[name].begin(service)
@@ -155,23 +138,22 @@ def test_every_service_of_a_cloud_is_ready_and_a_silent_placement_role_is_a_cond
         assert readiness["scheduler1"].reasons() == {}
 
 
-def test_a_transaction_that_is_run_again_and_one_that_fails_are_counted(tmp_path: Path) -> None:
+def test_retries_and_failures_of_a_transaction_are_counted(tmp_path: Path) -> None:
     counts = Counts()
-    database = Database(f"sqlite:///{tmp_path}/nowhere/at/all.sqlite", "cell of a test")
+    database = Database(f"sqlite:///{tmp_path}/nowhere/at/all.sqlite", "nowhere of a test")
     with pytest.raises(errors.StoreUnavailable):
         database.read(lambda connection: connection)
     database.close()
-    assert counts.by("why", "moorage_database_retries_total", schema="cell") == {"connection lost": 2}
-    assert counts.of("moorage_database_failures_total", schema="cell") == 1
-    assert counts.of("moorage_database_connections_in_use", schema="cell") == 0
-    assert counts.of("moorage_database_pool_size", schema="cell") == 0
+    assert counts.by("why", "moorage_database_retries_total", schema="nowhere") == {"connection lost": 2}
+    assert counts.of("moorage_database_failures_total", schema="nowhere") == 1
+    assert counts.of("moorage_database_connections_in_use", schema="nowhere") == 0
+    assert counts.of("moorage_database_pool_size", schema="nowhere") == 0
 
 
 def test_a_deletion_is_counted_as_done(cloud: RunningCloud) -> None:
-    uuid = order(cloud)
-    ended(cloud, uuid)
+    instance = build(cloud)
     counts = Counts()
-    cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid))
     wait_until(
         lambda: counts.of("moorage_operation_steps_total", kind="delete", outcome="done") == 2,
         lambda: counts.by("step", "moorage_operation_steps_total", kind="delete"),

@@ -1,48 +1,28 @@
-"""Servers that ask for resource groups, on fake hosts that are trees of providers: a whole cloud of one process."""
+"""Test servers with resource groups on fake hosts with provider trees, in a whole cloud of one process."""
 
 from typing import Any
 
 import pytest
+from support.operations.instances import build, built, order
 
 from harness.audit import judge
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids
-from moorage.messages import (
-    BuildInstances,
-    DeleteInstance,
-    GetAllocations,
-    ListResourceProviders,
-    PlanReshape,
-    ShowInstance,
-)
-from moorage.model import Consumer, Flavor, Instance, MoveInstruction, RequestSpec, ResourceGroup, ResourceProvider
+from moorage.messages import DeleteInstance, GetAllocations, ListResourceProviders, PlanReshape
+from moorage.model import Consumer, Flavor, MoveInstruction, RequestSpec, ResourceGroup, ResourceProvider
 
 GPUS = {"gpus": 2, "vgpus_per_gpu": 1, "nics": 1}
 
 
-def spec(**asked: Any) -> RequestSpec:
+def spec(**fields: Any) -> RequestSpec:
     flavor = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
-    return RequestSpec(**{"project_id": "p", "user_id": "u", "flavor": flavor} | asked)
+    return RequestSpec(**{"project_id": "p", "user_id": "u", "flavor": flavor} | fields)
 
 
 ONE_GPU = spec(groups={"gpu": ResourceGroup(resources={"VGPU": 1})})
 BOTH_GPUS = spec(
     groups={suffix: ResourceGroup(resources={"VGPU": 1}) for suffix in ("left", "right")}, group_policy="isolate"
 )
-
-
-def order(cloud: RunningCloud, asked: RequestSpec, count: int = 1) -> list[str]:
-    uuids = tuple(ids.fresh() for _ in range(count))
-    cloud.client("conductor").call(BuildInstances(request_spec=asked, instance_uuids=uuids, request_id=ids.fresh()))
-    return list(uuids)
-
-
-def built(cloud: RunningCloud, uuid: str) -> Instance:
-    def show() -> Instance:
-        return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
-
-    wait_until(lambda: show().state != "building", "the end of the build")
-    return show()
 
 
 def held(cloud: RunningCloud, uuid: str) -> Consumer:
@@ -59,8 +39,8 @@ def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None
     with RunningCloud(
         CloudSpec(hosts=3, settings={"fake_driver": {**GPUS, "failing_hosts": ",".join(failing)}})
     ) as cloud:
-        [uuid] = order(cloud, BOTH_GPUS)
-        instance = built(cloud, uuid)
+        instance = build(cloud, BOTH_GPUS)
+        uuid = instance.uuid
         assert (instance.state, instance.host) == ("active", "cell1-host-0003")
         found = providers(cloud)
         assert held(cloud, uuid).allocations.keys() == {
@@ -69,7 +49,7 @@ def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None
         for host in failing:
             assert found[f"{host}_gpu0"].used == found[f"{host}_gpu1"].used == {"VGPU": 0}
         assert judge(cloud.database, [uuid]).clean
-        # The host knows nothing of groups; the store keeps them on two GPUs all the same.
+        # The store keeps the isolated groups on two GPUs in a reshape, although the host knows no groups.
         merge = MoveInstruction(
             from_resource_provider="cell1-host-0003_gpu0",
             moved_resources={"VGPU": 1},
@@ -77,22 +57,21 @@ def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None
         )
         with pytest.raises(errors.ImpossibleDeal, match="isolated"):
             cloud.client("placement").call(PlanReshape(instructions=(merge,)))
-        # Nobody else has two that work.
-        assert built(cloud, order(cloud, BOTH_GPUS)[0]).state == "error"
+        # No other working host has two free GPUs.
+        assert build(cloud, BOTH_GPUS).state == "error"
 
 
-def test_gpus_are_given_out_until_there_are_none_and_again_when_their_guests_are_gone() -> None:
+def test_gpus_are_allocated_until_none_is_free_and_again_after_a_delete() -> None:
     with RunningCloud(CloudSpec(hosts=2, settings={"fake_driver": GPUS})) as cloud:
         uuids = order(cloud, ONE_GPU, count=4)
         assert {built(cloud, uuid).state for uuid in uuids} == {"active"}
-        [late] = order(cloud, ONE_GPU)
-        refused = built(cloud, late)
+        refused = build(cloud, ONE_GPU)
         assert refused.state == "error"
         assert refused.explanation is not None
         assert {(miss.resource_class, miss.free) for miss in refused.explanation.nearest_misses} == {("VGPU", 0.0)}
         cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuids[0]))
         wait_until(lambda: _is_gone(cloud, uuids[0]), "the end of the guest")
-        assert built(cloud, order(cloud, ONE_GPU)[0]).state == "active"
+        assert build(cloud, ONE_GPU).state == "active"
 
 
 def _is_gone(cloud: RunningCloud, uuid: str) -> bool:
@@ -113,5 +92,4 @@ def test_a_function_and_its_bandwidth_come_from_one_card_of_the_right_network() 
         found = providers(cloud)
         assert found["cell1-host-0001_nic1"].used["NET_BW_EGR_KILOBIT_PER_SEC"] == 4000
         assert found["cell1-host-0001_nic0"].used["NET_BW_EGR_KILOBIT_PER_SEC"] == 0
-        [late] = order(cloud, spec(groups={"port": port}))
-        assert built(cloud, late).state == "error"
+        assert build(cloud, spec(groups={"port": port})).state == "error"

@@ -1,4 +1,4 @@
-"""Services of this release on schemas that a newer release has upgraded: they work, or say why they do not start."""
+"""Test services of this release on schemas of a newer release: they work, or do not start and give the reason."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def cloud() -> Iterator[RunningCloud]:
 
 
 def upgrade(cloud: RunningCloud, *, is_compatible: bool) -> None:
-    """Do what the migrations of a newer release do to the versions of all schemas."""
+    """Change the versions of all schemas as the migrations of a newer release do."""
     with cloud.database.engine.connect() as connection, connection.begin():
         for schema in SCHEMAS:
             newer = f"{schema.name}_9999"
@@ -34,7 +34,7 @@ def stop_all(cloud: RunningCloud) -> None:
         cloud.stop_service(name)
 
 
-def test_services_that_start_on_schemas_of_a_newer_release_work(cloud: RunningCloud) -> None:
+def test_services_work_on_schemas_of_a_newer_compatible_release(cloud: RunningCloud) -> None:
     stop_all(cloud)
     upgrade(cloud, is_compatible=True)
     for name, service in cloud._services():
@@ -46,7 +46,7 @@ def test_services_that_start_on_schemas_of_a_newer_release_work(cloud: RunningCl
 def test_services_do_not_start_on_schemas_that_need_newer_code(cloud: RunningCloud) -> None:
     stop_all(cloud)
     upgrade(cloud, is_compatible=False)
-    # Those of a cell ask the scheduler first, for their cell.
+    # The services of a cell first ask the scheduler for their cell.
     for name, service in cloud._services():
         if name in {"scheduler1", "conductor"}:
             with pytest.raises(errors.SchemaTooNew, match="_9999 or newer"):

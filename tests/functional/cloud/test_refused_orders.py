@@ -1,4 +1,4 @@
-"""Orders that cannot be carried out: a clear error, and nothing changed in any of the three databases."""
+"""Test that impossible orders are refused with a clear error, and change nothing in any of the three schemas."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,17 +14,17 @@ from support.operations.room import Room, rooms_of
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost
 
-#: What a decision that finds no host may change: the record of the order.
+#: Tables that a decision without a valid host may change: those with the record of the order.
 RECORDS = {"conductor_migrations", "conductor_operations", "conductor_instances", "cell_migrations", "cell_instances"}
-#: What it may change in the store: a late copy of the request is kept from claiming anything.
+#: Tables of the store that it may change, so that a late copy of the request cannot claim anything.
 FENCES = {"tombstones", "consumers"}
 
 
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[tuple[Room, Room]]:
-    """One room in each of two cells."""
+    """Return one room in each of two cells."""
     with TroublesomeCloud(replace(plan("combine", hosts=6), cells=2)) as cloud:
-        # A server stays in its state for as long as a host is silent: no patience ends meanwhile.
+        # A server stays in its state while a host is silent, because `delete_patience` does not end.
         cloud.faults.when_silent = lambda _instance_uuid: None
         here, there = rooms_of(cloud, Troubles())
         yield here, there
@@ -37,7 +37,7 @@ def room(rooms: tuple[Room, Room]) -> Room:
 
 @contextmanager
 def nothing_changing(room: Room) -> Iterator[None]:
-    """See that nothing changes until exit."""
+    """Verify that the block changes nothing."""
     before = dump(room.cloud.database)
     yield
     assert differences(before, dump(room.cloud.database)) == {}
@@ -47,14 +47,16 @@ def nothing_changing(room: Room) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("state", REFUSED)
-def test_an_order_that_does_not_suit_a_servers_state_is_refused_and_changes_nothing(room: Room, state: str) -> None:
+def test_an_order_that_is_impossible_in_the_state_of_a_server_is_refused_and_changes_nothing(
+    room: Room, state: str
+) -> None:
     with server_in(room, state) as uuid, nothing_changing(room):
         faults = {order: refused(room, order, uuid) for order in REFUSED[state]}
     assert {order: type(fault) for order, fault in faults.items()} == dict.fromkeys(REFUSED[state], errors.InvalidState)
     assert FIRST[state] in str(faults["evacuate"])
 
 
-def test_nothing_can_be_ordered_for_a_server_that_is_not_known(room: Room) -> None:
+def test_orders_about_an_unknown_server_are_refused_and_change_nothing(room: Room) -> None:
     unknown = ids.fresh()
     with nothing_changing(room):
         faults = [refused(room, order, unknown) for order in ORDERS]
@@ -66,7 +68,7 @@ def test_nothing_can_be_ordered_for_a_server_that_is_not_known(room: Room) -> No
 
 
 @pytest.mark.parametrize("order", [*MOVES, "evacuate", "unshelve"])
-def test_a_server_is_sent_only_to_another_host_of_its_cell_that_is_known_up_and_enabled(
+def test_a_server_moves_only_to_another_host_of_its_cell_that_is_known_up_and_enabled(
     rooms: tuple[Room, Room], order: str
 ) -> None:
     room, other_cell = rooms
@@ -96,7 +98,7 @@ def test_a_server_is_sent_only_to_another_host_of_its_cell_that_is_known_up_and_
 
 
 @pytest.mark.parametrize("order", [*MOVES, "evacuate", "unshelve"])
-def test_a_server_that_is_sent_to_a_full_host_stays_as_it_was_and_the_refusal_is_explained(
+def test_a_server_that_is_moved_to_a_full_host_stays_as_it_was_and_the_refusal_is_explained(
     room: Room, order: str
 ) -> None:
     with server_in(room, "shelved" if order == "unshelve" else "active") as uuid:
@@ -111,12 +113,8 @@ def test_a_server_that_is_sent_to_a_full_host_stays_as_it_was_and_the_refusal_is
         after = differences(before, dump(room.cloud.database, but=["updated_at"]))
         assert after.keys() <= RECORDS | FENCES
         now = room.show(uuid)
-        assert (now.state, now.host, now.claim_id, now.attempts) == (
-            shown.state,
-            shown.host,
-            shown.claim_id,
-            shown.attempts,
-        )
+        for field in ("state", "host", "claim_id", "attempts"):
+            assert getattr(now, field) == getattr(shown, field)
         migrations = room.ask(ListMigrations(instance_uuid=uuid, ended=True))
         explained = now if order == "unshelve" else migrations[-1]
         assert explained.explanation is not None
@@ -124,8 +122,8 @@ def test_a_server_that_is_sent_to_a_full_host_stays_as_it_was_and_the_refusal_is
 
 # --- Twice at the same time -------------------------------------------------------------------------------------------
 
-#: By order: the state that it begins in, which host then keeps it from ending, and of which of the two that are given
-#: at the same time an answer may be a refusal.
+#: By order: the state in which it begins, the fault of the hosts that keeps it from ending, and whether the second of
+#: two equal orders is refused.
 TWICE = {
     "migrate": ("active", "hanging", True),
     "resize": ("active", "hanging", True),
@@ -139,7 +137,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("order", TWICE)
-def test_of_two_equal_orders_at_the_same_time_one_is_carried_out(room: Room, order: str) -> None:
+def test_one_of_two_equal_orders_at_the_same_time_is_carried_out(room: Room, order: str) -> None:
     state, how, is_refused = TWICE[order]
     with server_in(room, state) as uuid:
         room.misbehave(how, uuid, *room.hosts)
@@ -150,17 +148,17 @@ def test_of_two_equal_orders_at_the_same_time_one_is_carried_out(room: Room, ord
             faults = list(threads.map(lambda _: refused(room, order, uuid), range(2)))
 
         refusals = [type(fault) for fault in faults if fault is not None]
-        # The order with the smaller number may reach the cell last: then it comes too late.
+        # The order with the smaller number may reach the cell last, and is stale then.
         assert refusals in ([errors.InvalidState] * is_refused, [errors.StaleOrder])
         kind = "move" if order in (*MOVES, "evacuate") else order
-        half = [one.cell_uuid for one in room.ask(ListOperations(instance_uuid=uuid, ended=True)) if one.kind == kind]
-        assert len(half) == len(set(half)), "it is under way twice"
+        cells = [one.cell_uuid for one in room.ask(ListOperations(instance_uuid=uuid, ended=True)) if one.kind == kind]
+        assert len(cells) == len(set(cells)), "it is under way twice"
         assert len(room.ask(ListMigrations(instance_uuid=uuid, ended=True))) == (
             1 if kind in ("move", "confirm") else 0
         )
 
 
-def test_of_two_builds_of_one_server_at_the_same_time_one_is_carried_out_and_later_ones_change_nothing(
+def test_one_of_two_builds_of_a_server_at_the_same_time_is_carried_out_and_later_ones_change_nothing(
     room: Room,
 ) -> None:
     uuid = ids.fresh()

@@ -1,16 +1,17 @@
-"""A request has one trace, from the order to the guest, on whatever hosts it is tried."""
+"""Test that a request has one trace from its order to its guest, with all hosts that were tried."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.moorage.traces import Traces, all_hang_together, names, traced
+from support.operations.instances import SPEC, built
 
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import context, errors, ids, tracing
-from moorage.messages import BuildInstances, DeleteInstance, ListHosts, ShowInstance
-from moorage.model import Flavor, RequestSpec
+from moorage.messages import BuildInstances, DeleteInstance, ListHosts
+from moorage.model import Instance
 from moorage.open_telemetry import RequestTracer
 
 
@@ -20,29 +21,23 @@ def traces() -> Iterator[Traces]:
         yield kept
 
 
-def order(cloud: RunningCloud, count: int = 1) -> tuple[str, Sequence[str]]:
-    """Order instances, wait until they are active or in error, and return the ids of the request and of them."""
-    conductor, request_id = cloud.client("conductor"), ids.fresh()
-    spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
-    instances = tuple(ids.fresh() for _ in range(count))
-    conductor.call(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=instances))
-    for uuid in instances:
-        wait_until(
-            lambda uuid=uuid: conductor.call(ShowInstance(instance_uuid=uuid)).state in ("active", "error"), "the build"
-        )
-    return request_id, instances
+def build(cloud: RunningCloud) -> tuple[str, Instance]:
+    """Order an instance, and return the id of the request, and the instance when its build has ended."""
+    request_id, uuid = ids.fresh(), ids.fresh()
+    message = BuildInstances(request_id=request_id, request_spec=SPEC, instance_uuids=(uuid,))
+    cloud.client("conductor").call(message)
+    return request_id, built(cloud, uuid)
 
 
 def test_a_build_that_falls_back_has_one_trace_from_its_order_to_its_guest(traces: Traces) -> None:
     with RunningCloud(CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 0.5, "seed": 3}})) as cloud:
         for _ in range(20):
-            request_id, [uuid] = order(cloud)
-            instance = cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
+            request_id, instance = build(cloud)
             if instance.state == "active" and len(instance.attempts) > 1:
                 break
         else:
             pytest.fail("no build has fallen back")
-        # The last spans end behind the answer that shows the instance.
+        # The last spans end after the instance is shown as active.
         wait_until(lambda: all_hang_together(traces.of(request_id), request_id), lambda: names(traces.of(request_id)))
         spans = traces.of(request_id)
         [first] = [span for span in spans if span.parent is None]
@@ -53,27 +48,27 @@ def test_a_build_that_falls_back_has_one_trace_from_its_order_to_its_guest(trace
             "conductor.cell build_finished",
         }
         assert on_the_way <= set(names(spans)), names(spans)
-        *failed, built = sorted((span for span in spans if span.name == "spawn"), key=lambda span: span.start_time)
+        *failed, spawned = sorted((span for span in spans if span.name == "spawn"), key=lambda span: span.start_time)
         assert [span.attributes["error.type"] for span in failed] == [errors.BuildFailed.code] * len(failed)
         assert failed
-        assert built.status.is_unset
-        assert built.attributes["moorage.instance_uuid"] == uuid
-        assert built.attributes["moorage.host"] == instance.attempts[-1].host
+        assert spawned.status.is_unset
+        assert spawned.attributes["moorage.instance_uuid"] == instance.uuid
+        assert spawned.attributes["moorage.host"] == instance.attempts[-1].host
 
 
-def test_what_nobody_has_ordered_has_no_trace(traces: Traces) -> None:
+def test_periodic_work_without_an_order_has_no_trace(traces: Traces) -> None:
     with RunningCloud(CloudSpec(hosts=2, settings={"compute": {"report_interval": 0.1}})) as cloud:
-        request_id, [uuid] = order(cloud)
+        request_id, instance = build(cloud)
         cloud.client("scheduler").call(ListHosts())
         deletion = ids.fresh()
-        cloud.client("conductor").call(DeleteInstance(request_id=deletion, instance_uuid=uuid))
+        cloud.client("conductor").call(DeleteInstance(request_id=deletion, instance_uuid=instance.uuid))
         wait_until(lambda: "destroy" in names(traces.of(deletion)), lambda: names(traces.of(deletion)))
     ordered = {UUID(request_id).int, UUID(deletion).int}
     others = [span for span in traces.get_finished_spans() if span.context.trace_id not in ordered]
     assert not names(others)
 
 
-def test_requests_that_are_decided_together_have_the_shared_stages_each_in_its_own_trace(traces: Traces) -> None:
+def test_shared_stages_of_requests_that_are_decided_together_are_in_each_trace(traces: Traces) -> None:
     requests = [ids.fresh() for _ in range(3)]
     under_way = []
     for request_id in requests:
@@ -82,7 +77,7 @@ def test_requests_that_are_decided_together_have_the_shared_stages_each_in_its_o
     with tracing.shared_span("claim", under_way):
         pass
     assert not traces.of(requests[0])[0].attributes.get("moorage.batch_size")
-    # A span that has ended is no parent of anything new; one that lasts is.
+    # A span that has ended gets no new children; one that is open does.
     assert [names(traces.of(request_id)) for request_id in requests] == [["select"]] * 3
     with (
         context.bound(request_id=requests[0]),
@@ -108,7 +103,7 @@ def test_a_step_of_another_process_is_below_the_first_span_of_its_request(traces
     assert step.resource.attributes["service.name"] == "moorage-conductor"
 
 
-def test_a_caller_that_has_a_trace_of_its_own_is_linked_from_the_first_span(traces: Traces) -> None:
+def test_the_first_span_links_to_the_trace_of_the_caller(traces: Traces) -> None:
     request_id = ids.fresh()
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with (
@@ -124,11 +119,11 @@ def test_a_caller_that_has_a_trace_of_its_own_is_linked_from_the_first_span(trac
 
 
 @pytest.mark.parametrize("received", ["", "nonsense", "00-0-0-0", 7, None, {"a": 1}])
-def test_a_caller_span_that_is_none_is_left_out(traces: Traces, received: object) -> None:
+def test_an_invalid_caller_span_is_left_out(traces: Traces, received: object) -> None:
     assert tracing.caller_span(received) is None
 
 
-def test_a_part_of_the_requests_is_traced_and_every_process_chooses_the_same(traces: Traces) -> None:
+def test_every_process_samples_the_same_requests(traces: Traces) -> None:
     first, second = Traces(), Traces()
     requests = [ids.fresh() for _ in range(400)]
     for exported, name, place in ((first, "order", "first of request"), (second, "step", "below request")):

@@ -10,10 +10,10 @@ from support.operations.pooled_room import PooledRoom
 from support.operations.room import SMALL
 
 from moorage import ids
-from moorage.messages import BuildInstances, MigrateInstance, Ordered, ResizeInstance, ShowMigration
+from moorage.messages import BuildInstances, MigrateInstance, Ordered, ResizeInstance
 from moorage.model import Flavor, Resources
 
-#: The server's size on its host, as it is built and resized; of the pool it has 20 GB.
+#: The amounts of the server on its host, before and after a resize; it also has 20 GB of the pool.
 OLD: Resources = {"VCPU": 2, "MEMORY_MB": 4096}
 NEW: Resources = {"VCPU": 4, "MEMORY_MB": 8192}
 WITH_MORE: Resources = {"VCPU": 2, "MEMORY_MB": 4608}
@@ -45,7 +45,7 @@ def stage(running: PooledRoom) -> Iterator[PooledRoom]:
 
 @pytest.fixture
 def server(stage: PooledRoom) -> Iterator[str]:
-    """A server on the source."""
+    """Return a server on the source; delete it at the end, and verify that it holds nothing then."""
     room = stage.room
     uuid = room.build()
     assert stage.held(uuid) == {"instance": {"source": OLD, "pool": gb(20)}}
@@ -68,9 +68,7 @@ def migrate(stage: PooledRoom, uuid: str, *, drop_extras: bool = False) -> str:
 
 
 def fails(stage: PooledRoom, migration_uuid: str) -> str:
-    shown = ShowMigration(uuid=migration_uuid)
-    stage.room.until(lambda: stage.room.ask(shown).state == "failed", "it to fail")
-    return str(stage.room.ask(shown).reason)
+    return str(stage.room.migration_becomes(migration_uuid, "failed").reason)
 
 
 def end(stage: PooledRoom, uuid: str, outcome: str) -> None:
@@ -83,7 +81,7 @@ def end(stage: PooledRoom, uuid: str, outcome: str) -> None:
 
 @pytest.mark.parametrize(("new", "meanwhile"), [(50, 50), (10, 20)])
 @pytest.mark.parametrize("outcome", ENDS)
-def test_of_a_shared_pool_a_resized_server_holds_the_larger_amount_until_that_ends(
+def test_a_resized_server_holds_the_larger_amount_of_a_shared_pool_until_the_resize_ends(
     stage: PooledRoom, server: str, new: int, meanwhile: int, outcome: str
 ) -> None:
     resize(stage, server, new, "destination")
@@ -114,7 +112,7 @@ def test_a_swap_to_the_alternate_counts_the_pool_once(stage: PooledRoom, server:
 
 
 @pytest.mark.parametrize("new", [50, 10])
-def test_a_move_that_fails_everywhere_leaves_of_the_pool_what_was_held(
+def test_a_move_that_fails_everywhere_leaves_the_amount_of_the_pool_unchanged(
     stage: PooledRoom, server: str, new: int
 ) -> None:
     stage.room.misbehave("failing", server, *stage.room.hosts)
@@ -124,9 +122,7 @@ def test_a_move_that_fails_everywhere_leaves_of_the_pool_what_was_held(
     stage.comes_to_hold(server, instance={"source": OLD, "pool": gb(20)})
 
 
-def test_a_pool_that_another_server_fills_meanwhile_is_in_the_way_of_growing_alone(
-    stage: PooledRoom, server: str
-) -> None:
+def test_a_full_pool_prevents_only_resizes_to_a_larger_disk(stage: PooledRoom, server: str) -> None:
     room = stage.room
     other = ids.fresh()
     huge = structs.replace(room.spec("alternate"), flavor=structs.replace(SMALL, root_gb=80))
@@ -140,7 +136,7 @@ def test_a_pool_that_another_server_fills_meanwhile_is_in_the_way_of_growing_alo
     room.becomes(server, "moved")
     end(stage, server, "confirm")
     stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
-    # What it gives up of the pool is nobody else's before the resize is confirmed: it may be taken back.
+    # The amount of the pool that it gives up stays held until the resize is confirmed, because a revert needs it.
     resize(stage, server, 10, "source")
     room.becomes(server, "moved")
     assert stage.used() == stage.total
@@ -156,7 +152,7 @@ def test_a_pool_that_another_server_fills_meanwhile_is_in_the_way_of_growing_alo
 
 
 @pytest.mark.parametrize("order", ["live-migrate", "evacuate"])
-def test_a_move_that_confirms_itself_takes_the_pool_along_and_a_residue_holds_nothing_of_it(
+def test_a_residue_of_a_move_that_confirms_itself_holds_nothing_of_the_pool(
     stage: PooledRoom, server: str, order: str
 ) -> None:
     room = stage.room
@@ -172,13 +168,11 @@ def test_a_move_that_confirms_itself_takes_the_pool_along_and_a_residue_holds_no
     stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
 
 
-# --- What others have put there ---------------------------------------------------------------------------------------
+# --- Foreign amounts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ENDS)
-def test_what_others_have_put_on_providers_that_stay_survives_a_move(
-    stage: PooledRoom, server: str, outcome: str
-) -> None:
+def test_foreign_amounts_on_shared_providers_survive_a_move(stage: PooledRoom, server: str, outcome: str) -> None:
     stage.attach(server, pool=gb(5), licences=LICENCE)
 
     resize(stage, server, 50, "destination")
@@ -193,7 +187,7 @@ def test_what_others_have_put_on_providers_that_stay_survives_a_move(
     stage.comes_to_hold(server, instance={**mine, "licences": LICENCE})
 
 
-def test_what_others_have_put_on_providers_that_stay_survives_a_swap_and_a_move_that_fails_everywhere(
+def test_foreign_amounts_on_shared_providers_survive_a_swap_and_a_move_that_fails_everywhere(
     stage: PooledRoom, server: str
 ) -> None:
     stage.attach(server, pool=gb(5), licences=LICENCE)
@@ -209,7 +203,7 @@ def test_what_others_have_put_on_providers_that_stay_survives_a_swap_and_a_move_
     stage.comes_to_hold(server, instance={"alternate": OLD, "pool": gb(25), "licences": LICENCE})
 
 
-def test_what_others_have_put_on_the_host_that_is_left_refuses_every_move(stage: PooledRoom, server: str) -> None:
+def test_foreign_amounts_on_the_source_refuse_every_move(stage: PooledRoom, server: str) -> None:
     room = stage.room
     stage.attach(server, source=MORE)
     before = stage.held(server)
@@ -226,7 +220,7 @@ def test_what_others_have_put_on_the_host_that_is_left_refuses_every_move(stage:
 
 
 @pytest.mark.parametrize("outcome", ENDS)
-def test_what_others_have_put_on_the_host_that_is_left_goes_with_it_if_that_is_said_and_comes_back(
+def test_foreign_amounts_on_the_source_go_to_the_migration_with_drop_extras_and_return_with_a_revert(
     stage: PooledRoom, server: str, outcome: str
 ) -> None:
     stage.attach(server, source=MORE)
@@ -244,7 +238,7 @@ def test_what_others_have_put_on_the_host_that_is_left_goes_with_it_if_that_is_s
 
 
 @pytest.mark.parametrize("outcome", ENDS)
-def test_what_others_have_put_on_its_host_stays_there_through_a_resize_on_it(
+def test_foreign_amounts_on_the_host_survive_a_resize_on_the_same_host(
     stage: PooledRoom, server: str, outcome: str
 ) -> None:
     stage.attach(server, source=MORE)

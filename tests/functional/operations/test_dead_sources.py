@@ -1,4 +1,4 @@
-"""Servers whose former host is dead for good, on a whole cloud: they leave it, and what it may still use stays held."""
+"""Test servers whose host is dead for good, on a whole cloud: they leave it, and residues are held there."""
 
 from collections.abc import Iterator
 
@@ -20,13 +20,13 @@ from moorage.messages import (
 
 @pytest.fixture
 def room() -> Iterator[Room]:
-    """Three hosts, one of which will die."""
+    """Return a room; the test kills one of its hosts."""
     with TroublesomeCloud(plan("combine", hosts=3)) as cloud:
         [room] = rooms_of(cloud, Troubles())
         yield room
 
 
-def test_servers_leave_a_dead_host_and_its_residues_go_with_it_when_it_is_deleted(room: Room) -> None:
+def test_servers_leave_a_dead_host_and_its_residues_are_released_when_it_is_deleted(room: Room) -> None:
     source = room.hosts["source"]
     moved, shelved, running = room.build(), room.build(), room.build()
     move = MigrateInstance(request_id=ids.fresh(), instance_uuid=moved, host=room.hosts["destination"])

@@ -1,7 +1,7 @@
-"""Servers are operated on at random over a bus that delivers calls twice, late, or not at all; the promises hold.
+"""Test random operations on servers over a bus that delivers calls twice, late, or not at all.
 
-`make test` plays two stories; with DRILLS=long in the environment it is forty, each longer. A story depends on the
-seed that its test is named after: to play one again, select the test by name.
+`make test` plays two stories; with DRILLS=long in the environment it plays forty longer ones. A story depends on the
+seed in the name of its test: to repeat a story, select the test by name.
 """
 
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 600)
 
 
 class ImpatientTroop(Troop):
-    """Actors who give some orders up after one try: an order that is carried out late may be none that they mean."""
+    """Actors that try some orders only once: such an order may be carried out late, after later orders."""
 
     dice = random.Random()
 
@@ -55,7 +55,7 @@ def script(dice: random.Random) -> list[Deed]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_comes_late_twice_or_not_at_all_the_promises_hold(
+def test_allocations_and_guests_are_correct_although_calls_are_delivered_late_twice_or_not_at_all(
     troop: ImpatientTroop, disorder: Disorder, seed: int
 ) -> None:
     dice = troop.dice = random.Random(seed)
@@ -68,7 +68,7 @@ def test_whatever_comes_late_twice_or_not_at_all_the_promises_hold(
             for _ in actors.map(troop.act, scripts):
                 pass
         disorder.calm()
-        # What is not delivered by then finds that all is over.
+        # Calls that are delivered later find that everything has ended.
         after.settle()
     finally:
         faults = disorder.end()

@@ -1,4 +1,4 @@
-"""Every message is delivered twice, late, after its successors, and for the first time then: it changes nothing."""
+"""Test that messages which are delivered again, or late after later messages, change nothing."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_a_message_that_is_delivered_again_after_any_other_changes_nothing(
     assert not (missing := unsent(MESSAGES.values(), replays)), ", ".join(missing)
 
 
-def test_a_message_whose_first_copy_comes_after_its_repeat_and_its_successors_changes_nothing(
+def test_a_message_whose_first_copy_arrives_after_its_repetition_and_later_messages_changes_nothing(
     room: Room, cloud: PatientCloud, recorder: Recorder, aftermath: Aftermath
 ) -> None:
     story, replays, wrong = Story(room, cloud), Replays(cloud), list[str]()
@@ -78,7 +78,7 @@ def test_a_message_whose_first_copy_comes_after_its_repeat_and_its_successors_ch
             step()
             settle(cloud)
         wrong += taken_too_late(held)
-        # The last one first: each comes after its successors.
+        # In reverse order: each message arrives after the later ones.
         wrong += replays.of(held[::-1], f"after: {name}")
         assert not wrong, "\n".join(wrong)
         findings = aftermath.findings()

@@ -1,4 +1,4 @@
-"""Orders that meet each other; and what a resize on a nearly full host holds."""
+"""Test orders that are sent at the same time, and a resize on a nearly full host."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +10,7 @@ from support.operations.cloud import Troubles, TroublesomeCloud, plan
 from support.operations.room import LARGE, SMALL, Room, rooms_of
 
 from moorage import errors, ids
-from moorage.messages import GetResourceProvider, MigrateInstance, Ordered, ShowMigration
-from moorage.model import Migration
+from moorage.messages import GetResourceProvider, MigrateInstance, Ordered
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +22,12 @@ def room() -> Iterator[Room]:
 
 @pytest.fixture
 def server(room: Room) -> Iterator[str]:
-    """A server that is active on the source."""
+    """Return an active server on the source."""
     uuid = room.build()
     yield uuid
     give(room, "delete", uuid)
     room.becomes(uuid, "deleted")
     room.clear(uuid)
-
-
-def ends(room: Room, ordered: object, state: str) -> Migration:
-    assert isinstance(ordered, Ordered)
-    shown = ShowMigration(uuid=ordered.migration_uuid)
-    room.until(lambda: room.ask(shown).state == state, state)
-    return room.ask(shown)
 
 
 def used(room: Room, role: str) -> int:
@@ -45,13 +37,15 @@ def used(room: Room, role: str) -> int:
 # --- A nearly full host -----------------------------------------------------------------------------------------------
 
 
-def test_a_resize_on_its_host_fits_only_if_both_sizes_do_and_once_confirmed_the_old_one_is_free(
+def test_a_resize_on_the_same_host_needs_room_for_both_sizes_and_frees_the_old_one_when_confirmed(
     room: Room, server: str
 ) -> None:
     room.fill("source", leave=LARGE.vcpus - 1)
     before = room.seen(server)
 
-    refused = ends(room, give(room, "resize", server, room.hosts["source"]), "failed")
+    ordered = give(room, "resize", server, room.hosts["source"])
+    assert isinstance(ordered, Ordered)
+    refused = room.migration_becomes(ordered.migration_uuid, "failed")
 
     assert refused.explanation is not None
     after = room.seen(server)
@@ -71,7 +65,7 @@ def test_a_resize_on_its_host_fits_only_if_both_sizes_do_and_once_confirmed_the_
 
 
 def at_once(room: Room, uuid: str, *orders: str) -> Counter[str]:
-    """Give orders at the same time; return how many were accepted of each, and how many refused."""
+    """Send orders at the same time; return the number of accepted orders of each kind, and of refused ones."""
 
     def one(order: str) -> str:
         try:
@@ -84,7 +78,7 @@ def at_once(room: Room, uuid: str, *orders: str) -> Counter[str]:
         return Counter(threads.map(one, orders))
 
 
-def test_of_many_moves_that_are_ordered_at_the_same_time_one_is_accepted(room: Room, server: str) -> None:
+def test_one_of_many_moves_ordered_at_the_same_time_is_accepted(room: Room, server: str) -> None:
     answers = at_once(room, server, "migrate", "migrate", "migrate", "resize", "resize", "migrate")
 
     assert answers["refused"] == 5
@@ -92,7 +86,7 @@ def test_of_many_moves_that_are_ordered_at_the_same_time_one_is_accepted(room: R
     assert room.seen(server).holds.count("migration") == 1
 
 
-def test_of_confirm_and_revert_at_the_same_time_one_is_carried_out(room: Room, server: str) -> None:
+def test_one_of_confirm_and_revert_ordered_at_the_same_time_is_carried_out(room: Room, server: str) -> None:
     give(room, "migrate", server)
     room.becomes(server, "moved")
 
@@ -105,7 +99,7 @@ def test_of_confirm_and_revert_at_the_same_time_one_is_carried_out(room: Room, s
     assert (seen.server, seen.holds) == (f"active on the {which}", f"instance: {which}")
 
 
-def test_shelving_and_moving_at_the_same_time_are_not_mixed(room: Room, server: str) -> None:
+def test_orders_to_shelve_move_and_rebuild_at_the_same_time_are_not_mixed(room: Room, server: str) -> None:
     at_once(room, server, "shelve", "migrate", "rebuild")
 
     room.until(lambda: not room.seen(server).pending, "all to be carried out")

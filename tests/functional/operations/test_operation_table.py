@@ -1,7 +1,7 @@
-"""Every operation, and every trouble that can strike it, on a whole cloud: as the table has it, and as docs show it.
+"""Test every row of the table of operations on a whole cloud; `docs/operations.md` shows the table.
 
-One cloud serves all rows: its conductors begin another life for each policy. Several rows are played at a time, each in
-a room of its own.
+One cloud serves all rows; its conductors are restarted for each policy. Several rows are played at a time, each in a
+room of its own.
 """
 
 import queue
@@ -21,10 +21,10 @@ from moorage import failpoints
 
 pytestmark = pytest.mark.timeout(1200)
 
-#: One after another: the first is that of most rows.
+#: In this order; most rows have the first one.
 POLICIES = ("combine", "retry", "fail", *KEEPING)
 ROOMS = 8
-#: Seconds. No row waits for a report: no agent is restarted, and hosts are forced down.
+#: Seconds between reports. No row waits for a report, because no agent is restarted, and hosts are forced down.
 REPORTS = 2.0
 
 Rooms = Callable[[str], list[Room]]
@@ -32,7 +32,7 @@ Rooms = Callable[[str], list[Room]]
 
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[Rooms]:
-    """The rooms of a cloud whose conductors have a policy from then on."""
+    """Return a function that gives the conductors of a cloud a policy, and returns the rooms of the cloud."""
     troubles = Troubles()
 
     def under(policy: str) -> CloudSpec:
@@ -49,7 +49,7 @@ def rooms() -> Iterator[Rooms]:
 
 
 def play(table: list[Row], rooms: list[Room]) -> list[str]:
-    """Play rows, as many at a time as there are rooms; return all that was not as they have it."""
+    """Play rows, as many at a time as there are rooms; return all differences from the table."""
     free: queue.SimpleQueue[Room] = queue.SimpleQueue()
     for room in rooms:
         free.put(room)
@@ -66,7 +66,9 @@ def play(table: list[Row], rooms: list[Room]) -> list[str]:
 
 
 @pytest.mark.parametrize("operation", WELL)
-def test_each_trouble_ends_as_the_table_has_it_and_the_next_try_ends_well(operation: str, rooms: Rooms) -> None:
+def test_each_row_of_the_table_ends_as_it_says_before_and_after_the_operators_action(
+    operation: str, rooms: Rooms
+) -> None:
     wrong: list[str] = []
     for policy in POLICIES:
         if chosen := [row for row in rows() if row.operation == operation and policy in row.policies]:

@@ -1,7 +1,7 @@
-"""Orders come for the first time after their senders have given them up and ordered something else: they do nothing.
+"""Test orders that arrive after their senders have abandoned them and ordered something else: they do nothing.
 
-What an order names protects against it: the last order or the migration that its sender knew of. Orders that name
-nothing but their subject (building, deleting, and what operators write) are protected by their deadline alone.
+An order names the last order or the migration that its sender knew, and is refused if that has changed. Orders that
+name only their subject (builds, deletes, and the writes of operators) are refused after their deadline.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from moorage.model import Image
 
 @pytest.fixture
 def give_up(cloud: PatientCloud, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
-    """Have somebody send an order, which does not arrive, and give it up."""
+    """Return a function that sends an order which does not arrive before its sender gives up; it returns the order."""
 
     def given_up(message: Mutation[Any]) -> inproc.Delivery:
         with (
@@ -59,7 +59,7 @@ GiveUp = Callable[[Mutation[Any]], inproc.Delivery]
 
 
 def refusal(delivery: inproc.Delivery, room: Room, seconds_left: float | None = None) -> str:
-    """Deliver an order at last; return how it is refused, and fail if it changes anything."""
+    """Deliver an order late; return the error that refuses it, and fail if it changes anything."""
     settle(room.cloud)
     before = snapshot(room.cloud)
     failure = delivery.deliver(30.0, seconds_left)["failure"]
@@ -89,7 +89,7 @@ def order(story: Story, kind: type[Mutation[Any]], **fields: Any) -> Mutation[An
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_an_order_that_was_given_up_for_another_does_nothing(
+def test_an_order_that_arrives_after_its_sender_has_ordered_something_else_does_nothing(
     story: Story, give_up: GiveUp, kind: type[Mutation[Any]], fields: dict[str, Any]
 ) -> None:
     late = give_up(order(story, kind, **fields))
@@ -97,7 +97,7 @@ def test_an_order_that_was_given_up_for_another_does_nothing(
     assert refusal(late, story.room) == "StaleOrder"
 
 
-def test_detaching_that_was_given_up_does_nothing_to_what_is_attached_again(story: Story, give_up: GiveUp) -> None:
+def test_an_abandoned_detachment_does_not_detach_a_port_that_was_attached_again(story: Story, give_up: GiveUp) -> None:
     story.attach()
     late = give_up(order(story, DetachResource, suffix=PORT))
     story.detach()
@@ -106,9 +106,7 @@ def test_detaching_that_was_given_up_does_nothing_to_what_is_attached_again(stor
     story.detach()
 
 
-def test_an_evacuation_that_was_given_up_does_nothing_when_the_host_is_down_once_more(
-    story: Story, give_up: GiveUp
-) -> None:
+def test_an_abandoned_evacuation_does_nothing_when_the_host_is_down_again(story: Story, give_up: GiveUp) -> None:
     late = give_up(order(story, EvacuateInstance))
     story.rebuild()
     host = story.room.show(story.uuid).host
@@ -118,7 +116,9 @@ def test_an_evacuation_that_was_given_up_does_nothing_when_the_host_is_down_once
     story.room.force_down(role, False)
 
 
-def test_unshelving_that_was_given_up_does_not_unshelve_what_is_shelved_again(story: Story, give_up: GiveUp) -> None:
+def test_an_abandoned_unshelving_does_not_unshelve_a_server_that_was_shelved_again(
+    story: Story, give_up: GiveUp
+) -> None:
     story.shelve()
     late = give_up(order(story, UnshelveInstance))
     story.unshelve()
@@ -128,7 +128,7 @@ def test_unshelving_that_was_given_up_does_not_unshelve_what_is_shelved_again(st
 
 
 @pytest.mark.parametrize(("late", "instead"), [(ConfirmMigration, "revert"), (RevertMigration, "confirm")])
-def test_the_end_of_a_move_that_was_given_up_does_not_end_the_next_one(
+def test_an_abandoned_confirm_or_revert_does_not_end_the_next_move(
     story: Story, give_up: GiveUp, late: type[Mutation[Any]], instead: str
 ) -> None:
     story.begin_to_move()
@@ -144,7 +144,7 @@ def test_the_end_of_a_move_that_was_given_up_does_not_end_the_next_one(
     story.end_move("revert")
 
 
-def test_an_abort_that_was_given_up_does_not_abort_the_next_live_migration(story: Story, give_up: GiveUp) -> None:
+def test_an_abandoned_abort_does_not_abort_the_next_live_migration(story: Story, give_up: GiveUp) -> None:
     first = story.begin_to_hang()
     late = give_up(AbortMigration(request_id=ids.fresh(), instance_uuid=story.uuid, migration_uuid=first))
     story.abort_move(first)

@@ -1,6 +1,6 @@
-"""Four actors do at random to ten servers on six hosts of two cells what can be done; in the end the books are right.
+"""Test random operations of four actors on ten servers, on six hosts of two cells.
 
-`make test` plays a few stories; with DRILLS=long in the environment it is sixty, each longer.
+`make test` plays three stories; with DRILLS=long in the environment it plays sixty longer ones.
 """
 
 import os
@@ -50,12 +50,12 @@ def troop(mishaps: Mishaps) -> Iterator[Troop]:
     max_examples=STORIES,
     deadline=None,
     phases=[Phase.generate],
-    # A story takes seconds, and no two of them are alike: four threads tell it.
+    # A story takes seconds, and is not repeatable: it depends on the timing of four threads.
     suppress_health_check=list(HealthCheck),
     derandomize=not LONG,
     database=None,
 )
-def test_whatever_is_done_to_servers_in_the_end_exactly_those_hold_something_that_should(
+def test_after_random_operations_exactly_the_servers_that_should_hold_allocations_hold_them(
     troop: Troop, mishaps: Mishaps, scripts: list[list[Deed]], seed: int
 ) -> None:
     began = time.monotonic()

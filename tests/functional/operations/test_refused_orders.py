@@ -1,4 +1,4 @@
-"""A copy of an order that was refused arrives when the order is possible by then: it is refused like the first one."""
+"""Test that a copy of a refused order is refused too when it arrives, although the order has become possible."""
 
 import re
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from moorage.model import Image
 
 @pytest.fixture
 def refuse(story: Story, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
-    """Have an order refused in the server's present state; return its message."""
+    """Return a function that sends an order which is refused in the current state; it returns the message."""
 
     def refused(message: Mutation[Any]) -> inproc.Delivery:
         recorder.take()
@@ -82,7 +82,7 @@ def is_refused_again(story: Story, delivery: inproc.Delivery) -> None:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_what_was_refused_while_the_server_was_moved_is_refused_when_it_is_active(
+def test_an_order_refused_while_the_server_was_moved_is_refused_when_it_is_active(
     story: Story, refuse: Refuse, kind: type[Mutation[Any]], fields: dict[str, Any]
 ) -> None:
     story.begin_to_move()
@@ -92,7 +92,7 @@ def test_what_was_refused_while_the_server_was_moved_is_refused_when_it_is_activ
 
 
 @pytest.mark.parametrize("kind", [ConfirmMigration, RevertMigration])
-def test_the_end_of_no_migration_is_not_the_end_of_a_later_one(
+def test_a_confirm_or_revert_without_a_migration_does_not_end_a_later_one(
     story: Story, refuse: Refuse, kind: type[Mutation[Any]]
 ) -> None:
     copy = refuse(order(story, kind))
@@ -101,21 +101,23 @@ def test_the_end_of_no_migration_is_not_the_end_of_a_later_one(
     story.end_move("confirm")
 
 
-def test_an_abort_of_no_migration_aborts_no_later_one(story: Story, refuse: Refuse) -> None:
+def test_an_abort_without_a_migration_does_not_abort_a_later_one(story: Story, refuse: Refuse) -> None:
     copy = refuse(order(story, AbortMigration))
     migration_uuid = story.begin_to_hang()
     is_not_accepted(copy)
     story.abort_move(migration_uuid)
 
 
-def test_what_was_on_no_shelf_is_not_taken_off_it_later(story: Story, refuse: Refuse) -> None:
+def test_an_unshelving_refused_while_the_server_was_active_is_refused_when_it_is_shelved(
+    story: Story, refuse: Refuse
+) -> None:
     copy = refuse(order(story, UnshelveInstance))
     story.shelve()
     is_refused_again(story, copy)
     story.unshelve()
 
 
-def test_a_port_that_was_not_attached_is_not_detached_later(story: Story, refuse: Refuse) -> None:
+def test_a_detachment_refused_without_a_port_is_refused_when_one_is_attached(story: Story, refuse: Refuse) -> None:
     copy = refuse(order(story, DetachResource, suffix=PORT))
     story.attach()
     is_refused_again(story, copy)
@@ -148,7 +150,9 @@ def test_a_refused_order_that_its_caller_repeats_is_carried_out(story: Story, re
 # --- What operators write ---------------------------------------------------------------------------------------------
 
 
-def test_a_host_that_no_aggregate_took_is_in_none_that_is_made_later(story: Story, refuse: Refuse) -> None:
+def test_adding_a_host_to_an_unknown_aggregate_is_refused_when_the_aggregate_exists(
+    story: Story, refuse: Refuse
+) -> None:
     host = next(iter(story.room.hosts.values()))
     cell_uuid = story.room.show(story.uuid).cell_uuid
     assert cell_uuid is not None
@@ -157,7 +161,9 @@ def test_a_host_that_no_aggregate_took_is_in_none_that_is_made_later(story: Stor
     is_refused_again(story, copy)
 
 
-def test_a_child_of_no_provider_is_the_child_of_none_that_is_made_later(story: Story, refuse: Refuse) -> None:
+def test_creating_a_child_of_an_unknown_provider_is_refused_when_the_provider_exists(
+    story: Story, refuse: Refuse
+) -> None:
     parent = ids.fresh()
     copy = refuse(
         CreateResourceProvider(request_id=ids.fresh(), uuid=ids.fresh(), name="child", parent_provider_uuid=parent)
