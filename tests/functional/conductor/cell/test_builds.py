@@ -284,6 +284,7 @@ def test_a_delete_before_the_selection_leaves_the_other_instances_of_the_request
 # --- Handing over -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.short_calls
 def test_a_build_waits_for_an_unreachable_cell_with_a_reason_and_continues_when_the_cell_is_back(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
@@ -296,6 +297,7 @@ def test_a_build_waits_for_an_unreachable_cell_with_a_reason_and_continues_when_
     assert instance.reason is None
 
 
+@pytest.mark.short_calls
 def test_a_restarted_super_conductor_continues_a_build_where_it_was(world: World) -> None:
     world.stop("cell")
     [uuid] = world.build()
@@ -308,6 +310,7 @@ def test_a_restarted_super_conductor_continues_a_build_where_it_was(world: World
     assert len({request.request_id for request in world.scheduler.requests}) == 1
 
 
+@pytest.mark.short_calls
 def test_an_instance_is_shown_from_the_super_conductors_record_while_its_cell_does_not_answer(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")

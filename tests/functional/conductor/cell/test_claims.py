@@ -30,6 +30,7 @@ def test_whether_a_claim_of_an_unknown_instance_is_owned_is_not_answered(world: 
         world.cell_call(OwnsClaimInCell(request_id="r", consumer_uuid=ids.fresh(), claim_id=ids.fresh()))
 
 
+@pytest.mark.short_calls
 def test_after_the_hand_over_only_the_cell_answers_whether_a_claim_is_owned(world: World) -> None:
     [uuid] = world.build()
     claim_id = str(world.becomes(uuid, "active").claim_id)

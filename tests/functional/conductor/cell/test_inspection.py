@@ -78,6 +78,7 @@ def test_the_operations_of_an_instance_include_its_build_and_the_cleaning_after_
     wait_until(lambda: listed(world) == [])
 
 
+@pytest.mark.short_calls
 def test_an_operation_of_the_super_conductor_or_of_a_cell_is_shown_by_its_uuid(world: World) -> None:
     [uuid] = world.build()
     world.becomes(uuid, "active")
