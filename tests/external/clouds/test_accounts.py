@@ -13,12 +13,6 @@ from moorage.config import options
 from moorage.messages import BuildInstances, DeleteInstance, ListCells, ShowInstance
 from moorage.model import Flavor, RequestSpec
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024, root_gb=1))
 PASSWORD = "a-password"
 MAIN, CELL = "accounts_main", "accounts_cell"

@@ -17,9 +17,6 @@ from harness.cloud import CloudSpec
 from moorage import errors
 from moorage.db.database import Database
 
-pytestmark = pytest.mark.servers
-
-
 LOAD = ["--clients", "4", "--processes", "2", "--seconds", "2"]
 
 

@@ -19,12 +19,6 @@ from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 
 @pytest.fixture
 def mariadb_url(migrated_mariadb: OnMariaDB) -> str:

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 import sqlalchemy
 
 
@@ -23,7 +22,6 @@ def tables(url: str) -> list[str]:
         engine.dispose()
 
 
-@pytest.mark.servers
 def test_the_placements_are_those_of_the_embedded_default_and_the_servers_are_left_as_they_were(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
@@ -35,7 +33,6 @@ def test_the_placements_are_those_of_the_embedded_default_and_the_servers_are_le
     assert tables(mariadb_url) == []
 
 
-@pytest.mark.servers
 def test_a_database_that_holds_a_cloud_is_left_alone(mariadb_url: str, rabbitmq_url: str) -> None:
     engine = sqlalchemy.create_engine(mariadb_url)
     with engine.begin() as connection:

@@ -9,10 +9,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.servers
-
 LONG = os.environ.get("DRILLS") == "long"
 
 

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-import pytest
 import sqlalchemy as sa
 
 from harness.cloud import wait_until
-
-pytestmark = pytest.mark.servers
 
 
 @contextmanager

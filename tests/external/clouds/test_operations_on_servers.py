@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from support.operations.move_stage import HOSTS, Stage, plan
 from support.operations.room import until_answered
 
@@ -10,12 +9,6 @@ from harness.cloud import RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import ShelveInstance, UnshelveInstance
 from moorage.messages.wire import Mutation, R
-
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
 
 
 class PatientStage(Stage):

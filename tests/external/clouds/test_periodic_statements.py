@@ -29,8 +29,6 @@ from moorage.messages import BuildInstances, DeleteInstance, MigrateInstance, Sh
 from moorage.model import Flavor, RequestSpec
 from placement_store.schema import requests, tombstones
 
-pytestmark = pytest.mark.servers
-
 ENDED = 1_000_000 if os.environ.get("DRILLS") == "long" else 20_000
 #: Rows of one statement that fills a table: no statement may last longer than `[database] statement_timeout`.
 _AT_ONCE = 20_000

@@ -22,7 +22,6 @@ def logs_of(folder: Path) -> list[str]:
     return [log.read_text() for log in sorted(folder.glob("*.log"))]
 
 
-@pytest.mark.servers
 def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers(
     mariadb_url: str, rabbitmq_url: str, tmp_path: Path
 ) -> None:

@@ -12,8 +12,6 @@ from support.processes.forked_cloud import ForkedCloud
 
 from harness.cloud import wait_until
 
-pytestmark = pytest.mark.servers
-
 EXAMPLES = Path(__file__).parents[3] / "docs/examples/rpc"
 
 

@@ -17,8 +17,6 @@ from sqlalchemy.engine import make_url
 
 from harness.servers import MariaDBServer, RabbitMQServer
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def row(mariadb: MariaDBServer, mariadb_url: str) -> Iterator[str]:

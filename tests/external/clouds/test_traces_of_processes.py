@@ -21,12 +21,6 @@ from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, RequestSpec
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 SERVICES = {
     "scheduler": ("scheduler", "--name", "one"),
     "conductor": ("conductor",),

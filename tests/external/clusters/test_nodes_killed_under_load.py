@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.servers,
     pytest.mark.timeout(3000),
     pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long kills nodes of clusters for 300 s"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
 ]
 
 SECONDS, CLIENTS = 300.0, 12

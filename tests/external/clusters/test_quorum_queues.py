@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.servers,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long starts a RabbitMQ cluster"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
 ]
 
 PATIENCE = 90.0

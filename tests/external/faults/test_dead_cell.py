@@ -2,19 +2,12 @@
 
 import time
 
-import pytest
 from support.processes.building_client import SPEC, built
 from support.processes.forked_cloud import ForkedCloud
 
 from moorage import ids
 from moorage.bus.bus import Client
 from moorage.messages import BuildInstances, ListHosts, ListInstances, SetHost
-
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
 
 #: Builds for the dead cell: more than a conductor has workers.
 MANY = 40

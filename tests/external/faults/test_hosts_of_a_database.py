@@ -16,8 +16,6 @@ from moorage import errors
 from moorage.db import cluster_connections
 from moorage.db.database import Database
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def hosts(mariadb: MariaDBServer) -> Iterator[tuple[TcpProxy, TcpProxy]]:

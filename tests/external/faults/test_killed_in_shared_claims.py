@@ -21,8 +21,6 @@ CALLERS = 24
 EACH = 8
 HOSTS = 6
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def rig(mariadb_url: str) -> Iterator[Rig]:

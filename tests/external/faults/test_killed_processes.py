@@ -31,13 +31,8 @@ from harness.servers import MariaDBServer, RabbitMQServer
 
 WHOLE = os.environ.get("GRID") == "whole"
 
-pytestmark = [
-    pytest.mark.servers,
-    # The whole grid is well over 500 failpoints, of some seconds each.
-    pytest.mark.timeout(10800 if WHOLE else 1800),
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+# The whole grid is well over 500 failpoints, of some seconds each.
+pytestmark = pytest.mark.timeout(10800 if WHOLE else 1800)
 
 SEED = os.environ.get("GRID_SEED", "1")
 #: How many failpoints are tried where not all of them are.

@@ -19,12 +19,6 @@ from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 SETTINGS = {
     "rpc": {"call_timeout": 5.0},
     "scheduler": {"host_down_after": 5.0},

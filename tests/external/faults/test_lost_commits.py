@@ -19,8 +19,6 @@ LOSSES = pytest.mark.parametrize("loss", ["cut", "silent", "error 1180"])
 #: A silent connection counts as lost a little after MariaDB has rolled back what went on there.
 SHORT = {"statement_limit": 1.3, "answer_margin": 0.2, "idle_transaction": 1.0}
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def mariadb_url(migrated_mariadb: OnMariaDB) -> str:

@@ -18,8 +18,6 @@ from placement_store.http.application import application
 from placement_store.http.resources import RESOURCES
 from placement_store.schema import MAIN, requests
 
-pytestmark = pytest.mark.servers
-
 NEWEST = "1.39"
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
 

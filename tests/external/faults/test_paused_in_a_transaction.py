@@ -17,8 +17,6 @@ from harness.cloud import wait_until
 from moorage import errors
 from moorage.db.database import Database
 
-pytestmark = pytest.mark.servers
-
 
 @contextmanager
 def _paused(url: str, first: str, tries: Path) -> Iterator["subprocess.Popen[bytes]"]:

@@ -23,12 +23,6 @@ from harness.servers import free_ports
 from harness.tcp_proxy import TcpProxy
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 #: Seconds that an answer may take whatever is silent: the checks wait for two, and the machine is busy.
 BOUND = 4.0
 RULES = Path(__file__).parents[3] / "etc/prometheus/moorage.rules.yml"

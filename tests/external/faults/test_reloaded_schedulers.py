@@ -3,19 +3,11 @@
 import signal
 from pathlib import Path
 
-import pytest
-
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors
 from moorage.messages import ShowPolicy
 from moorage.model.inspection import PolicyState
-
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
 
 
 def test_sighup_reloads_the_policy_of_a_process_and_what_is_wrong_leaves_the_old_one(

@@ -14,7 +14,7 @@ import pytest
 
 from harness.servers import RabbitMQServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 LONG = os.environ.get("DRILLS") == "long"
 RESTARTS = 30 if LONG else 3

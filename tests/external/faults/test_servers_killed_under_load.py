@@ -20,11 +20,7 @@ from conductor.schema import CELL, CONDUCTOR
 from harness.servers import MariaDBServer, RabbitMQServer
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(900)
 
 LONG = os.environ.get("DRILLS") == "long"
 #: Seconds of work before a kill, and seconds that the server stays away.

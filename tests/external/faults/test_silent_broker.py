@@ -24,11 +24,6 @@ from moorage.config import options
 from moorage.messages.wire import Message
 from moorage.service.process import until_available
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
-
 LONG = os.environ.get("DRILLS") == "long"
 #: The default is 10; two of them without a word end a connection.
 HEARTBEAT = 10 if LONG else 1

@@ -12,8 +12,6 @@ from harness.tcp_proxy import TcpProxy
 from moorage import errors
 from moorage.db.database import Database
 
-pytestmark = pytest.mark.servers
-
 CONNECT, STATEMENT, MARGIN = 0.4, 0.7, 0.3
 ANSWER = STATEMENT + MARGIN
 CONNECTIONS = 6

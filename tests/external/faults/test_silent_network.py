@@ -29,12 +29,6 @@ from moorage.messages.wire import Message
 
 R = TypeVar("R")
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 LONG = os.environ.get("DRILLS") == "long"
 #: Seconds after a silent loss within which everything answers again.
 LIMIT = 40.0

@@ -18,11 +18,6 @@ from harness.tcp_proxy import TcpProxy
 from moorage.messages import ListCells
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
-
 SERVICES = {
     "scheduler": ("scheduler", "--name", "one"),
     "placement": ("placement", "--name", "two"),

@@ -15,8 +15,6 @@ from moorage.config import options
 from moorage.messages import ListCells
 from moorage.model import Cell
 
-pytestmark = pytest.mark.servers
-
 CALLS, SECONDS, THREADS = 12, 5.0, 2
 
 

@@ -14,11 +14,7 @@ from harness.servers import RabbitMQServer
 from moorage import errors
 from moorage.messages import ListInstances
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(600)
 
 #: Seconds for which an alarm is on. Long: beyond all time-outs, those of the broker's heartbeats too.
 ON = 60.0 if os.environ.get("DRILLS") == "long" else 5.0

@@ -16,11 +16,7 @@ from support.processes.load import Load
 from harness.cloud import wait_until
 from moorage.messages import ListHosts
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(900)
 
 HOUR = 3600.0
 #: Where the clock is set to, one after the other, in seconds after the machine's.

@@ -17,11 +17,7 @@ from harness.servers import MariaDBServer, free_ports
 from moorage import errors
 from moorage.messages import ListInstances
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(600)
 
 #: Descriptors below this number are all in use: what may open no higher one can open none.
 NONE_LEFT = 8

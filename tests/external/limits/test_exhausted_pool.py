@@ -13,8 +13,6 @@ from harness.servers import MariaDBServer
 from moorage import context, errors
 from moorage.db.database import Database
 
-pytestmark = pytest.mark.servers
-
 CONNECTIONS, WAIT, CALLERS = 2, 0.5, 12
 
 

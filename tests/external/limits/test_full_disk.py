@@ -23,11 +23,7 @@ from moorage.db.database import Database
 from placement_store.http import wsgi
 from placement_store.schema import MAIN
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 #: Writes until the pages that the tables have are used up.
 MOST = 2000

@@ -20,11 +20,7 @@ from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import ListInstances
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(600)
 
 LONG = os.environ.get("DRILLS") == "long"
 #: How often the database stands still, for how long, and how long it goes on in between.

@@ -16,11 +16,7 @@ from support.processes.load import Load
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage.messages import ListHosts
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
-]
+pytestmark = pytest.mark.timeout(600)
 
 #: Longer than leases, calls and idle transactions; the long form also than the heartbeats of the broker and of hosts.
 SECONDS = 60.0 if os.environ.get("DRILLS") == "long" else 6.0

@@ -28,8 +28,6 @@ from placement_store.server_groups import rows
 TIMES = 10 if os.environ.get("DRILLS") == "long" else 1
 WRITERS, CLAIMS = 8, 200
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture(scope="module")
 def store(mariadb: MariaDBServer) -> Iterator[Store]:

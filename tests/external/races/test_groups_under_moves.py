@@ -28,12 +28,7 @@ from moorage.messages.wire import Message, R
 from moorage.model import Instance, ServerGroup
 from placement_store.schema import consumer_groups, consumers
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.timeout(1800),
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.timeout(1800)
 
 LONG = os.environ.get("DRILLS") == "long"
 #: Hosts, groups and members of each, and how many of them are evacuated. The hosts that stay up are enough for a group.

@@ -24,12 +24,6 @@ from harness.servers import MariaDBServer
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
 
-pytestmark = [
-    pytest.mark.servers,
-    # The bus library drops what has died, and leaves it to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
 SECONDS = 60 if os.environ.get("DRILLS") == "long" else 6
 CLIENTS, CLAIMERS = 8, 4
 SCHEDULERS = ("scheduler 1", "scheduler 2")

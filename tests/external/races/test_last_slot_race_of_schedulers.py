@@ -17,8 +17,6 @@ from harness.servers import MariaDBServer
 from moorage import errors
 from moorage.messages import SelectDestinations
 
-pytestmark = pytest.mark.servers
-
 ROUNDS = 500 if os.environ.get("DRILLS") == "long" else 50
 THREADS = 8
 REQUESTS = 16

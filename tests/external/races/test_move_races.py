@@ -16,8 +16,6 @@ from placement_store.schema import MAIN
 ROUNDS = 25
 ONE = {"VCPU": 1, "MEMORY_MB": 512}
 
-pytestmark = pytest.mark.servers
-
 Said = dict[str, MoveEnded]
 
 

@@ -20,8 +20,6 @@ from placement_store.schema import MAIN
 
 TURNS = 60
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def store(mariadb_url: str) -> Iterator[Store]:

@@ -20,7 +20,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.dispatcher import Dispatcher
 from placement_store.schema import MAIN
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 LONG = os.environ.get("DRILLS") == "long"
 RESHAPES = 200 if LONG else 40

@@ -20,8 +20,6 @@ from placement_store.upkeep.pruning import Pruning
 ROUNDS = 200 if os.environ.get("DRILLS") == "long" else 50
 ONE = {"VCPU": 2, "MEMORY_MB": 512}
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def store(mariadb_url: str) -> Iterator[Store]:

@@ -13,8 +13,6 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import Selection
 
-pytestmark = pytest.mark.servers
-
 MEMBERS = 40
 THREADS = 8
 #: A conductor asks again, with a new request, after so many times of contention; see `[conductor]`.

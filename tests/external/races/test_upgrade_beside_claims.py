@@ -14,8 +14,6 @@ from moorage.db.database import Database
 from placement_store.commands.db_upgrade import Place, upgrade
 from placement_store.schema import MAIN
 
-pytestmark = pytest.mark.servers
-
 #: Seconds for which a change of a table is waited for, and everybody who comes after it with it.
 TRY = 1.0
 
