@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from support.processes import fault_deeds as deeds
+from support.processes import fault_actions as deeds
 from support.processes import fault_resources as resources
-from support.processes.fault_deeds import Deed
+from support.processes.fault_actions import Deed
 from support.processes.fault_servers import PATIENCE, Server, check, delete
 from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
 
