@@ -1,4 +1,4 @@
-"""The simulation as a command: histories of the day, replays in other processes, and breaks that it must find."""
+"""The command of the simulation: histories of the day, replays in other processes, and breaks that it must find."""
 
 import datetime
 import os
@@ -12,7 +12,7 @@ from support.breaks import loading
 
 LONG = os.environ.get("DRILLS") == "long"
 HISTORIES = 1000
-#: `make test` leaves to the simulation what others do not need of the processors.
+#: Seconds: in `make test`, the simulation only gets the processor time that no other process needs.
 LONGEST = 3600
 TESTS = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(LONGEST)
@@ -22,7 +22,7 @@ _LINE = re.compile(r"^(\S+): trace (\w+), (.*)$", re.MULTILINE)
 def simulate(
     *arguments: str, hash_seed: str | None = None, break_: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command; ``hash_seed`` is that of the process which starts it, ``break_`` a deliberate break."""
+    """Run the command with a hash seed in its environment, and with a deliberate break, if they are given."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     environment.pop("PYTHONHASHSEED", None)
     if hash_seed is not None:
@@ -40,13 +40,13 @@ def simulate(
     )
 
 
-def traces(said: str) -> dict[str, str]:
+def traces(output: str) -> dict[str, str]:
     """Return the trace of each history, with its figures, by its seed."""
-    return {seed: f"{trace}, {figures}" for seed, trace, figures in _LINE.findall(said)}
+    return {seed: f"{trace}, {figures}" for seed, trace, figures in _LINE.findall(output)}
 
 
 def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None:
-    # In CI the same ones in every run, elsewhere those of the day.
+    # In CI, all runs have the same histories; elsewhere they have those of the day.
     seeds = ("--seed", "ci") if os.environ.get("CI") == "true" else ()
     before = datetime.date.today().isoformat()
     many = simulate(*seeds, "--histories", str(HISTORIES), "--jobs", "2", "--verbose", hash_seed="7")
@@ -55,7 +55,7 @@ def test_histories_keep_all_promises_and_are_the_same_in_every_process() -> None
     assert many.returncode == 0, many.stdout + many.stderr
     assert not many.stderr
     assert f"{HISTORIES} histories, 0 with a broken promise" in many.stdout
-    # They are no idle ones: callers get much of what they ask for.
+    # Many requests must succeed, so that the histories are not empty.
     for done in ("build: done", "delete: done", "claim: done", "write: done", "attach: done", "ended active"):
         assert done in many.stdout
     found = traces(many.stdout)
@@ -71,14 +71,14 @@ def test_a_process_whose_service_cannot_start_is_started_again_and_leaves_nothin
     assert "1 histories, 0 with a broken promise" in ended.stdout
 
 
-#: By break: the promise that is found broken. The first one is found soonest.
+#: The promise that each break violates. The first break is found soonest.
 BREAKS = {"ignored_generations": "promise 7", "unguarded_claims": "promise 1", "hoped_for_groups": "promise 6"}
-#: In so many histories each of them is found. Of one seed, so that this does not depend on the date.
+#: The number of histories within which each break is found. They have one seed, so this does not depend on the date.
 WITHIN = 40
 
 
 @pytest.mark.parametrize("name", [*BREAKS] if LONG else [*BREAKS][:1])
-def test_a_deliberate_break_is_found_shrunk_and_told_in_words(name: str) -> None:
+def test_a_deliberate_break_is_found_shrunk_and_described_in_words(name: str) -> None:
     shrink = "50" if LONG else "4"
     ended = simulate("--seed", "break", "--histories", str(WITHIN), "--shrink", shrink, break_=name)
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -87,6 +87,6 @@ def test_a_deliberate_break_is_found_shrunk_and_told_in_words(name: str) -> None
     assert shrunk is not None, ended.stdout
     assert int(shrunk[1]) < 50
     assert shrunk[3].startswith(BREAKS[name])
-    # A line for each operation that is left.
+    # There is one line for each operation of the shortened story.
     assert len(re.findall(r"^\d+\. \S.*server \d", ended.stdout, re.MULTILINE)) == int(shrunk[1])
     assert "again: python -m harness.simulation" in ended.stdout

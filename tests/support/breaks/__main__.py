@@ -13,7 +13,7 @@ from support.breaks.trials import fails_tests, found_by_simulation
 
 _say = partial(print, flush=True)
 
-#: Of how the simulation puts it: the promise, and the beginning of the words.
+#: The length of the shown text of the simulation: the promise, and the beginning of the description.
 _SHOWN = 60
 
 
@@ -28,11 +28,11 @@ def _line(one: Break, asked: argparse.Namespace, noticed: bool) -> str:
 def _main() -> int:
     parser = argparse.ArgumentParser(prog="python -m support.breaks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help="default: all of them")
-    parser.add_argument("--list", action="store_true", help="print their names alone")
+    parser.add_argument("--list", action="store_true", help="print only their names")
     parser.add_argument("--seed", default="break", help="of the simulation, default %(default)s")
     parser.add_argument("--histories", type=int, default=0, help="of the simulation, by default none")
-    parser.add_argument("--jobs", type=int, default=1, help="histories at once")
-    parser.add_argument("--no-tests", action="store_true", help="the simulation alone")
+    parser.add_argument("--jobs", type=int, default=1, help="number of histories at the same time")
+    parser.add_argument("--no-tests", action="store_true", help="run only the simulation")
     asked = parser.parse_args()
     if unknown := set(asked.names) - BREAKS.keys():
         parser.error(f"no such break: {', '.join(sorted(unknown))}; --list prints their names")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class Break:
     """A change of one line of the product that breaks a promise.
 
-    :param promise: its number.
-    :param lost: what is lost, in one sentence.
-    :param line: text that is once in the module, on one line.
-    :param broken: the text in its place.
-    :param tests: those that have to fail, as pytest names them, without their parameters.
-    :param needs_servers: whether they only notice it on MariaDB.
+    :param promise: the number of the promise.
+    :param lost: the effect of the break, in one sentence.
+    :param line: a text that occurs once in the module, on one line.
+    :param broken: the text that replaces it.
+    :param tests: the tests that must fail, as pytest names them, without their parameters.
+    :param needs_servers: whether the tests notice the break only on MariaDB.
     """
 
     name: str

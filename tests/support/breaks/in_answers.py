@@ -1,4 +1,4 @@
-"""Breaks of promises 5, 8 and 9: of what the scheduler answers, and why."""
+"""Breaks of promises 5, 8 and 9: the answers of the scheduler, and their explanations."""
 
 from support.breaks.description import Break
 
@@ -36,7 +36,7 @@ ALTERNATES = (
     Break(
         name="alternates_before_the_claims",
         promise=5,
-        lost="An alternate suits a server only for as long as the others of its request are not claimed.",
+        lost="An alternate suits a server only as long as the other servers of its request are not claimed.",
         module="scheduler.decide.planner",
         line="            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)",
         broken="            _ = infeasible",
@@ -50,7 +50,7 @@ TRUE_REFUSALS = (
     Break(
         name="refused_without_catching_up",
         promise=8,
-        lost='"No valid host" is said by a view that is behind the store.',
+        lost='"No valid host" is answered from a view that is behind the store.',
         module="scheduler.decide.decision",
         line="                if caught_up:",
         broken="                if caught_up or not caught_up:",
@@ -82,7 +82,7 @@ TRUE_REFUSALS = (
     Break(
         name="any_comparison_will_do",
         promise=8,
-        lost="A refusal goes by a comparison that was made before its request arrived.",
+        lost="A refusal is based on a comparison that was made before its request arrived.",
         module="scheduler.view.follower",
         line="        if self._compared >= begun_after:",
         broken="        if self._compared > float('-inf'):",
@@ -103,7 +103,7 @@ EXPLAINED = (
     Break(
         name="explanations_are_thrown_away",
         promise=9,
-        lost="Why a server could not be placed cannot be asked for afterwards.",
+        lost="The reason why a server could not be placed cannot be read afterwards.",
         module="conductor.super.records.instances",
         line='    values = {"state": "error", "reason": reason, "explanation": explanation,',
         broken='    values = {"state": "error", "reason": reason, "explanation": None,',

@@ -1,4 +1,4 @@
-"""Breaks of promises 10 to 12: of what is lost, late, repeated, slow or hostile."""
+"""Breaks of promises 10 to 12: lost, late, repeated and slow messages, and failing parts."""
 
 from support.breaks.description import Break
 
@@ -10,7 +10,7 @@ COSTS_TIME = (
     Break(
         name="leases_for_ever",
         promise=10,
-        lost="What a dead conductor had in hand is never gone on with.",
+        lost="The work of a dead conductor is never continued.",
         module="conductor.engine.leases",
         line="or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))",
         broken="or_(lease.lease_owner.is_(None), left))",
@@ -19,7 +19,7 @@ COSTS_TIME = (
     Break(
         name="no_fencing_token",
         promise=10,
-        lost="A conductor that was thought dead goes on with what another one has taken over.",
+        lost="A conductor that counted as dead continues work that another one has taken over.",
         module="conductor.engine.leases",
         line="            table.lease_number == operation.lease_number,",
         broken="            table.lease_number == table.lease_number,",
@@ -28,7 +28,7 @@ COSTS_TIME = (
     Break(
         name="taken_over_with_the_same_token",
         promise=10,
-        lost="A conductor that was thought dead records a step of what another one has taken over.",
+        lost="A conductor that counted as dead records a step of work that another one has taken over.",
         module="conductor.engine.leases",
         line="operation_of(row, row.lease_number + 1, resumed=True)",
         broken="operation_of(row, row.lease_number, resumed=True)",
@@ -60,7 +60,7 @@ COSTS_TIME = (
     Break(
         name="silence_is_waited_for",
         promise=10,
-        lost="Who waits for a database that has gone silent waits for ever.",
+        lost="A caller waits for ever for a database that is silent.",
         module="moorage.db.engine",
         line='            "read_timeout": limits.answer,',
         broken='            "read_timeout": 3600,',
@@ -110,7 +110,7 @@ LATE_MESSAGES = (
     Break(
         name="expired_calls_are_begun",
         promise=11,
-        lost="A call that waited beyond its caller's time is carried out.",
+        lost="A call that has waited for longer than its caller is carried out.",
         module="moorage.bus.handlers",
         line='                context.check_deadline("before it was begun")',
         broken="                _ = context",
@@ -119,7 +119,7 @@ LATE_MESSAGES = (
     Break(
         name="expired_writes_are_committed",
         promise=11,
-        lost="A write is committed after its caller has given it up.",
+        lost="A write is committed after its caller has stopped waiting.",
         module="moorage.db.database",
         line='                    context.check_deadline("before COMMIT")',
         broken="                    _ = context",
@@ -142,7 +142,7 @@ LATE_MESSAGES = (
     Break(
         name="old_attempts_pass_the_gates",
         promise=11,
-        lost="The guest of an attempt that was given up counts as the instance's.",
+        lost="The guest of an attempt that has failed counts as the instance's.",
         module="conductor.cell.gates",
         line='    is_current = instance.attempt_number == attempt.number and attempt.state in (*_UNDER_WAY, "active")',
         broken="    is_current = attempt.claim_id is not None",
@@ -193,7 +193,7 @@ STAYS_ALONE = (
     Break(
         name="boundless_memory",
         promise=12,
-        lost="The search for one request remembers as many positions as it likes.",
+        lost="The search for one request remembers an unlimited number of positions.",
         module="placement_store.candidates.search_budget",
         line="        return self._cells <= CELLS",
         broken="        return self._cells >= 0",

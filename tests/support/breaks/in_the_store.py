@@ -1,4 +1,4 @@
-"""Breaks of promises 1 to 4, 6 and 7: of what the store has claimed, and for whom."""
+"""Breaks of promises 1 to 4, 6 and 7: the claims of the store, and their consumers."""
 
 from support.breaks.description import Break
 
@@ -12,7 +12,7 @@ NEVER_OVER_COMMIT = (
     Break(
         name="unguarded_claims",
         promise=1,
-        lost="A claim does not look whether it fits: whoever decides on an older view over-commits.",
+        lost="A claim does not check whether it fits: a decision on an outdated view over-commits.",
         module="placement_store.allocations.capacity",
         line='reserved) * allocation_ratio AND " if kind.growth > 0 else ""',
         broken='reserved) * allocation_ratio AND " if not kind else ""',
@@ -21,7 +21,7 @@ NEVER_OVER_COMMIT = (
     Break(
         name="reserved_is_claimed",
         promise=1,
-        lost="What is reserved for the host itself is given away.",
+        lost="Amounts that are reserved for the host itself are claimed.",
         module="placement_store.allocations.capacity",
         line='fits = f"used + {kind.growth} <= (total - reserved) * allocation_ratio AND "',
         broken='fits = f"used + {kind.growth} <= total * allocation_ratio AND "',
@@ -30,7 +30,7 @@ NEVER_OVER_COMMIT = (
     Break(
         name="uncounted_use",
         promise=1,
-        lost="What is claimed is not counted, so that the same room is claimed again and again.",
+        lost="Claimed amounts are not counted, so the same room is claimed several times.",
         module="placement_store.allocations.capacity",
         line="""changed = f"used + CASE {' '.join(growth)} END\"""",
         broken="""changed = f"used + 0 * CASE {' '.join(growth)} END\"""",
@@ -39,7 +39,7 @@ NEVER_OVER_COMMIT = (
     Break(
         name="taken_for_what_is_released",
         promise=1,
-        lost="Of an over-full host something is taken because somebody else releases more at the same time.",
+        lost="An amount of an over-committed host is claimed because another consumer releases more at the same time.",
         module="placement_store.claims.put",
         line="growths.get(pair, 0) * growth < 0",
         broken="growths.get(pair, 0) * growth > growth**4",
@@ -56,7 +56,7 @@ ONE_PLACEMENT = (
     Break(
         name="swapped_and_kept",
         promise=2,
-        lost="An instance that falls back to the next host goes on holding the one that failed.",
+        lost="An instance that falls back to the next host keeps its allocations on the failed host.",
         module="placement_store.claims.swap",
         line="return _SwapResult(after=foreign - lost + Counter(claimed),",
         broken="return _SwapResult(after=Counter(holding.amounts) + Counter(claimed),",
@@ -65,7 +65,7 @@ ONE_PLACEMENT = (
     Break(
         name="no_residues",
         promise=2,
-        lost="Where a guest may still run nothing is held for it any more.",
+        lost="A guest that may still run holds no amounts any more.",
         module="placement_store.claims.residues",
         line="    if not leaving:",
         broken="    if leaving or not leaving:",
@@ -223,7 +223,7 @@ STALE_WRITERS = (
     Break(
         name="generations_stand_still",
         promise=7,
-        lost="A write leaves the generation as it is, so that nobody can tell that there was one.",
+        lost="A write does not bump the generation, so that no client notices the write.",
         module="placement_store.allocations.consumers",
         line='    values = {**columns, "generation": holding.generation + 1, "updated_at": now()}',
         broken='    values = {**columns, "generation": holding.generation, "updated_at": now()}',

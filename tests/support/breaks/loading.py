@@ -28,7 +28,7 @@ def load() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Import it before a conftest imports the product."""
+    """Import the module of the break before a conftest imports the product."""
     load()
 
 
@@ -40,7 +40,7 @@ def changed(one: Break, source: str) -> str:
 
 
 class _Loader(SourceFileLoader):
-    """Compiles the changed text, and never what is kept of the file."""
+    """Compiles the changed text, and ignores the cached bytecode of the file."""
 
     def __init__(self, one: Break, path: str) -> None:
         super().__init__(one.module, path)
@@ -51,7 +51,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the module of a break, whoever imports it: the package that it is in may."""
+    """Finds the module of a break for every import of it: its own package may import it first."""
 
     def __init__(self, one: Break) -> None:
         self._one = one

@@ -10,14 +10,14 @@ from support.breaks.description import Break
 from support.breaks.loading import VARIABLE
 
 _TESTS = Path(__file__).parents[2]
-#: With the test's parameters, and perhaps what it has failed with.
+#: The name of the test without its parameters and without the error.
 _FAILED = re.compile(r"^FAILED ([^\s\[]+)", re.MULTILINE)
 _ENDED = re.compile(r"^\d+ (passed|failed)\b.* in ", re.MULTILINE)
 _FOUND = re.compile(r"^\S+/(\d+) breaks a promise: (.*)$", re.MULTILINE)
 
 
 def fails_tests(one: Break) -> bool:
-    """Return whether each of a break's tests fails with it, with one of its parameters at least.
+    """Return whether each test of a break fails with it, for at least one of its parameters.
 
     :raises AssertionError: the tests were not run.
     """
@@ -29,9 +29,9 @@ def fails_tests(one: Break) -> bool:
 
 
 def found_by_simulation(one: Break, seed: str, histories: int, jobs: int = 1) -> tuple[int, str] | None:
-    """Return in which of these histories the simulation finds a promise broken, and how; null if in none.
+    """Return the number of the first history with a broken promise, and the description; null if there is none.
 
-    :raises AssertionError: it has failed itself.
+    :raises AssertionError: the simulation itself has failed.
     """
     load = ["-m", "harness.simulation", "--load", "support.breaks.loading:load", "--as-it-is"]
     ended = _run(one, [*load, "--seed", seed, "--histories", str(histories), "--jobs", str(jobs)])
@@ -42,7 +42,7 @@ def found_by_simulation(one: Break, seed: str, histories: int, jobs: int = 1) ->
 
 def _run(one: Break, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, VARIABLE: one.name, "PYTHONPATH": str(_TESTS)}
-    # Of an outer run of pytest: the inner one is no worker of it.
+    # Variables of an outer run of pytest would make the inner run a worker of it.
     for name in [name for name in environment if name.startswith("PYTEST_")]:
         del environment[name]
     return subprocess.run(
