@@ -1,11 +1,11 @@
 """The base of private clusters on one machine: three nodes, each of which can be killed and brought back."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
+from harness.cloud import wait_until
 from harness.servers import ServerProcess
 
 #: The smallest number of nodes of which a majority remains when one node is down.
@@ -118,13 +118,9 @@ class Cluster(ABC, Generic[N]):
         node.start()
 
 
-def wait_until_true(true: Callable[[], bool], what: str, seconds: float = _JOIN_SECONDS) -> None:
+def wait_for_nodes(true: Callable[[], bool], what: str) -> None:
     """Wait until ``true`` returns true.
 
-    :raises TimeoutError: it does not return true within ``seconds``.
+    :raises TimeoutError: it does not return true within two minutes.
     """
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(0.1)
+    wait_until(true, what, _JOIN_SECONDS, interval=0.1)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import psutil
 import pymysql
 
-from harness.cluster_nodes import NODES, Cluster, wait_until_true
+from harness.cluster_nodes import NODES, Cluster, wait_for_nodes
 from harness.servers import USER, MariaDBServer, ServersMissing, finish, free_ports
 
 #: Debian's package galera-4 installs it there.
@@ -179,7 +179,7 @@ class GaleraCluster(Cluster[GaleraNode]):
         """
         running = self.running()
         size = str(len(running))
-        wait_until_true(
+        wait_for_nodes(
             lambda: all(node.is_synced() and node.status("wsrep_cluster_size") == size for node in running),
             "all running nodes to be synced",
         )
@@ -192,12 +192,12 @@ class GaleraCluster(Cluster[GaleraNode]):
 
     def _begin(self, node: GaleraNode) -> None:
         node.bootstrap()
-        wait_until_true(node.is_synced, "the first node to be synced")
+        wait_for_nodes(node.is_synced, "the first node to be synced")
 
     def _rejoin(self, node: GaleraNode) -> None:
         if self.running():
             node.start()
-            wait_until_true(node.is_synced, "a node to be synced")
+            wait_for_nodes(node.is_synced, "a node to be synced")
         else:
             self._restart(node)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from harness.cluster_nodes import NODES, Cluster, wait_until_true
+from harness.cluster_nodes import NODES, Cluster, wait_for_nodes
 from harness.servers import MAPPER, MAPPER_READY, USER, RabbitMQServer, finish
 
 
@@ -115,7 +115,7 @@ class RabbitMQCluster(Cluster[RabbitMQNode]):
 
         :raises TimeoutError: the nodes have not joined within two minutes.
         """
-        wait_until_true(lambda: all(node.is_member() for node in self.running()), "all nodes to be with a majority")
+        wait_for_nodes(lambda: all(node.is_member() for node in self.running()), "all nodes to be with a majority")
 
     def _reconnect(self, node: RabbitMQNode) -> None:
         node.set_cut_off(False)

@@ -268,7 +268,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     @property
     def url(self) -> str:
         """The URL of the default virtual host."""
-        return self._url("moorage")
+        return self.url_of("moorage")
 
     def add_vhost(self, name: str) -> str:
         """Create a virtual host on which the user has all permissions; returns its URL."""
@@ -285,7 +285,7 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
             steps.append(f"ok = rabbit_vhost:add({vhost}, {user})")
             steps.append(f"ok = rabbit_auth_backend_internal:set_permissions({user}, {vhost}, {everything}, {user})")
         self.evaluate(", ".join(steps))
-        return [self._url(name) for name in names]
+        return [self.url_of(name) for name in names]
 
     def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
         """Create a user who has all permissions on these virtual hosts, and none on others."""
@@ -306,9 +306,6 @@ class RabbitMQServer(ServerProcess, RabbitMQDriver):  # type: ignore[misc]
 
     def url_of(self, vhost: str) -> str:
         """Return the URL of a virtual host, for the user with all permissions."""
-        return self._url(vhost)
-
-    def _url(self, vhost: str) -> str:
         return f"rabbit://{USER}:{self.password}@127.0.0.1:{self.port}/{vhost}"
 
     def _prepare(self, directory: pathlib.Path) -> None:
