@@ -1,20 +1,33 @@
-"""A client process that builds instances one after another, and helpers for builds that a test waits for.
+"""A client process that builds instances one after another, and functions that wait for answers and builds.
 
-Not in a test file, because a process that is forked for it imports this module by its name.
+They are not in a test file, because a forked process imports this module by its name.
 """
 
 import multiprocessing
 import time
 from pathlib import Path
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.bus.bus import Bus, Client
 from moorage.config import options
 from moorage.messages import BuildInstances, ShowInstance
+from moorage.messages.wire import Message, R
 from moorage.model import Flavor, Instance, RequestSpec
 
 FLAVOR = Flavor(name="eighth", vcpus=2, memory_mb=4096, root_gb=20)
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
+
+
+def call_until_answered(client: Client, message: Message[R], seconds: float = 120.0) -> R:
+    """Repeat a call while a part of the cloud is unavailable or the request is in progress."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return client.call(message)
+        except (errors.Unavailable, errors.TryAgain):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def build(conductor: Client, spec: RequestSpec = SPEC, seconds: float = 120.0) -> Instance:

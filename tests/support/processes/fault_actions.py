@@ -1,7 +1,7 @@
 """The operations of a scene on a server between its build and its deletion, each with its possible outcomes.
 
-A deed succeeds, or the server is as it was before and the reason is recorded. In the second case it is tried once more,
-and must then succeed. A deed that is impossible must leave the server as it was, with the reason.
+An action succeeds, or the server is unchanged and the reason is recorded. In the second case it is tried once more, and
+must then succeed. An impossible action must leave the server unchanged, with the reason.
 """
 
 from collections.abc import Callable
@@ -30,40 +30,40 @@ from moorage.model import Image, Instance, Migration
 from support.processes.fault_servers import Server, check, flavor
 from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, Guest
 
-Deed = Callable[[Server], None]
+Action = Callable[[Server], None]
 #: A kind of message that orders a move.
 Move = type[MigrateInstance] | type[ResizeInstance] | type[LiveMigrateInstance] | type[EvacuateInstance]
 
-#: The number of tries of a deed: a process is killed once, so the kill cannot make the second try fail.
+#: The number of tries of an action: a process is killed once, so the kill cannot make the second try fail.
 TRIES = 2
 
 
 # --- Moves ------------------------------------------------------------------------------------------------------------
 
 
-def migrate(host: str | None = None) -> Deed:
+def migrate(host: str | None = None) -> Action:
     """Migrate to this host or any; the migration then waits to be confirmed or reverted."""
     return lambda server: _move(server, MigrateInstance, "moved", host=host)
 
 
-def resize(vcpus: int, host: str | None = None) -> Deed:
+def resize(vcpus: int, host: str | None = None) -> Action:
     """Resize, on this host or any; the resize then waits to be confirmed or reverted."""
     return lambda server: _move(server, ResizeInstance, "moved", host=host, flavor=flavor(vcpus))
 
 
-def live_migrate(host: str | None = None) -> Deed:
+def live_migrate(host: str | None = None) -> Action:
     """Live-migrate to this host or any."""
     return lambda server: _move(server, LiveMigrateInstance, "confirmed", host=host)
 
 
-def migrate_in_vain(host: str | None = None) -> Deed:
+def migrate_and_fail(host: str | None = None) -> Action:
     """Order a migration that fails."""
-    return lambda server: _in_vain(server, server.show(), _order(server, MigrateInstance, host=host))
+    return lambda server: _require_failure(server, server.show(), _order(server, MigrateInstance, host=host))
 
 
-def resize_in_vain(vcpus: int) -> Deed:
+def resize_and_fail(vcpus: int) -> Action:
     """Order a resize that is impossible."""
-    return lambda server: _in_vain(server, server.show(), _order(server, ResizeInstance, flavor=flavor(vcpus)))
+    return lambda server: _require_failure(server, server.show(), _order(server, ResizeInstance, flavor=flavor(vcpus)))
 
 
 def confirm(server: Server) -> None:
@@ -89,7 +89,7 @@ def live_migrate_and_abort(server: Server) -> None:
     except errors.InvalidState:
         # A killed process took so long to come back that the attempt on the host has timed out.
         assert server.comes_to(ordered.migration_uuid, {"failed"})
-    _in_vain(server, before, ordered)
+    _require_failure(server, before, ordered)
 
 
 def live_migrate_and_abort_at_once(server: Server) -> None:
@@ -98,11 +98,11 @@ def live_migrate_and_abort_at_once(server: Server) -> None:
     ordered = _order(server, LiveMigrateInstance, host=HANGING[0])
     server.becomes("moving")
     server.order(AbortMigration(request_id=server.request_id("abort"), instance_uuid=server.uuid))
-    _in_vain(server, before, ordered)
+    _require_failure(server, before, ordered)
 
 
 def evacuate(server: Server) -> None:
-    """Evacuate the server because its host has died; then start the host again."""
+    """Evacuate the server after its host was killed; then start the host again."""
     cloud = server.cloud
     cloud.kill("leaving agent")
     _force_down(server, LEAVING, True)
@@ -127,7 +127,7 @@ def shelve(server: Server) -> None:
 
 
 def shelve_on_a_host_that_dies(server: Server) -> None:
-    """Shelve the server on a host that does not answer until it is forced down; then start the host again."""
+    """Shelve the server on a host that is killed and then forced down; then start the host again."""
     cloud = server.cloud
     before = _guests(server)
     cloud.kill("leaving agent")
@@ -138,10 +138,10 @@ def shelve_on_a_host_that_dies(server: Server) -> None:
     _come_back(server, before)
 
 
-def unshelve(host: str | None = None) -> Deed:
+def unshelve(host: str | None = None) -> Action:
     """Unshelve the server, on this host or any."""
 
-    def deed(server: Server) -> None:
+    def action(server: Server) -> None:
         for _ in range(TRIES):
             _order_unshelve(server, host)
             instance = server.becomes("active", "shelved")
@@ -151,18 +151,18 @@ def unshelve(host: str | None = None) -> Deed:
             check(server.cloud, [server])
         raise AssertionError(f"tried {TRIES} times: {server.show()}")
 
-    return deed
+    return action
 
 
-def unshelve_in_vain(host: str) -> Deed:
+def unshelve_and_fail(host: str) -> Action:
     """Order an unshelving that is impossible."""
 
-    def deed(server: Server) -> None:
+    def action(server: Server) -> None:
         _order_unshelve(server, host)
         instance = server.becomes("shelved")
         assert instance.reason, instance
 
-    return deed
+    return action
 
 
 def rebuild(server: Server) -> None:
@@ -182,7 +182,7 @@ def rebuild(server: Server) -> None:
     raise AssertionError(f"tried {TRIES} times: {server.show()}")
 
 
-# --- An answer that is late -------------------------------------------------------------------------------------------
+# --- Late answers -----------------------------------------------------------------------------------------------------
 
 
 def moved_by_a_late_answer(server: Server) -> None:
@@ -241,7 +241,7 @@ def _move(server: Server, kind: Move, wanted: str, tidy: bool = True, **fields: 
     raise AssertionError(f"tried {TRIES} times: {server.show()}, {migration}")
 
 
-def _in_vain(server: Server, before: Instance, ordered: Ordered) -> None:
+def _require_failure(server: Server, before: Instance, ordered: Ordered) -> None:
     migration = server.comes_to(ordered.migration_uuid, {"failed", "moved", "confirmed"})
     assert migration.state == "failed", migration
     _require_as_before(server, before, migration)

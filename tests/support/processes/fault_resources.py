@@ -15,34 +15,31 @@ from moorage.messages import (
     ListResourceProviders,
     OperationBegun,
     PutAllocations,
-    ShowOperation,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
-from moorage.model.inspection import OperationSummary
-from support.processes.fault_servers import RARER, Server, check
+from support.processes.fault_actions import TRIES
+from support.processes.fault_servers import Server, check
 
 PORT, VCPUS = "_port", 1
-#: The number of tries of a deed: a process is killed once, so the kill cannot make the second try fail.
-_TRIES = 2
 
 
 def attach(server: Server) -> None:
     """Attach a port; from then on it is held wherever the server goes."""
-    for _ in range(_TRIES):
-        operation = _ended(server, _order_attach(server))
+    for _ in range(TRIES):
+        operation = server.ended(_order_attach(server))
         if operation.state == "done":
             server.vcpus += VCPUS
             assert PORT in server.show().attached
             return
         assert operation.reason, operation
         check(server.cloud, [server])
-    raise AssertionError(f"tried {_TRIES} times: {operation}")
+    raise AssertionError(f"tried {TRIES} times: {operation}")
 
 
 def detach(server: Server) -> None:
     """Detach the port."""
     message = DetachResource(request_id=server.request_id("detach"), instance_uuid=server.uuid, suffix=PORT)
-    operation = _ended(server, server.order(message))
+    operation = server.ended(server.order(message))
     assert operation.state == "done", operation
     server.vcpus -= VCPUS
     assert not server.show().attached
@@ -52,7 +49,7 @@ def attach_to_a_host_that_fills_up(server: Server) -> None:
     """Attach a port on a host that has room when the provider is chosen, but none when the allocation is written."""
     begun = _order_attach(server)
     with _filled(server, begun):
-        operation = _ended(server, begun)
+        operation = server.ended(begun)
     # A killed process may have come back only when there was room again.
     server.vcpus += VCPUS if operation.state == "done" else 0
     assert operation.reason or operation.state == "done", operation
@@ -66,16 +63,16 @@ def lose_and_heal(server: Server) -> None:
     cloud = server.cloud
     lost = DeleteAllocations(request_id=server.request_id("lose"), consumer_uuid=server.uuid)
     cloud.call("placement", lost, server.patience)
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         consumer = cloud.call("placement", GetAllocations(consumer_uuid=server.uuid), server.patience)
         seen = SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
         order = HealInCell(request_id=server.request_id("heal"), instances={server.uuid: {server.uuid: seen}})
         begun = cloud.call(f"conductor.{server.show().cell_uuid}", order, server.patience)
-        operation = _ended(server, OperationBegun(operation_uuid=begun.operations[server.uuid]))
+        operation = server.ended(OperationBegun(operation_uuid=begun.operations[server.uuid]))
         if operation.state == "done":
             return
         assert operation.reason, operation
-    raise AssertionError(f"tried {_TRIES} times: {operation}")
+    raise AssertionError(f"tried {TRIES} times: {operation}")
 
 
 def _order_attach(server: Server) -> OperationBegun:
@@ -83,17 +80,6 @@ def _order_attach(server: Server) -> OperationBegun:
     return server.order(
         AttachResource(request_id=server.request_id("attach"), instance_uuid=server.uuid, suffix=PORT, group=group)
     )
-
-
-def _ended(server: Server, begun: OperationBegun) -> OperationSummary:
-    seen: list[OperationSummary] = []
-
-    def reached() -> bool:
-        seen[:] = [server.cloud.call("conductor", ShowOperation(uuid=begun.operation_uuid), server.patience)]
-        return seen[0].state != "pending"
-
-    wait_until(reached, "the operation to end", server.patience, **RARER)
-    return seen[0]
 
 
 @contextmanager
@@ -116,7 +102,7 @@ def _filled(server: Server, begun: OperationBegun) -> Iterator[None]:
         consumer_type="OTHER",
         consumer_generation=None,
     )
-    with suppress(errors.CapacityExceeded):  # it was written just before
+    with suppress(errors.CapacityExceeded):  # the attached amount may have been written just before
         cloud.call("placement", PutAllocations(request_id=ids.fresh(), consumer_uuid=filler, wanted=wanted))
     try:
         yield

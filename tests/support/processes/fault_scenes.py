@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from support.processes import fault_actions as deeds
+from support.processes import fault_actions as actions
 from support.processes import fault_resources as resources
-from support.processes.fault_actions import Deed
+from support.processes.fault_actions import Action
 from support.processes.fault_servers import PATIENCE, Server, check, delete
 from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
 
@@ -21,7 +21,7 @@ class Scene:
     #: The only host that they may be built on.
     host: str | None = None
     #: The operations on each server once it is built, one after another.
-    deeds: Sequence[Deed] = ()
+    actions: Sequence[Action] = ()
     #: Failpoints of these roles, which are restarted with them.
     meanwhile: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,17 +51,17 @@ def arm(cloud: FaultyCloud, scene: Scene, armed: Mapping[str, str]) -> None:
 
 
 def begin(cloud: FaultyCloud, scene: Scene) -> list[Server]:
-    """Build and use the servers of a scene; fail unless each deed ends correctly."""
+    """Build and use the servers of a scene; fail unless each action ends correctly."""
     servers = scene.servers(cloud)
     for server in servers:
         server.order_build()
     for server in servers:
         instance = server.built()
-        assert instance.state == "active" or not scene.deeds, instance
+        assert instance.state == "active" or not scene.actions, instance
     check(cloud, servers)
-    for deed in scene.deeds:
+    for action in scene.actions:
         for server in servers:
-            deed(server)
+            action(server)
         if not any(server.is_unsettled for server in servers):
             check(cloud, servers)
     return servers
@@ -79,8 +79,8 @@ def end(cloud: FaultyCloud, servers: Sequence[Server]) -> None:
 _ANSWER = "serve.scheduler.select_destinations.reply"
 #: The second request waits while its repetition is refused; the conductor waits for the outcome of the first copy.
 _LATE = "serve.scheduler.select_destinations.begin=wait:5@2"
-#: Deeds after one that has failed.
-_AFTERWARDS = (deeds.migrate(WORKING[1]), deeds.confirm)
+#: Actions after one that has failed.
+_AFTERWARDS = (actions.migrate(WORKING[1]), actions.confirm)
 
 BUILDS = (
     # For the three sizes: the third host works; no host that is tried works; no host is large enough.
@@ -92,50 +92,50 @@ BUILDS = (
 )
 MOVES = (
     # Two hosts fail before one works.
-    Scene("migrated", host=WORKING[0], deeds=[deeds.migrate(), deeds.confirm]),
-    Scene("reverted", host=WORKING[0], deeds=[deeds.resize(2, WORKING[1]), deeds.revert]),
-    Scene("resized in place", host=WORKING[0], deeds=[deeds.resize(2, WORKING[0]), deeds.confirm]),
-    Scene("reverted in place", host=WORKING[0], deeds=[deeds.resize(2, WORKING[0]), deeds.revert]),
+    Scene("migrated", host=WORKING[0], actions=[actions.migrate(), actions.confirm]),
+    Scene("reverted", host=WORKING[0], actions=[actions.resize(2, WORKING[1]), actions.revert]),
+    Scene("resized in place", host=WORKING[0], actions=[actions.resize(2, WORKING[0]), actions.confirm]),
+    Scene("reverted in place", host=WORKING[0], actions=[actions.resize(2, WORKING[0]), actions.revert]),
     # Both hosts on which it fits fail.
-    Scene("given back", host=WORKING[0], deeds=[deeds.resize_in_vain(20), *_AFTERWARDS]),
+    Scene("given back", host=WORKING[0], actions=[actions.resize_and_fail(20), *_AFTERWARDS]),
     # No host is large enough.
-    Scene("cancelled", host=WORKING[0], deeds=[deeds.resize_in_vain(1000), *_AFTERWARDS]),
-    Scene("timed out", zone=None, host=WORKING[0], deeds=[deeds.migrate_in_vain(HANGING[0]), *_AFTERWARDS]),
-    Scene("live migrated", host=WORKING[0], deeds=[deeds.live_migrate()]),
-    Scene("aborted", zone=None, host=WORKING[0], deeds=[deeds.live_migrate_and_abort, *_AFTERWARDS]),
+    Scene("cancelled", host=WORKING[0], actions=[actions.resize_and_fail(1000), *_AFTERWARDS]),
+    Scene("timed out", zone=None, host=WORKING[0], actions=[actions.migrate_and_fail(HANGING[0]), *_AFTERWARDS]),
+    Scene("live migrated", host=WORKING[0], actions=[actions.live_migrate()]),
+    Scene("aborted", zone=None, host=WORKING[0], actions=[actions.live_migrate_and_abort, *_AFTERWARDS]),
     Scene(
         "aborted at once",
         zone=None,
         host=WORKING[0],
-        deeds=[deeds.live_migrate_and_abort_at_once],
+        actions=[actions.live_migrate_and_abort_at_once],
         meanwhile={"conductor": "step.move.read.begin=wait:1@1"},
     ),
     # The scene itself kills the agent and starts it again.
-    Scene("evacuated", zone=None, host=LEAVING, deeds=[deeds.evacuate], meanwhile={"leaving agent": ""}),
-    Scene("deleted when moved", host=WORKING[0], deeds=[deeds.migrate(WORKING[1])]),
-    Scene("deleted while moving", zone=None, host=WORKING[0], deeds=[deeds.begin_to_migrate]),
+    Scene("evacuated", zone=None, host=LEAVING, actions=[actions.evacuate], meanwhile={"leaving agent": ""}),
+    Scene("deleted when moved", host=WORKING[0], actions=[actions.migrate(WORKING[1])]),
+    Scene("deleted while moving", zone=None, host=WORKING[0], actions=[actions.begin_to_migrate]),
     # Again no host is large enough, and what was claimed must be released.
     Scene(
         "doubted move",
         host=WORKING[0],
-        deeds=[deeds.resize_in_vain(1000), *_AFTERWARDS],
+        actions=[actions.resize_and_fail(1000), *_AFTERWARDS],
         meanwhile={"scheduler": f"{_ANSWER}=drop@2"},
     ),
     Scene(
         "late move",
         host=WORKING[0],
-        deeds=[deeds.moved_by_a_late_answer],
+        actions=[actions.moved_by_a_late_answer],
         meanwhile={"scheduler": _LATE, "conductor": "step.move.fence.begin=wait:6@1"},
     ),
 )
 OTHERS = (
-    Scene("shelved", host=WORKING[0], deeds=[deeds.shelve, deeds.unshelve()]),
-    Scene("deleted when shelved", host=WORKING[0], deeds=[deeds.shelve]),
+    Scene("shelved", host=WORKING[0], actions=[actions.shelve, actions.unshelve()]),
+    Scene("deleted when shelved", host=WORKING[0], actions=[actions.shelve]),
     Scene(
         "shelved from a dead host",
         zone=None,
         host=LEAVING,
-        deeds=[deeds.shelve_on_a_host_that_dies],
+        actions=[actions.shelve_on_a_host_that_dies],
         meanwhile={"leaving agent": ""},
     ),
     # First on a host that never finishes; then on one in another zone.
@@ -143,37 +143,37 @@ OTHERS = (
         "unshelved in vain",
         zone=None,
         host=WORKING[0],
-        deeds=[deeds.shelve, deeds.unshelve_in_vain(HANGING[0]), deeds.unshelve(WORKING[1])],
+        actions=[actions.shelve, actions.unshelve_and_fail(HANGING[0]), actions.unshelve(WORKING[1])],
     ),
     Scene(
         "unshelved nowhere",
         host=WORKING[0],
-        deeds=[deeds.shelve, deeds.unshelve_in_vain(HANGING[0]), deeds.unshelve(WORKING[1])],
+        actions=[actions.shelve, actions.unshelve_and_fail(HANGING[0]), actions.unshelve(WORKING[1])],
     ),
     Scene(
         "doubted unshelving",
         host=WORKING[0],
-        deeds=[deeds.shelve, deeds.unshelve_in_vain(HANGING[0])],
+        actions=[actions.shelve, actions.unshelve_and_fail(HANGING[0])],
         meanwhile={"scheduler": f"{_ANSWER}=drop@2"},
     ),
     Scene(
         "late unshelving",
         host=WORKING[0],
-        deeds=[deeds.shelve, deeds.unshelved_by_a_late_answer],
+        actions=[actions.shelve, actions.unshelved_by_a_late_answer],
         meanwhile={"scheduler": _LATE, "conductor": "step.unshelve.fence.begin=wait:6@1"},
     ),
-    Scene("rebuilt", host=WORKING[0], deeds=[deeds.rebuild]),
-    Scene("healed", host=WORKING[0], deeds=[resources.lose_and_heal]),
+    Scene("rebuilt", host=WORKING[0], actions=[actions.rebuild]),
+    Scene("healed", host=WORKING[0], actions=[resources.lose_and_heal]),
     Scene(
         "attached",
         host=WORKING[0],
-        deeds=[resources.attach, deeds.migrate(WORKING[1]), deeds.confirm, resources.detach],
+        actions=[resources.attach, actions.migrate(WORKING[1]), actions.confirm, resources.detach],
     ),
     # The host fills up before the write. It is not known whether the write was sent before, so it is fenced.
     Scene(
         "attached to a host that fills up",
         host=WORKING[0],
-        deeds=[resources.attach_to_a_host_that_fills_up],
+        actions=[resources.attach_to_a_host_that_fills_up],
         meanwhile={"cell conductor": "step.attach.write.begin=wait:3@1,step.attach.write.send.*=drop@1"},
     ),
 )

@@ -1,14 +1,13 @@
 """Servers of a faulty cloud: the orders about each, even while a part of the cloud is down, and the final checks."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import os_resource_classes
 from sqlalchemy import Connection, select
 
 from harness.audit import judge
-from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.messages import (
     BuildInstances,
@@ -16,11 +15,14 @@ from moorage.messages import (
     ListMigrations,
     ListOperations,
     ListResourceProviders,
+    OperationBegun,
     ShowInstance,
     ShowMigration,
+    ShowOperation,
 )
-from moorage.messages.wire import Mutation, R
+from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Flavor, Instance, Migration, RequestSpec
+from moorage.model.inspection import OperationSummary
 from placement_store.schema import allocations, consumers, resource_providers
 from support.processes.faulty_cloud import FaultyCloud, Guest
 
@@ -58,7 +60,7 @@ class Server:
     requests: list[str] = field(default_factory=list)
     #: Its size after its move is confirmed.
     becoming: int | None = None
-    #: The last deed was left under way, and can end in more than one state.
+    #: The last action is still under way, and can end in more than one state.
     is_unsettled: bool = False
 
     def request_id(self, what: str) -> str:
@@ -105,35 +107,35 @@ class Server:
 
     def becomes(self, *states: str) -> Instance:
         """Wait until the instance is in one of these states (or in any) according to its cell, and return it."""
-        seen: list[Instance] = []
 
-        def reached() -> bool:
-            seen[:] = [self.cloud.call("conductor", ShowInstance(instance_uuid=self.uuid), self.patience)]
+        def reached(instance: Instance) -> bool:
             # If the cell does not answer, the super conductor returns only what it has handed over.
-            is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
-            return is_known and (not states or seen[0].state in states)
+            is_known = bool(instance.attempts) or instance.state in ("error", "deleted")
+            return is_known and (not states or instance.state in states)
 
-        try:
-            wait_until(reached, f"instance {self.uuid}", self.patience, **RARER)
-        except TimeoutError as fault:
-            operations = self.cloud.call("conductor", ListOperations())
-            raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
-        return seen[0]
+        return self._read_until(ShowInstance(instance_uuid=self.uuid), reached)
 
     def comes_to(self, migration_uuid: str, states: Collection[str]) -> Migration:
         """Wait until a migration is in one of these states, and return it."""
-        seen: list[Migration] = []
+        return self._read_until(ShowMigration(uuid=migration_uuid), lambda migration: migration.state in states)
 
-        def reached() -> bool:
-            seen[:] = [self.cloud.call("conductor", ShowMigration(uuid=migration_uuid), self.patience)]
-            return seen[0].state in states
+    def ended(self, begun: OperationBegun) -> OperationSummary:
+        """Wait until an operation has ended, and return it."""
+        return self._read_until(
+            ShowOperation(uuid=begun.operation_uuid), lambda operation: operation.state != "pending"
+        )
 
-        try:
-            wait_until(reached, f"migration {migration_uuid}", self.patience, **RARER)
-        except TimeoutError as fault:
-            operations = self.cloud.call("conductor", ListOperations())
-            raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
-        return seen[0]
+    def _read_until(self, message: Message[R], reached: Callable[[R], bool]) -> R:
+        """Repeat a read until its answer fulfils a condition, and return the answer."""
+        end, pause = time.monotonic() + self.patience, RARER["interval"]
+        while not reached(seen := self.cloud.call("conductor", message, self.patience)):
+            if time.monotonic() > end:
+                raise AssertionError(
+                    f"after {self.patience:g} s: {seen}, {self.cloud.call('conductor', ListOperations())}"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.1, RARER["longest"])
+        return seen
 
     def migrations(self) -> list[Migration]:
         """Return its migrations that have not ended."""

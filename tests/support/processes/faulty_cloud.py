@@ -4,6 +4,8 @@ A grid of faults starts hundreds of them.
 """
 
 import contextlib
+import gc
+import logging
 import re
 import signal
 import sqlite3
@@ -11,20 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
-from moorage import errors, ids
+from moorage import ids
 from moorage.db.database import Database
-from moorage.messages.wire import Message
+from moorage.messages.wire import Message, R
 from placement_store import cells
 from placement_store.schema import MAIN
+from support.processes.building_client import call_until_answered
 from support.processes.forked_cloud import ForkedCloud
-
-R = TypeVar("R")
 
 #: All waits take at most seconds where production waits for minutes. Reports are half of the cost of an idle cloud, and
 #: several clouds run side by side. No test waits for a report, because changes are reported at once.
@@ -109,7 +110,7 @@ class FaultyCloud(ForkedCloud):
         self._closing.callback(self.database.close)
         #: The failpoints with which a role is restarted, until one of them has killed it.
         self.armed: dict[str, str] = {}
-        # A test may kill a role and another thread may nurse it at the same moment.
+        # A test may kill a role while another thread restarts it.
         self._starting = threading.RLock()
 
     def begin(self, specification: str = "") -> None:
@@ -141,7 +142,7 @@ class FaultyCloud(ForkedCloud):
         with self._starting:
             return super().kill(name)
 
-    def nurse(self, role: str) -> bool:
+    def restart_if_killed(self, role: str) -> bool:
         """Restart a role without failpoints, if a failpoint has killed it; return whether it was restarted."""
         with self._starting:
             process = self.processes.get(role)
@@ -152,7 +153,7 @@ class FaultyCloud(ForkedCloud):
             self._start_role(role, "")
             return True
 
-    def relieve(self, role: str) -> bool:
+    def take_over_if_paused(self, role: str) -> bool:
         """Start a second process of a role that a failpoint has paused, unless it exists; return whether it started."""
         second = f"second {role}"
         with self._starting:
@@ -195,28 +196,21 @@ class FaultyCloud(ForkedCloud):
 
     def call(self, topic: str, message: Message[R], seconds: float = 60.0) -> R:
         """Call, and repeat the same message as long as a part of the cloud is down."""
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                return self.client(topic, timeout=2.0).call(message)
-            except (errors.Unavailable, errors.TryAgain):
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        return call_until_answered(self.client(topic, timeout=2.0), message, seconds)
 
     def is_paused(self, role: str) -> bool:
         """Return whether a role was stopped and not continued."""
         return bool(psutil.Process(self.processes[role].pid).status() == psutil.STATUS_STOPPED)
 
 
-def nursed(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
+def restarted_when_killed(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
     """Restart a role without failpoints as soon as a failpoint has killed it; yield the times of the restarts."""
-    return _watched(lambda: cloud.nurse(role))
+    return _watched(lambda: cloud.restart_if_killed(role))
 
 
-def relieved(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
+def taken_over_when_paused(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
     """Start a second process of a role as soon as a failpoint has paused it; yield the times of these starts."""
-    return _watched(lambda: cloud.relieve(role))
+    return _watched(lambda: cloud.take_over_if_paused(role))
 
 
 @contextlib.contextmanager
@@ -236,6 +230,20 @@ def _watched(react: Callable[[], bool]) -> Iterator[list[float]]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Log nothing in this process, and collect garbage at the end.
+
+    Log records of failed calls would keep their dead sockets, which would be reported during a later test.
+    """
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.collect()
 
 
 # --- Logs of the processes --------------------------------------------------------------------------------------------

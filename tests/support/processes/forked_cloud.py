@@ -24,6 +24,15 @@ class ForkedCloud(ProcessCloud):
             self.kill(name)
         super().__exit__()
 
+    def start_services(self, hosts: int) -> None:
+        """Create a cell, start one process of each service, and wait for the hosts of the only agent."""
+        self.run("cell", "create", "cell1")
+        self.start("scheduler", "scheduler")
+        self.start("conductor", "conductor")
+        self.start("conductor-cell1", "conductor", "--cell", "cell1")
+        self.start("compute", "compute", "--cell", "cell1", "--fake-hosts", str(hosts))
+        self.wait_for_hosts(hosts)
+
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a `moorage` command to its end and return its output.
 

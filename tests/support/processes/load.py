@@ -52,7 +52,7 @@ class Load:
             self.faults.append(fault)
 
     def wait_until_recovered(self, back: float) -> None:
-        """Wait until so many builds have ended since ``back`` that all builds which met the fault are among them.
+        """Wait until all builds that were affected by the fault have ended: two for each client since ``back``.
 
         :raises AssertionError: they do not end.
         """
