@@ -1,22 +1,22 @@
-"""Members of server groups that come at the same moment, on MariaDB: the rule is kept, and nobody waits in a circle.
+"""Concurrent claims for members of server groups, on MariaDB: no rule is broken, and there is no deadlock.
 
-`make test` has few rounds of each; with DRILLS=long in the environment there are ten times as many.
+`make test` runs a few rounds of each test; with DRILLS=long in the environment there are ten times as many.
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
-from sqlalchemy import Connection, text
-from support.placement_store.builders import Store, at_once
+from sqlalchemy import Connection
+from support.placement_store.builders import Store, at_once, outcome
 from support.placement_store.group_builders import ONE, Groups
+from support.placement_store.races import status, wait_for_row_lock_wait
 
 from harness.servers import MariaDBServer
-from moorage import errors, ids
+from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import CreateServerGroup, DeleteServerGroup
 from moorage.model import GroupPolicy, ServerGroup
@@ -31,7 +31,7 @@ WRITERS, CLAIMS = 8, 200
 
 @pytest.fixture(scope="module")
 def store(mariadb: MariaDBServer) -> Iterator[Store]:
-    """One for all tests: each makes groups and hosts of its own."""
+    """One store for all tests: each test creates its own groups and hosts."""
     database = Database(mariadb.create_database("group_rule_races"), "main", lock_wait=60)
     MAIN.upgrade(database)
     yield Store(database)
@@ -43,14 +43,14 @@ def groups(store: Store) -> Groups:
     return Groups(store)
 
 
-# --- All at once ------------------------------------------------------------------------------------------------------
+# --- Many writers -----------------------------------------------------------------------------------------------------
 
 
 def test_of_two_hundred_claims_by_eight_writers_each_host_takes_as_many_as_the_rule_says(
     groups: Groups, store: Store
 ) -> None:
     host = groups.host()
-    # Who claims of the same provider waits for its row, and then sees the other's member anyway.
+    # Writers of the same provider would wait for its row, and then see each other's member in any case.
     nodes = [store.provider(parent=host, VCPU=1000) for _ in range(WRITERS)]
     for number in range(CLAIMS // WRITERS * TIMES):
         most = 1 + number % 3
@@ -59,19 +59,19 @@ def test_of_two_hundred_claims_by_eight_writers_each_host_takes_as_many_as_the_r
             created(groups, group)
         new = [store.new_claim(ids.fresh(), {node: ONE}, group=group, root=host) for node in nodes]
 
-        came = at_once(*[lambda one=one: store.claim_all([one]) for one in new])
+        outcomes = at_once(*[lambda one=one: store.claim_all([one]) for one in new])
 
-        assert Counter(came) == {"done": most, "GroupRuleRefused": WRITERS - most}
+        assert Counter(outcomes) == {"done": most, "GroupRuleRefused": WRITERS - most}
         assert on_hosts(groups, group) == {host: most}
     assert store.is_sound()
 
 
-def test_writers_of_the_same_groups_never_wait_for_each_other_in_a_circle(groups: Groups, store: Store) -> None:
+def test_writers_of_the_same_groups_never_deadlock(groups: Groups, store: Store) -> None:
     hosts, pools = [groups.host() for _ in range(10)], [store.provider(VCPU=100_000) for _ in range(3)]
     both = [groups.group("anti-affinity", 1000), groups.group("anti-affinity", 1000)]
     for group in both:
         created(groups, group)
-    before = counted(store, "Innodb_deadlocks")
+    before = status(store, "Innodb_deadlocks")
 
     def claim(number: int) -> str:
         chance = Random(number)
@@ -84,32 +84,32 @@ def test_writers_of_the_same_groups_never_wait_for_each_other_in_a_circle(groups
     with ThreadPoolExecutor(WRITERS) as threads:
         assert Counter(threads.map(claim, range(CLAIMS // 2 * TIMES))) == {"done": CLAIMS // 2 * TIMES}
 
-    assert counted(store, "Innodb_deadlocks") == before
+    assert status(store, "Innodb_deadlocks") == before
 
 
-def test_an_affinity_group_that_many_are_the_first_of_is_on_one_host(groups: Groups) -> None:
+def test_concurrent_first_members_of_an_affinity_group_are_on_one_host(groups: Groups) -> None:
     hosts = [groups.host() for _ in range(WRITERS)]
     for number in range(25 * TIMES):
         group = groups.group("affinity")
         if number % 5:
             created(groups, group)
 
-        came = at_once(*[lambda host=host, group=group: groups.claim(group, host) for host in hosts])
+        outcomes = at_once(*[lambda host=host, group=group: groups.claim(group, host) for host in hosts])
 
-        assert sorted(came) == ["GroupRuleRefused"] * (WRITERS - 1) + ["done"]
+        assert sorted(outcomes) == ["GroupRuleRefused"] * (WRITERS - 1) + ["done"]
         assert len(on_hosts(groups, group)) == 1
 
 
 def on_hosts(groups: Groups, group: ServerGroup) -> Counter[str]:
-    """How many members are on each host, counted one by one."""
+    """Count the members on each host by reading each member."""
     roots = [groups.store.consumer(uuid).root_provider_uuid for uuid in groups.shown(group).members]
     return Counter(root for root in roots if root is not None)
 
 
-# --- One has begun, and the other waits -------------------------------------------------------------------------------
+# --- One transaction waits for the other ------------------------------------------------------------------------------
 
 
-def test_who_joins_while_the_only_member_begins_to_move_waits_and_is_refused(groups: Groups) -> None:
+def test_a_claim_that_joins_a_group_while_its_only_member_begins_to_move_waits_and_is_refused(groups: Groups) -> None:
     home, away, third = (groups.host() for _ in range(3))
     group = groups.group("affinity")
     member = groups.claim(group, home)
@@ -142,7 +142,7 @@ def test_a_member_that_begins_to_move_while_another_joins_waits_and_is_refused(g
     assert groups.places()[member.uuid] == {home}
 
 
-def test_who_names_a_group_that_another_is_creating_waits_and_finds_it(groups: Groups) -> None:
+def test_a_claim_that_names_a_group_which_another_is_creating_waits_and_finds_it(groups: Groups) -> None:
     group = groups.group("affinity")
     hosts = groups.host(), groups.host()
     new = groups.store.new_claim(ids.fresh(), {hosts[0]: ONE}, group=group)
@@ -158,26 +158,28 @@ def test_who_names_a_group_that_another_is_creating_waits_and_finds_it(groups: G
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "soft-affinity"])
-def test_a_group_is_deleted_or_joined(groups: Groups, policy: GroupPolicy) -> None:
+def test_of_a_deletion_of_a_group_and_a_claim_that_joins_it_only_the_first_succeeds(
+    groups: Groups, policy: GroupPolicy
+) -> None:
     host, group = groups.host(), groups.group(policy)
     created(groups, group)
     new = groups.store.new_claim(ids.fresh(), {host: ONE}, group=group)
     delete = DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid)
 
-    # What finds its group gone is begun again by whoever claims, and creates it anew.
-    joins = outcome_after(
+    # The client of such a claim repeats it, and the repetition creates the group again.
+    joined = outcome_after(
         groups.store,
         lambda connection: rows.delete(connection, delete),
         lambda: groups.claim(group, host),
     )
-    assert joins == "ClaimContention"
+    assert joined == "ClaimContention"
     created(groups, group)
-    goes = outcome_after(
+    deleted = outcome_after(
         groups.store,
         lambda connection: claims.claim(connection, [new], groups.store.names),
         lambda: groups.dispatcher.call(delete),
     )
-    assert goes == "InvalidState"
+    assert deleted == "InvalidState"
     assert groups.shown(group).members == {new.consumer_uuid: host}
 
 
@@ -189,28 +191,11 @@ def created(groups: Groups, group: ServerGroup) -> None:
     groups.dispatcher.call(create)
 
 
-def outcome(write: Callable[[], object]) -> str:
-    try:
-        write()
-    except errors.MoorageError as refused:
-        return type(refused).__name__
-    return "done"
-
-
-def counted(store: Store, what: str) -> int:
-    query = text(f"SHOW GLOBAL STATUS LIKE '{what}'")
-    return int(store.database.read(lambda connection: connection.execute(query).one()[1]))
-
-
 def outcome_after(store: Store, first: Callable[[Connection], object], second: Callable[[], object]) -> str:
-    """Have the second wait for what the first has begun; commit that, and return what comes of the second."""
+    """Start the second write while the first is not committed; commit the first, and return the second's outcome."""
     with ThreadPoolExecutor(1) as thread:
         with store.database.engine.connect() as connection, connection.begin():
             first(connection)
             waiting = thread.submit(outcome, second)
-            until = time.monotonic() + 60
-            while not counted(store, "Innodb_row_lock_current_waits") and not waiting.done():
-                assert time.monotonic() < until, "nobody waits"
-                time.sleep(0.01)
-            assert not waiting.done()
+            wait_for_row_lock_wait(store, waiting)
         return waiting.result()

@@ -1,7 +1,7 @@
-"""Members of anti-affinity groups built and evacuated all at once, by two schedulers: at no moment is a rule broken.
+"""Concurrent builds and evacuations of members of anti-affinity groups, by two schedulers: no rule is ever broken.
 
-Every service is a process of its own, on a real RabbitMQ and a real MariaDB. `make test` builds 40 and evacuates 10;
-with DRILLS=long in the environment it is 200 and 50.
+Each service is a separate process, on a real RabbitMQ and a real MariaDB. `make test` builds 40 members and evacuates
+10; with DRILLS=long in the environment the numbers are 200 and 50.
 """
 
 import os
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec import structs
 from sqlalchemy import func, select
-from support.processes.building_client import SPEC
+from support.processes.building_client import SPEC, call_until_answered
 from support.processes.forked_cloud import ForkedCloud
 
 from harness.audit import judge
 from harness.cloud import wait_until
-from moorage import errors, ids
+from moorage import ids
 from moorage.bus.bus import Client
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, EvacuateInstance, ListInstances, ListMigrations, SetHost
@@ -31,7 +31,7 @@ from placement_store.schema import consumer_groups, consumers
 pytestmark = pytest.mark.timeout(1800)
 
 LONG = os.environ.get("DRILLS") == "long"
-#: Hosts, groups and members of each, and how many of them are evacuated. The hosts that stay up are enough for a group.
+#: The numbers of hosts, groups, members of a group, and evacuated members. The hosts that stay up suffice for a group.
 HOSTS, GROUPS, MEMBERS, EVACUATED = (32, 10, 20, 50) if LONG else (16, 4, 10, 10)
 SECONDS = 900.0 if LONG else 240.0
 CLIENTS = 8
@@ -39,10 +39,10 @@ CLIENTS = 8
 
 @dataclass
 class Watch:
-    """Looks without a pause whether a host has more members of a group than it may; each look is one statement."""
+    """Checks all the time that no host has more members of a group than its rule allows; a check is one statement."""
 
     database: Database
-    looks: int = 0
+    checks: int = 0
     broken: list[str] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -55,8 +55,8 @@ class Watch:
         self._ended.set()
         self._thread.join()
 
-    def look(self) -> list[str]:
-        # An instance and its migration on one host are one member; what a residue holds is no member's.
+    def check(self) -> list[str]:
+        # An instance and its migration on one host are one member; a residue is not a member.
         member = func.count(func.distinct(func.coalesce(consumers.c.migration_of, consumers.c.uuid)))
         statement = (
             select(consumer_groups.c.uuid, consumers.c.root_provider_id, member)
@@ -70,14 +70,14 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self.broken += self.look()
-            self.looks += 1
+            self.broken += self.check()
+            self.checks += 1
             time.sleep(0.005)
 
 
 @pytest.fixture
-def database(mariadb_url: str) -> Iterator[Database]:
-    database = Database(mariadb_url, "main")
+def database(migrated_url: str) -> Iterator[Database]:
+    database = Database(migrated_url, "main")
     yield database
     database.close()
 
@@ -91,15 +91,7 @@ def groups() -> list[ServerGroup]:
 
 
 def ask(client: Client, message: Message[R]) -> R:
-    """Ask until somebody answers, with the same request."""
-    end = time.monotonic() + SECONDS
-    while True:
-        try:
-            return client.call(message)
-        except (errors.Unavailable, errors.RequestInProgress):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+    return call_until_answered(client, message, SECONDS)
 
 
 def all_at_once(client: Client, messages: Sequence[Message[R]]) -> None:
@@ -116,7 +108,6 @@ def wait(true: Callable[[], bool], what: str) -> None:
 
 
 def begin(cloud: ForkedCloud) -> None:
-    cloud.run("db", "upgrade")
     cloud.run("cell", "create", "cell1")
     cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
     cloud.start("conductor", "conductor")
@@ -127,21 +118,21 @@ def begin(cloud: ForkedCloud) -> None:
 
 
 def assert_apart(members: dict[str, list[str]], found: dict[str, Instance], wanted: Sequence[ServerGroup]) -> None:
-    """Compare the hosts that instances are on with the rules of their groups."""
+    """Compare the hosts of instances with the rules of their groups."""
     for group in wanted:
         per_host = Counter(found[uuid].host for uuid in members[group.uuid])
         assert max(per_host.values()) <= group.max_server_per_host, per_host
 
 
 def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
-    mariadb_url: str, rabbitmq_url: str, database: Database, record_property: Callable[[str, object], None]
+    migrated_url: str, rabbitmq_url: str, database: Database, record_property: Callable[[str, object], None]
 ) -> None:
     settings = {
         "conductor": {"max_contention_retries": 100, "workers": 16, "retry_backoff": 0.2},
         "scheduler": {"host_subset_size": 3},
         "fake_driver": {"vcpus": 64, "memory_mb": 262144, "disk_gb": 2000},
     }
-    with ForkedCloud(rabbitmq_url, mariadb_url, settings) as cloud:
+    with ForkedCloud(rabbitmq_url, migrated_url, settings) as cloud:
         begin(cloud)
         conductor = cloud.client("conductor", timeout=60)
         wanted = groups()
@@ -153,7 +144,7 @@ def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
                     request_spec=structs.replace(SPEC, server_group=group),
                     instance_uuids=(members[group.uuid][number],),
                 )
-                # One of each group in turn: its members are placed at the same time.
+                # One member of each group in turn: so members of several groups are placed at the same time.
                 for number in range(MEMBERS)
                 for group in wanted
             ]
@@ -165,7 +156,7 @@ def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
             assert Counter(one.state for one in found.values()) == {"active": GROUPS * MEMBERS}, reasons(found)
             assert_apart(members, found, wanted)
 
-            leaving = to_be_evacuated(found)
+            leaving = members_to_evacuate(found)
             for host in {str(found[uuid].host) for uuid in leaving}:
                 message = SetHost(request_id=ids.fresh(), service_host=host, forced_down=True)
                 ask(cloud.client("scheduler"), message)
@@ -179,17 +170,17 @@ def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
         assert all(after[uuid].state == "active" and after[uuid].host != found[uuid].host for uuid in leaving)
         assert_apart(members, after, wanted)
         assert watch.broken == []
-        assert watch.looks > 10
-        wait(lambda: judge(database, list(after)).clean, "the residues to be cleaned up")
+        assert watch.checks > 10
+        wait(lambda: judge(database, list(after)).clean, "the residues to be released")
         record_property(
             "measured",
             f"{GROUPS * MEMBERS} members of {GROUPS} groups built in {built:.1f} s, {EVACUATED} evacuated in "
-            f"{evacuated:.1f} s, on {HOSTS} hosts by two schedulers; {watch.looks} looks have found no rule broken",
+            f"{evacuated:.1f} s, on {HOSTS} hosts by two schedulers; {watch.checks} checks have found no rule broken",
         )
 
 
-def to_be_evacuated(found: dict[str, Instance]) -> list[str]:
-    """Return as many members as are to be evacuated: those of the fullest hosts, so that these are few."""
+def members_to_evacuate(found: dict[str, Instance]) -> list[str]:
+    """Return the members to evacuate: those of the fullest hosts, so that few hosts are forced down."""
     hosts = Counter(str(one.host) for one in found.values())
     ranks = {host: rank for rank, (host, _count) in enumerate(hosts.most_common())}
     ordered = sorted(found.values(), key=lambda one: (ranks[str(one.host)], one.uuid))

@@ -1,6 +1,6 @@
-"""Eight clients write allocations over HTTP while two scheduler processes claim of the same hosts over RabbitMQ.
+"""Eight clients write allocations over HTTP while two scheduler processes claim on the same hosts over RabbitMQ.
 
-`make test` lets them for some seconds; with DRILLS=long in the environment it is a minute.
+In `make test` this takes some seconds; with DRILLS=long in the environment it takes a minute.
 """
 
 import itertools
@@ -15,34 +15,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.http.api import Api, served
 from support.processes.forked_cloud import ForkedCloud
 from support.scheduler.builders import select
 from support.scheduler.rig import Rig, node_uuid
 
-from harness.servers import MariaDBServer
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
+from placement_store.schema import MAIN
 
 SECONDS = 60 if os.environ.get("DRILLS") == "long" else 6
 CLIENTS, CLAIMERS = 8, 4
 SCHEDULERS = ("scheduler 1", "scheduler 2")
-#: On these everybody always fits. On the last, a few do; the schedulers see it too.
+#: Hosts with room for all clients, and a host with room for a few; the schedulers see that host too.
 ROOMY, TIGHT = [1, 2], 3
-#: What a client writes at most, and what is claimed for an instance.
+#: The maximum VCPU that a client writes, and the VCPU that are claimed for an instance.
 MOST, CLAIMED = 4, 2
-#: Hosts that nobody sends heartbeats of; a machine too busy to answer within seconds is no fault of the schedulers.
+#: The hosts have no agents, so there are no heartbeats. On a busy machine, an answer may take many seconds.
 SETTINGS = {"scheduler": {"host_down_after": 3600.0}, "rpc": {"call_timeout": 60.0}}
 
 
 @pytest.fixture
-def rig(mariadb: MariaDBServer) -> Iterator[Rig]:
-    started = Rig(mariadb.create_database("beside_claims"))
+def rig(migrated_mariadb: OnMariaDB) -> Iterator[Rig]:
+    started = Rig(migrated_mariadb.url(MAIN), is_migrated=True)
     started.add_hosts(ROOMY, vcpus=CLIENTS * MOST + CLAIMERS * CLAIMED)
     started.add_hosts([TIGHT], vcpus=5)
     yield started
     started.close()
-    mariadb.drop_database("beside_claims")
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def cloud(rig: Rig, rabbitmq_url: str) -> Iterator[ForkedCloud]:
 
 
 class Client:
-    """Writes what one consumer holds of the roomy hosts and what another holds of the tight one, and remembers it."""
+    """Writes allocations of one consumer on the roomy hosts and of another on the tight host, and records them."""
 
     def __init__(self, url: str, number: int) -> None:
         self._api = Api(url, store=None)  # type: ignore[arg-type]
         self._drawn = random.Random(number)
         self.roomy, self.tight = ids.derived("client", number), ids.derived("client on the tight host", number)
-        #: What each consumer holds, and its generation; null for one that is not there.
+        #: The allocations of each consumer, and its generation; null if the consumer does not exist.
         self.known: dict[str, tuple[dict[str, int], int | None]] = {self.roomy: ({}, None), self.tight: ({}, None)}
         self.seen: Counter[str] = Counter()
 
@@ -93,7 +93,7 @@ class Client:
 
 
 def claim(cloud: ForkedCloud, name: str, until: Callable[[], bool]) -> Counter[str]:
-    """Claim for one instance after another and release what was claimed; return how that was answered."""
+    """Claim for one instance after another, and release each claim; return the number of answers by kind."""
     scheduler, placement = cloud.client("scheduler"), cloud.client("placement")
     seen: Counter[str] = Counter()
     for number in itertools.count():
@@ -112,7 +112,7 @@ def claim(cloud: ForkedCloud, name: str, until: Callable[[], bool]) -> Counter[s
     raise AssertionError
 
 
-def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
+def test_no_write_is_lost_over_commits_or_is_refused_if_it_fits(
     rig: Rig, cloud: ForkedCloud, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with served(rig.url, tmp_path / "log", "--workers", "2", "--threads", "4") as api:
@@ -122,7 +122,7 @@ def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
             writing = [threads.submit(client.work, ended.is_set) for client in clients]
             claiming = [threads.submit(claim, cloud, f"claimer {n}", ended.is_set) for n in range(CLAIMERS)]
             try:
-                looks = look_on(rig)
+                audits = audit_repeatedly(rig)
             finally:
                 ended.set()
             for one in writing:
@@ -133,10 +133,10 @@ def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
         record_property(
             "measured",
             f"beside claims, in {SECONDS} s: over HTTP {dict(written)}, over RPC {dict(claimed)} by {shares}, "
-            f"{looks} audits",
+            f"{audits} audits",
         )
 
-        # Where both fit, both succeed; where they do not, nobody is told that somebody else was faster.
+        # A write that fits succeeds, and no write is refused because of a concurrent one.
         assert set(written) <= {"written", "tight: 409 placement.undefined_code"}
         assert set(claimed) == {"claimed"}
         assert written["written"] > SECONDS
@@ -151,12 +151,12 @@ def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
     assert not report.drifted
 
 
-def look_on(rig: Rig) -> int:
-    """Look for over-committed hosts until the time is over; return how often."""
+def audit_repeatedly(rig: Rig) -> int:
+    """Check for over-committed hosts until the time is over; return the number of checks."""
     deadline = time.monotonic() + SECONDS
-    for looks in itertools.count(1):
+    for audits in itertools.count(1):
         assert not rig.audit().overcommitted
         if time.monotonic() > deadline:
-            return looks
+            return audits
         time.sleep(0.5)
     raise AssertionError

@@ -1,6 +1,6 @@
-"""Many writers at once on MariaDB: the last slots of a provider, the last moment of a consumer.
+"""Concurrent writers on MariaDB: claims for the last slots of a provider, and for one consumer.
 
-`make test` has a hundred rounds for the last slots; with DRILLS=long in the environment it is five hundred.
+`make test` runs a hundred rounds for the last slots; with DRILLS=long in the environment it runs five hundred.
 """
 
 import os
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine, text
+from support.databases.migrated import OnMariaDB
 from support.placement_store.builders import Store
 from support.placement_store.races import ONE, ROOM, Write, hosts, race
 
@@ -23,21 +23,11 @@ ROUNDS = 500 if os.environ.get("DRILLS") == "long" else 100
 THREADS, WRITES = 8, 2
 
 
-@pytest.fixture(scope="module", params=["READ-COMMITTED", "REPEATABLE-READ"])
-def store(request: pytest.FixtureRequest, mariadb: MariaDBServer) -> Iterator[Store]:
-    """A store on a server whose own default is this isolation level."""
-    url = mariadb.create_database("races")
-    admin = create_engine(url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        before = connection.scalar(text("SELECT @@GLOBAL.tx_isolation"))
-        connection.execute(text(f"SET GLOBAL tx_isolation = '{request.param}'"))
-    database = Database(url, "main", pool_size=THREADS + 1)
-    MAIN.upgrade(database)
+@pytest.fixture(scope="module")
+def store(isolated_mariadb: MariaDBServer, migrated_mariadb: OnMariaDB) -> Iterator[Store]:
+    database = Database(migrated_mariadb.url(MAIN), "main", pool_size=THREADS + 1)
     yield Store(database)
     database.close()
-    with admin.connect() as connection:
-        connection.execute(text(f"SET GLOBAL tx_isolation = '{before}'"))
-    admin.dispose()
 
 
 def test_of_sixteen_writers_for_five_slots_exactly_five_succeed_in_every_round(store: Store) -> None:
@@ -48,14 +38,14 @@ def test_of_sixteen_writers_for_five_slots_exactly_five_succeed_in_every_round(s
 
     outcomes = race([[[put(host)] * WRITES for _ in range(THREADS)] for host in providers])
 
-    expected = {"succeeded": ROOM, "CapacityExceeded": THREADS * WRITES - ROOM}
+    expected = {"done": ROOM, "CapacityExceeded": THREADS * WRITES - ROOM}
     assert [outcome for outcome in outcomes if outcome != expected] == []
     full = {name: amount * ROOM for name, amount in ONE.items()}
     assert [host for host in providers if store.used(host) != full] == []
     assert store.is_sound()
 
 
-def test_writers_that_all_fit_all_succeed_on_the_same_two_providers_in_whatever_order(store: Store) -> None:
+def test_writers_that_all_fit_on_the_same_two_providers_all_succeed_in_any_order_of_the_providers(store: Store) -> None:
     first, second = hosts(store, 2, room=2 * THREADS * 50)
 
     def claim(*named: str) -> Write:
@@ -63,26 +53,26 @@ def test_writers_that_all_fit_all_succeed_on_the_same_two_providers_in_whatever_
 
     outcomes = race([[[claim(first, second)], [claim(second, first)]] * (THREADS // 2) for _ in range(50)])
 
-    assert set(map(frozenset, map(Counter.items, outcomes))) == {frozenset({("succeeded", THREADS)})}
+    assert set(map(frozenset, map(Counter.items, outcomes))) == {frozenset({("done", THREADS)})}
     assert store.used(first) == store.used(second) == {name: amount * THREADS * 50 for name, amount in ONE.items()}
 
 
-def test_a_consumer_deleted_for_good_while_it_is_claimed_holds_nothing_whoever_was_first(store: Store) -> None:
+def test_a_consumer_deleted_for_good_while_it_is_claimed_holds_nothing(store: Store) -> None:
     [host] = hosts(store, 1, room=1000)
     consumers = [ids.fresh() for _ in range(200)]
 
     def claim(uuid: str) -> Write:
         return lambda: store.claim(uuid, {host: ONE})
 
-    def bury(uuid: str) -> Write:
+    def delete_for_good(uuid: str) -> Write:
         return lambda: store.delete(uuid, for_good=True)
 
-    outcomes = race([[[claim(uuid)], [bury(uuid)], [claim(uuid)]] for uuid in consumers])
+    outcomes = race([[[claim(uuid)], [delete_for_good(uuid)], [claim(uuid)]] for uuid in consumers])
 
-    # The delete always comes through; of the claims one came before it, or none did.
-    assert {outcome["succeeded"] for outcome in outcomes} <= {1, 2}
+    # The delete always succeeds. At most one claim succeeds: one before the delete.
+    assert {outcome["done"] for outcome in outcomes} <= {1, 2}
     assert not {name for outcome in outcomes for name in outcome} - {
-        "succeeded",
+        "done",
         "ConsumerDeleted",
         "ConsumerGenerationConflict",
         "ClaimContention",
@@ -92,7 +82,7 @@ def test_a_consumer_deleted_for_good_while_it_is_claimed_holds_nothing_whoever_w
     assert store.is_sound()
 
 
-def test_of_an_accepting_host_and_a_swap_to_the_next_one_only_one_wins(store: Store) -> None:
+def test_of_an_acceptance_and_a_swap_to_the_next_host_exactly_one_succeeds(store: Store) -> None:
     first, second = hosts(store, 2, room=1000)
     claims = {uuid: store.claim(uuid, {first: ONE}).claim_id for uuid in (ids.fresh() for _ in range(200))}
 
@@ -104,7 +94,7 @@ def test_of_an_accepting_host_and_a_swap_to_the_next_one_only_one_wins(store: St
 
     outcomes = race([[[accept(uuid)], [swap(uuid)]] for uuid in claims])
 
-    assert {outcome["succeeded"] for outcome in outcomes} == {1}
+    assert {outcome["done"] for outcome in outcomes} == {1}
     for uuid, claim_id in claims.items():
         found = store.consumer(uuid)
         if found.accepted_by is None:
@@ -114,7 +104,7 @@ def test_of_an_accepting_host_and_a_swap_to_the_next_one_only_one_wins(store: St
     assert store.is_sound()
 
 
-def test_swaps_and_releases_of_one_consumer_at_once_repeat_themselves_until_one_claim_or_none_is_left(
+def test_concurrent_swaps_and_releases_of_one_consumer_are_repeated_until_one_claim_or_none_is_left(
     store: Store,
 ) -> None:
     first, second = hosts(store, 2, room=1000)
@@ -132,10 +122,10 @@ def test_swaps_and_releases_of_one_consumer_at_once_repeat_themselves_until_one_
 
     outcomes = race([[[swap(uuid)], [release(uuid)], [grow(uuid)]] for uuid in claims])
 
-    # A raw write names the generation it relies on; the others find theirs, and one of the two finds the claim gone.
+    # Only the put names a generation. Of the swap and the release, the second one finds the claim released.
     assert all(outcome["ClaimReleased"] == 1 for outcome in outcomes)
     assert not {name for outcome in outcomes for name in outcome} - {
-        "succeeded",
+        "done",
         "ClaimReleased",
         "ConsumerGenerationConflict",
     }
@@ -154,4 +144,4 @@ def test_the_same_report_from_two_conductors_at_once_creates_each_provider_once(
 
     outcomes = race(rounds)
 
-    assert set(map(frozenset, map(Counter.items, outcomes))) == {frozenset({("succeeded", 4)})}
+    assert set(map(frozenset, map(Counter.items, outcomes))) == {frozenset({("done", 4)})}

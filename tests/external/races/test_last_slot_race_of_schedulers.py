@@ -1,6 +1,6 @@
-"""One host with room for five and sixteen requests at once, through select_destinations: five are claimed, always.
+"""Sixteen concurrent requests to two schedulers for one host with room for five: always exactly five are claimed.
 
-`make test` has fifty rounds on each isolation; with DRILLS=long in the environment it is five hundred.
+`make test` runs fifty rounds with each isolation level; with DRILLS=long in the environment it runs five hundred.
 """
 
 import os
@@ -8,14 +8,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+from support.databases.migrated import OnMariaDB
+from support.placement_store.builders import outcome
 from support.scheduler.builders import select
-from support.scheduler.rig import OneScheduler, Rig
+from support.scheduler.rig import Rig
 
 from harness.servers import MariaDBServer
-from moorage import errors
-from moorage.messages import SelectDestinations
+from placement_store.schema import MAIN
 
 ROUNDS = 500 if os.environ.get("DRILLS") == "long" else 50
 THREADS = 8
@@ -23,30 +25,14 @@ REQUESTS = 16
 ROOM = 5
 
 
-@pytest.fixture(scope="module", params=["READ-COMMITTED", "REPEATABLE-READ"])
-def server(request: pytest.FixtureRequest) -> Iterator[MariaDBServer]:
-    """A server for each isolation that an operator may have made its default."""
-    with MariaDBServer("innodb_flush_log_at_trx_commit=2", f"transaction-isolation={request.param}") as started:
-        yield started
-
-
 @pytest.fixture
-def rig(server: MariaDBServer) -> Iterator[Rig]:
-    started = Rig(server.create_database("race"))
+def rig(isolated_mariadb: MariaDBServer, migrated_mariadb: OnMariaDB) -> Iterator[Rig]:
+    started = Rig(migrated_mariadb.url(MAIN), is_migrated=True)
     yield started
     started.close()
-    server.drop_database("race")
 
 
-def outcome(scheduler: OneScheduler, message: SelectDestinations) -> str:
-    try:
-        scheduler.select(message)
-    except errors.MoorageError as fault:
-        return type(fault).__name__
-    return "claimed"
-
-
-def test_room_for_five_is_claimed_five_times_in_every_round(rig: Rig) -> None:
+def test_room_for_five_is_claimed_exactly_five_times_in_every_round(rig: Rig) -> None:
     rig.add_hosts([1], vcpus=2 * ROOM)
     schedulers = [rig.scheduler(max_age=0.1) for _ in range(2)]
     start = threading.Barrier(THREADS)
@@ -56,17 +42,17 @@ def test_room_for_five_is_claimed_five_times_in_every_round(rig: Rig) -> None:
         messages = [select(f"r{round_number}-{thread}-{number}") for number in range(REQUESTS // THREADS)]
         start.wait()
         scheduler = schedulers[thread % len(schedulers)]
-        return [(message.instance_uuids[0], outcome(scheduler, message)) for message in messages]
+        return [(message.instance_uuids[0], outcome(partial(scheduler.select, message))) for message in messages]
 
     with ThreadPoolExecutor(THREADS) as pool:
         for round_number in range(ROUNDS):
             rounds = pool.map(race, [(round_number, thread) for thread in range(THREADS)])
             outcomes = [each for thread in rounds for each in thread]
-            counted = Counter(word for _, word in outcomes)
-            assert counted["claimed"] == ROOM, (round_number, counted)
-            assert set(counted) <= {"claimed", "NoValidHost", "ClaimContention"}, (round_number, counted)
-            for uuid, word in outcomes:
-                if word == "claimed":
+            counted = Counter(ended for _, ended in outcomes)
+            assert counted["done"] == ROOM, (round_number, counted)
+            assert set(counted) <= {"done", "NoValidHost", "ClaimContention"}, (round_number, counted)
+            for uuid, ended in outcomes:
+                if ended == "done":
                     rig.release(uuid)
     report = rig.audit()
     assert not report.overcommitted

@@ -1,10 +1,11 @@
-"""Moves on MariaDB with others at the same moment: one of them is first, and no sum is ever wrong."""
+"""Moves concurrent with other writes, on MariaDB: one write is first, and no sum is ever wrong."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.placement_store.builders import Store, at_once
 from support.placement_store.move_builders import Moving
 
@@ -16,24 +17,17 @@ from placement_store.schema import MAIN
 ROUNDS = 25
 ONE = {"VCPU": 1, "MEMORY_MB": 512}
 
-Said = dict[str, MoveEnded]
-
-
-@pytest.fixture(scope="module")
-def database(mariadb: Any) -> Iterator[Database]:
-    database = Database(mariadb.create_database("move_races"), "main", pool_size=8)
-    MAIN.upgrade(database)
-    yield database
-    database.close()
+#: The answers to the ends of a move, by outcome.
+Answers = dict[str, MoveEnded]
 
 
 @pytest.fixture
-def store(database: Database) -> Store:
-    """An empty store."""
+def store(migrated_mariadb: OnMariaDB) -> Iterator[Store]:
+    database = Database(migrated_mariadb.url(MAIN), "main", pool_size=8)
     store = Store(database)
-    store.empty()
     store.names.sync()
-    return store
+    yield store
+    database.close()
 
 
 @pytest.fixture
@@ -46,11 +40,11 @@ def pool(store: Store) -> str:
     return store.provider(DISK_GB=100_000)
 
 
-def ending(moving: Moving, outcome: str, said: Said, **more: Any) -> Callable[[], None]:
+def ending(moving: Moving, outcome: str, answers: Answers, **more: Any) -> Callable[[], None]:
     message = moving.ending(outcome, **{"guest_gone": True} | more)
 
     def end() -> None:
-        said[outcome] = moving.store.dispatcher.call(message)
+        answers[outcome] = moving.store.dispatcher.call(message)
 
     return end
 
@@ -61,7 +55,7 @@ def begun(store: Store, source: str, destination: str, pool: str) -> Moving:
     return moving
 
 
-def test_of_two_moves_of_one_instance_at_once_exactly_one_wins(store: Store, hosts: list[str], pool: str) -> None:
+def test_of_two_concurrent_moves_of_one_instance_exactly_one_begins(store: Store, hosts: list[str], pool: str) -> None:
     source, *destinations = hosts
     for _ in range(ROUNDS):
         first = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build()
@@ -73,23 +67,23 @@ def test_of_two_moves_of_one_instance_at_once_exactly_one_wins(store: Store, hos
         )
 
         won = outcome.index("done")
-        # The loser sees the other's migration, or what has become of the claim, or that something changes right now.
+        # The other move is refused because of the migration, of the changed claim, or of a concurrent write.
         assert outcome[1 - won] in ("ClaimReleased", "ClaimContention", "InvalidState")
-        winner, loser = (first, second) if won == 0 else (second, first)
-        assert (winner.amounts, winner.migrations) == (new[won], {source: ONE})
-        assert loser.migrations == {}
+        begun_move, refused_move = (first, second) if won == 0 else (second, first)
+        assert (begun_move.amounts, begun_move.migrations) == (new[won], {source: ONE})
+        assert refused_move.migrations == {}
     assert store.is_sound()
     assert store.used(pool) == {"DISK_GB": 7 * ROUNDS}
 
 
-def test_of_a_confirm_and_a_revert_at_once_exactly_one_wins(store: Store, hosts: list[str], pool: str) -> None:
+def test_of_a_concurrent_confirm_and_revert_exactly_one_succeeds(store: Store, hosts: list[str], pool: str) -> None:
     source, destination, _ = hosts
     won: Counter[str] = Counter()
     for _ in range(ROUNDS):
-        moving, said = begun(store, source, destination, pool), {}
-        outcome = at_once(ending(moving, "confirm", said), ending(moving, "revert", said))
+        moving, answers = begun(store, source, destination, pool), {}
+        outcome = at_once(ending(moving, "confirm", answers), ending(moving, "revert", answers))
         assert sorted(outcome) in (["ClaimReleased", "done"], ["ConsumerNotFound", "done"])
-        [which] = said
+        [which] = answers
         won[which] += 1
         assert moving.amounts == (moving.claimed if which == "confirm" else moving.held)
         assert moving.is_buried()
@@ -99,17 +93,17 @@ def test_of_a_confirm_and_a_revert_at_once_exactly_one_wins(store: Store, hosts:
 
 
 @pytest.mark.parametrize("outcome", ["confirm", "revert"])
-def test_what_others_put_at_the_moment_of_an_end_is_there_afterwards_or_was_named_or_refused(
+def test_foreign_allocations_put_while_a_move_ends_are_kept_reported_as_lost_or_refused(
     store: Store, hosts: list[str], pool: str, outcome: str
 ) -> None:
     source, destination, _ = hosts
     seen: Counter[str] = Counter()
     for _ in range(ROUNDS):
-        moving, said = begun(store, source, destination, pool), {}
+        moving, answers = begun(store, source, destination, pool), {}
         more = {destination: {**ONE, "VCPU": 3}, pool: {"DISK_GB": 9}}
 
         ended, put = at_once(
-            ending(moving, outcome, said),
+            ending(moving, outcome, answers),
             lambda moving=moving, more=more: store.put(moving.uuid, more, moving.generation),
         )
 
@@ -119,7 +113,7 @@ def test_what_others_put_at_the_moment_of_an_end_is_there_afterwards_or_was_name
         added = put == "done"
         expected = moving.claimed if outcome == "confirm" else moving.held
         vcpus = moving.amounts[next(iter(expected))]["VCPU"]
-        lost = said[outcome].extras
+        lost = answers[outcome].extras
         assert moving.amounts[pool]["DISK_GB"] == expected[pool]["DISK_GB"] + 4 * added
         if outcome == "confirm":
             assert (vcpus, lost) == (3 if added else 1, {})
@@ -131,7 +125,7 @@ def test_what_others_put_at_the_moment_of_an_end_is_there_afterwards_or_was_name
     assert store.is_sound()
 
 
-def test_moves_and_claims_for_the_last_room_never_take_more_than_there_is(store: Store, hosts: list[str]) -> None:
+def test_moves_and_claims_for_the_last_room_never_over_commit(store: Store, hosts: list[str]) -> None:
     source, *_ = hosts
     won: Counter[str] = Counter()
     for _ in range(ROUNDS):
@@ -154,14 +148,14 @@ def test_moves_and_claims_for_the_last_room_never_take_more_than_there_is(store:
     assert store.used(source)["VCPU"] == 3 * ROUNDS
 
 
-def test_a_revert_takes_back_what_it_had_while_others_claim_whatever_is_free(store: Store, hosts: list[str]) -> None:
+def test_a_revert_gets_its_source_back_while_others_claim_all_free_amounts(store: Store, hosts: list[str]) -> None:
     _, destination, _ = hosts
     for _ in range(ROUNDS):
         source = store.provider(VCPU=3, MEMORY_MB=1536)
-        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), {}
         moving.begin({destination: ONE})
         outcome = at_once(
-            ending(moving, "revert", said),
+            ending(moving, "revert", answers),
             *[lambda source=source: store.claim(ids.fresh(), {source: ONE}) for _ in range(4)],
         )
         assert outcome[0] == "done"
@@ -170,17 +164,17 @@ def test_a_revert_takes_back_what_it_had_while_others_claim_whatever_is_free(sto
     assert store.is_sound()
 
 
-def test_an_instance_deleted_while_its_move_begins_changes_or_ends_holds_nothing_and_neither_does_its_migration(
+def test_an_instance_deleted_while_its_move_begins_is_swapped_or_ends_holds_nothing_nor_does_its_migration(
     store: Store, hosts: list[str], pool: str
 ) -> None:
     source, destination, third = hosts
     new = {third: ONE, pool: {"DISK_GB": 9}}
     for number in range(ROUNDS):
-        moving, said = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build(), {}
+        moving, answers = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build(), {}
         steps: list[Callable[[], object]] = [lambda moving=moving: moving.begin(new)]
         if number % 4:
             moving.begin({destination: ONE, pool: {"DISK_GB": 2}})
-            steps = [[lambda moving=moving: moving.swap(new)], *[[ending(moving, o, said)] for o in OUTCOMES]][
+            steps = [[lambda moving=moving: moving.swap(new)], *[[ending(moving, o, answers)] for o in OUTCOMES]][
                 number % 4 - 1
             ]
 
@@ -199,42 +193,38 @@ def test_an_instance_deleted_while_its_move_begins_changes_or_ends_holds_nothing
 OUTCOMES = ("confirm", "revert")
 
 
-def test_an_evacuated_source_that_is_cleaned_up_at_the_moment_of_the_confirm_is_held_by_nobody(
-    store: Store, hosts: list[str]
-) -> None:
+def test_an_evacuated_source_that_is_cleaned_up_during_the_confirm_is_released(store: Store, hosts: list[str]) -> None:
     source, destination, _ = hosts
-    left: Counter[bool] = Counter()
     for _ in range(ROUNDS):
-        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), {}
         moving.begin({destination: ONE}, kind="evacuation")
 
         outcome = at_once(
-            ending(moving, "confirm", said, guest_gone=False, leave_residue=True),
+            ending(moving, "confirm", answers, guest_gone=False, leave_residue=True),
             lambda moving=moving: store.delete(moving.attempt, for_good=True),
         )
 
         assert outcome == ["done", "done"]
-        left[said["confirm"].residue_uuid is not None] += 1
         assert moving.is_buried()
     assert set(store.used(source).values()) == {0}
     assert store.is_sound()
 
 
-def test_a_destination_that_is_accepted_at_the_moment_of_the_revert_leaves_a_residue_or_is_not_accepted(
+def test_a_destination_that_is_accepted_during_the_revert_leaves_a_residue_or_is_refused(
     store: Store, hosts: list[str]
 ) -> None:
     source, destination, _ = hosts
     for _ in range(ROUNDS):
-        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving, answers = Moving(store, {source: ONE}).build(), {}
         moving.begin({destination: ONE})
 
         reverted, accepted = at_once(
-            ending(moving, "revert", said, guest_gone=False, leave_residue=True),
+            ending(moving, "revert", answers, guest_gone=False, leave_residue=True),
             moving.accept,
         )
 
         assert reverted == "done"
-        residue = said["revert"].residue_uuid
+        residue = answers["revert"].residue_uuid
         assert (accepted, residue) in (("done", moving.next_attempt), ("ClaimReleased", None))
         assert moving.amounts == {source: ONE}
         with pytest.raises(errors.ClaimReleased):

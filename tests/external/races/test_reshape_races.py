@@ -1,15 +1,13 @@
-"""Reshapes against writers of the same moment: claims of what moves, and consumers that change elsewhere."""
+"""Reshapes concurrent with other writers: claims on the moved inventories, and changes of other allocations."""
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from collections.abc import Iterator
 
 import pytest
-from support.placement_store.builders import Store
+from support.databases.migrated import OnMariaDB
+from support.placement_store.builders import Store, at_once
 from support.placement_store.reshape_builders import Reshaping, child
 
-from harness.servers import MariaDBServer
 from moorage import errors, ids
 from moorage.db.database import Database
 from placement_store.schema import MAIN
@@ -18,32 +16,15 @@ ROUNDS, CLAIMERS = 40, 4
 
 
 @pytest.fixture
-def store(mariadb: MariaDBServer) -> Iterator[Store]:
-    database = Database(mariadb.create_database("reshape_races"), "main", pool_size=CLAIMERS + 3)
-    MAIN.upgrade(database)
+def store(migrated_mariadb: OnMariaDB) -> Iterator[Store]:
+    database = Database(migrated_mariadb.url(MAIN), "main", pool_size=CLAIMERS + 3)
     store = Store(database)
     store.names.sync()
     yield store
     database.close()
 
 
-def at_once(*writes: Callable[[], object]) -> list[str]:
-    """Do all of these at one moment; return what came of each."""
-    together = Barrier(len(writes))
-
-    def tried(write: Callable[[], object]) -> str:
-        together.wait(60)
-        try:
-            write()
-        except errors.MoorageError as refused:
-            return type(refused).__name__
-        return "done"
-
-    with ThreadPoolExecutor(len(writes)) as threads:
-        return list(threads.map(tried, writes))
-
-
-def test_what_is_claimed_before_a_reshape_moves_and_nothing_is_claimed_of_what_has_moved(store: Store) -> None:
+def test_claims_before_a_reshape_move_with_it_and_claims_after_it_are_refused(store: Store) -> None:
     node, gpu, reshaping = store.provider("node", VGPU=100), ids.fresh(), Reshaping(store)
     new = (child("gpu", node, uuid=gpu),)
     first, lag = 0, 0.0
@@ -66,15 +47,15 @@ def test_what_is_claimed_before_a_reshape_moves_and_nothing_is_claimed_of_what_h
         assert (store.get(node).inventories, store.used(gpu)) == ({}, {"VGPU": 2 * len(claimed)})
         assert store.is_sound()
         first += len(claimed)
-        # Who came first on all sides begins later the next time, and so on until they meet on this machine.
+        # If all claims came before the reshape, they begin later in the next round, so that both meet on any machine.
         lag = lag * 1.5 + 0.001 if len(claimed) == CLAIMERS else lag * 0.8
         for uuid in claimed:
             store.delete(uuid, for_good=True)
         reshaping.move((gpu, {"VGPU": 100}, node))
-    assert 0 < first < ROUNDS * CLAIMERS, "nobody has raced"
+    assert 0 < first < ROUNDS * CLAIMERS, "the claims and the reshapes must be concurrent"
 
 
-def test_consumers_that_change_elsewhere_at_the_same_moment_hold_both_changes(store: Store) -> None:
+def test_consumers_whose_other_allocations_change_during_a_reshape_hold_both_changes(store: Store) -> None:
     node, pool, reshaping = store.provider("node", VGPU=8), store.provider("pool", DISK_GB=1000), Reshaping(store)
     gpu = ids.fresh()
     reshaping.move((node, {"VGPU": 1}, "gpu"), providers=(child("gpu", node, uuid=gpu),))
@@ -84,7 +65,7 @@ def test_consumers_that_change_elsewhere_at_the_same_moment_hold_both_changes(st
         store.claim(uuid, {node: {"VGPU": 2}, pool: {"DISK_GB": 1}})
 
     def grow(uuid: str) -> None:
-        """Take one more of the pool, as whoever reads again what has changed under them."""
+        """Take one more of the pool, and retry after a conflict."""
         while True:
             found = store.consumer(uuid)
             amounts = {one: dict(part.resources) for one, part in found.allocations.items()}

@@ -1,6 +1,6 @@
-"""A compute node reshaped back and forth while eight processes claim of it without pause and one looks on.
+"""A compute node is reshaped back and forth while eight processes claim on it and one checks it, all without a pause.
 
-`make test` reshapes forty times; with DRILLS=long in the environment it is two hundred.
+`make test` reshapes it forty times; with DRILLS=long in the environment it is reshaped two hundred times.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.placement_store.builders import Store
 from support.processes import reshape_rig as rig
 
@@ -24,19 +25,19 @@ pytestmark = pytest.mark.timeout(600)
 
 LONG = os.environ.get("DRILLS") == "long"
 RESHAPES = 200 if LONG else 40
-#: What claims must keep of their undisturbed rate. A run of seconds beside other tests tells less.
+#: The minimum rate of claims during reshapes, as a share of the undisturbed rate. It varies more in a short run.
 KEPT = 0.5 if LONG else 0.3
 CLAIMERS = 8
-#: So many reshapes follow each other, so many seconds apart or as long as each took; then there are none for as long.
+#: The number of reshapes in a series, and the minimum seconds between two of them: the pause is at least as long as the
+#: reshape. After a series, no reshape is made for an equally long time.
 AT_ONCE, APART = 10, 0.1
-#: How much there is of what is moved, half of it for each child: more than is ever held, so that a deal is possible.
+#: The moved total, half of it for each child: more than is ever allocated, so that a distribution always exists.
 VGPUS = 48
 
 
 @pytest.fixture
-def store(mariadb_url: str) -> Iterator[Store]:
-    database = Database(mariadb_url, "main")
-    MAIN.upgrade(database)
+def store(migrated_mariadb: OnMariaDB) -> Iterator[Store]:
+    database = Database(migrated_mariadb.url(MAIN), "main")
     store = Store(database)
     store.names.sync()
     yield store
@@ -53,7 +54,7 @@ def host(store: Store) -> rig.Host:
 
 @pytest.fixture
 def resting(store: Store, host: rig.Host) -> list[rig.Guest]:
-    """Guests whose hosts have accepted their claims, and whose builds nothing may disturb."""
+    """Guests whose claims are accepted; nothing may change their amounts or claims."""
     guests = []
     for number in range(6):
         uuid, amounts = ids.fresh(), {"VCPU": 1, "VGPU": 1 + number % 2}
@@ -63,7 +64,7 @@ def resting(store: Store, host: rig.Host) -> list[rig.Guest]:
 
 
 class Reshaper:
-    """Moves all there is from the node to its children, and back."""
+    """Moves the whole inventory of a class from the node to its children, and back."""
 
     def __init__(self, store: Store, host: rig.Host) -> None:
         self.dispatcher = Dispatcher(store.database, ResourceClassNames(store.database))
@@ -74,7 +75,7 @@ class Reshaper:
         self.seconds = 0.0
 
     def reshape(self) -> float:
-        """Do it once; return how many seconds it took."""
+        """Reshape once; return the duration in seconds."""
         part = {"VGPU": self._host.total // len(self._host.children)}
         instructions = tuple(
             MoveInstruction(
@@ -97,7 +98,7 @@ class Reshaper:
 
 
 class Rates:
-    """Claims a second, with and without reshapes, in turns, so that whatever else this machine does meets both."""
+    """The rates of claims with and without reshapes, measured alternately: other work of the machine affects both."""
 
     def __init__(self, counters: rig.Counters) -> None:
         self._counters = counters
@@ -105,7 +106,7 @@ class Rates:
         self._seconds = {True: 0.0, False: 0.0}
 
     def measure(self, work: Callable[[], None], *, disturbed: bool) -> float:
-        """Do ``work`` and count the claims meanwhile; return how long it took."""
+        """Do ``work`` and count the claims meanwhile; return the duration in seconds."""
         began, before = time.monotonic(), self._counters.claimed.value
         work()
         took = time.monotonic() - began
@@ -114,7 +115,7 @@ class Rates:
         return took
 
     def rate(self, *, disturbed: bool) -> float:
-        """Return claims a second."""
+        """Return the claims per second."""
         return self._claims[disturbed] / self._seconds[disturbed]
 
 
@@ -128,7 +129,7 @@ def reshape_again_and_again(reshaper: Reshaper, rates: Rates) -> None:
         rates.measure(partial(time.sleep, took), disturbed=False)
 
 
-def test_claims_go_on_while_a_node_is_reshaped_and_nobody_ever_sees_its_inventory_twice_or_not_at_all(
+def test_claims_continue_while_a_node_is_reshaped_and_no_snapshot_has_its_inventory_twice_or_not_at_all(
     store: Store, host: rig.Host, resting: list[rig.Guest], record_property: Callable[[str, object], None]
 ) -> None:
     reshaper = Reshaper(store, host)
@@ -143,7 +144,7 @@ def test_claims_go_on_while_a_node_is_reshaped_and_nobody_ever_sees_its_inventor
     moved = sum(len(plan.dealt) for plan in reshaper.done)
     measured = (
         f"{len(reshaper.done)} of {RESHAPES} reshapes, {1000 * reshaper.seconds / RESHAPES:.0f} ms each, {moved} "
-        f"allocations dealt; {quiet:.0f} claims/s undisturbed, {disturbed:.0f} meanwhile ({disturbed / quiet:.2f}); "
+        f"allocations moved; {quiet:.0f} claims/s undisturbed, {disturbed:.0f} meanwhile ({disturbed / quiet:.2f}); "
         f"looked {counters.looked.value} times"
     )
     record_property("measured", measured)

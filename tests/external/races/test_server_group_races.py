@@ -1,10 +1,11 @@
-"""Members of server groups placed by many at once, on MariaDB: no rule is broken, and all are placed that can be."""
+"""Concurrent placements of members of server groups, on MariaDB: no rule is broken, and no free host stays unused."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.databases.migrated import OnMariaDB
 from support.scheduler.builders import select
 from support.scheduler.moving_builders import accept, group, instance_of, migration_of, move
 from support.scheduler.rig import OneScheduler, Rig
@@ -12,21 +13,24 @@ from support.scheduler.rig import OneScheduler, Rig
 from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import Selection
+from placement_store.schema import MAIN
 
 MEMBERS = 40
 THREADS = 8
-#: A conductor asks again, with a new request, after so many times of contention; see `[conductor]`.
-ASKED_AGAIN = 5
+#: The number of requests that a conductor sends before it gives up because of contention; see `[conductor]`.
+REQUESTS = 5
 
 
 @pytest.fixture
-def rig(mariadb_url: str) -> Rig:
-    return Rig(mariadb_url)
+def rig(migrated_mariadb: OnMariaDB) -> Iterator[Rig]:
+    started = Rig(migrated_mariadb.url(MAIN), is_migrated=True)
+    yield started
+    started.close()
 
 
 def placed(scheduler: OneScheduler, message: Callable[[int], SelectDestinations]) -> Selection | None:
-    """The host of an instance, asked for as a conductor asks: contention is no answer yet."""
-    for number in range(ASKED_AGAIN):
+    """Return the host of an instance, or null if there is none; repeat after contention, as a conductor does."""
+    for number in range(REQUESTS):
         try:
             return scheduler.select(message(number))[0][0]
         except errors.ClaimContention:
@@ -36,7 +40,7 @@ def placed(scheduler: OneScheduler, message: Callable[[int], SelectDestinations]
     return None
 
 
-def at_once(
+def placed_at_once(
     schedulers: Sequence[OneScheduler], messages: Sequence[Callable[[int], SelectDestinations]]
 ) -> list[Selection | None]:
     with ThreadPoolExecutor(THREADS) as pool:
@@ -56,16 +60,17 @@ def test_forty_anti_affinity_members_fill_forty_hosts_exactly(rig: Rig) -> None:
     def message(member: int) -> Callable[[int], SelectDestinations]:
         return lambda number: select(f"i{member}-{number}", server_group=apart, num_alternates=2)
 
-    found = at_once(schedulers, [message(member) for member in range(MEMBERS)])
+    found = placed_at_once(schedulers, [message(member) for member in range(MEMBERS)])
     assert all(found)
     assert Counter(one.service_host for one in found if one) == Counter(f"host{number}" for number in range(MEMBERS))
     with pytest.raises(errors.NoValidHost):
         schedulers[0].select(select("one more", server_group=apart))
     assert len(rig.audit().holders) == MEMBERS
-    rig.close()
 
 
-def test_more_members_than_hosts_fill_them_and_the_rest_is_told_that_there_is_none(rig: Rig) -> None:
+def test_if_there_are_more_members_than_places_all_places_are_filled_and_the_other_members_get_no_host(
+    rig: Rig,
+) -> None:
     rig.add_hosts(range(10))
     schedulers = [rig.scheduler(max_age=0.1) for _ in range(2)]
     in_pairs = group("anti-affinity", 2)
@@ -73,9 +78,8 @@ def test_more_members_than_hosts_fill_them_and_the_rest_is_told_that_there_is_no
     def message(member: int) -> Callable[[int], SelectDestinations]:
         return lambda number: select(f"i{member}-{number}", server_group=in_pairs)
 
-    found = at_once(schedulers, [message(member) for member in range(28)])
+    found = placed_at_once(schedulers, [message(member) for member in range(28)])
     assert Counter(one.service_host for one in found if one) == Counter({f"host{n}": 2 for n in range(10)})
-    rig.close()
 
 
 def test_members_that_move_at_once_break_no_rule(rig: Rig) -> None:
@@ -92,16 +96,15 @@ def test_members_that_move_at_once_break_no_rule(rig: Rig) -> None:
         uuid, source = instance_of(f"i{member}"), sources[member]
         return lambda number: move(f"m{member}-{number}", uuid, source, server_group=apart)
 
-    found = at_once(schedulers, [message(member) for member in range(10)])
-    # Both hosts of each that moves are its own: ten sources, and as many destinations.
+    found = placed_at_once(schedulers, [message(member) for member in range(10)])
+    # Each moving member has two hosts of its own: ten sources and ten destinations.
     assert len({one.service_host for one in [*sources, *found] if one}) == 20
     assert {holder.uuid for holder in rig.audit().holders} >= {instance_of(f"i{member}") for member in range(10)}
     assert len(rig.audit().holders) == 20
     assert migration_of("m0-0") in {holder.uuid for holder in rig.audit().holders}
-    rig.close()
 
 
-def test_first_members_of_an_affinity_group_meet_on_one_host(rig: Rig) -> None:
+def test_concurrent_first_members_of_an_affinity_group_are_placed_on_one_host(rig: Rig) -> None:
     rig.add_hosts(range(8), vcpus=64, memory_mb=2**20)
     schedulers = [rig.scheduler(max_age=0.1) for _ in range(2)]
     for number in range(5):
@@ -112,7 +115,6 @@ def test_first_members_of_an_affinity_group_meet_on_one_host(rig: Rig) -> None:
         ) -> Callable[[int], SelectDestinations]:
             return lambda time: select(f"i{number}-{member}-{time}", server_group=wanted)
 
-        found = at_once(schedulers, [message(member) for member in range(THREADS)])
+        found = placed_at_once(schedulers, [message(member) for member in range(THREADS)])
         assert all(found)
         assert len({one.service_host for one in found if one}) == 1
-    rig.close()

@@ -1,4 +1,4 @@
-"""An upgrade waits behind one open reader, and claims do not wait with it."""
+"""An upgrade waits for a transaction that reads a table, and claims continue meanwhile."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from moorage.db.database import Database
 from placement_store.commands.db_upgrade import Place, upgrade
 from placement_store.schema import MAIN
 
-#: Seconds for which a change of a table is waited for, and everybody who comes after it with it.
+#: Seconds for which one try to change a table waits; transactions that begin later wait as long.
 TRY = 1.0
 
 
 @pytest.fixture
 def store(mariadb_url: str) -> Iterator[Store]:
-    """A store with a table that an upgrade is to change, though what is missing is of no use to claims."""
+    """A store without a column that an upgrade adds, and that claims do not need."""
     database = Database(mariadb_url, MAIN.name)
     MAIN.upgrade(database)
     for statement in (
@@ -34,7 +34,7 @@ def store(mariadb_url: str) -> Iterator[Store]:
 
 
 def claiming_until(store: Store, host: str, is_over: Callable[[], bool]) -> dict[str, float]:
-    """Claim for one new consumer after another, and return how many seconds each of them has waited."""
+    """Claim for one new consumer after another; return the seconds that each claim took."""
     seconds = {}
     while not is_over():
         consumer, begun = ids.fresh(), time.monotonic()
@@ -45,7 +45,7 @@ def claiming_until(store: Store, host: str, is_over: Callable[[], bool]) -> dict
 
 @contextmanager
 def endless_reader(url: str) -> Iterator[Connection]:
-    """A transaction that has read the consumers, and that the server does not end however long the test takes."""
+    """A transaction that has read the consumers, and that the server does not end, even if it is idle for long."""
     database = Database(url, MAIN.name, idle_transaction=0.0)
     with closing(database), database.engine.connect() as reader:
         reader.execute(text("SELECT COUNT(*) FROM consumers"))
@@ -57,7 +57,7 @@ def has_column(database: Database) -> bool:
     return "migration_of" in {row[0] for row in found}
 
 
-def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_after_the_reader(
+def test_claims_continue_while_an_upgrade_waits_for_a_reader_and_it_ends_after_the_reader(
     store: Store,
     mariadb_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -74,7 +74,7 @@ def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_afte
         assert not upgrading.done()
         assert not has_column(database)
         reader.rollback()
-        # The table is changed under those that follow.
+        # The table is changed during the following claims.
         beside_change = claiming_until(store, host, upgrading.done)
         assert upgrading.result() == ("main_0003", MAIN.head())
 
@@ -82,15 +82,15 @@ def test_claims_go_on_beside_an_upgrade_that_waits_for_a_reader_and_it_ends_afte
     assert len(beside_reader) > 10
     assert beside_change
     claimed = beside_reader | beside_change
-    counts = f"{len(beside_reader)} beside the reader, {len(beside_change)} beside the change"
+    counts = f"{len(beside_reader)} during the read, {len(beside_change)} during the change"
     record_property("measured", f"claims: {counts}; the longest took {max(claimed.values()):.2f} s")
-    assert max(claimed.values()) < TRY + 1.5, "nobody waits for longer than for one try"
+    assert max(claimed.values()) < TRY + 1.5, "no claim may wait for longer than one try"
     assert {claim.consumer_uuid for claim in store.listed(limit=len(claimed) + 1)} == claimed.keys()
     assert store.used(host) == {"VCPU": len(claimed)}
     assert store.is_sound()
 
 
-def test_an_upgrade_whose_reader_does_not_end_says_what_it_waits_for_and_can_be_repeated(
+def test_an_upgrade_that_fails_because_of_a_reader_names_the_change_and_can_be_repeated(
     store: Store, mariadb_url: str
 ) -> None:
     changes = r"ALTER TABLE consumers ADD COLUMN migration_of .*\.$"

@@ -287,17 +287,22 @@ def request(amounts: Amounts) -> AllocationRequest:
 # --- Concurrent writers ----------------------------------------------------------------------------------------------
 
 
+def outcome(write: Callable[[], object]) -> str:
+    """Run a write, and return `done` or the name of the error."""
+    try:
+        write()
+    except errors.MoorageError as fault:
+        return type(fault).__name__
+    return "done"
+
+
 def at_once(*writes: Callable[[], object]) -> list[str]:
     """Start all of these at the same moment; return `done` or the name of the error for each."""
     gate = threading.Barrier(len(writes))
 
     def run(write: Callable[[], object]) -> str:
         gate.wait()
-        try:
-            write()
-        except errors.MoorageError as fault:
-            return type(fault).__name__
-        return "done"
+        return outcome(write)
 
     with ThreadPoolExecutor(len(writes)) as threads:
         return list(threads.map(run, writes))

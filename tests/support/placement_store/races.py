@@ -1,13 +1,18 @@
-"""Writers of a placement store that start at the same moment, again and again."""
+"""Concurrent writers of a placement store: rounds of writes that start together, and waits for row locks."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
-from moorage import errors, ids
+from sqlalchemy import text
+
+from harness.cloud import wait_until
+from moorage import ids
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
-from support.placement_store.builders import Store
+from support.placement_store.builders import Store, outcome
 
 #: The number of ``ONE`` that fit on a host.
 ROOM = 5
@@ -38,9 +43,9 @@ def race(rounds: Sequence[Sequence[Sequence[Write]]]) -> list[Counter[str]]:
             for number, writes in enumerate(rounds):
                 together.wait(60)
                 for write in writes[thread]:
-                    outcome = tried(write)
+                    ended = outcome(write)
                     with lock:
-                        outcomes[number][outcome] += 1
+                        outcomes[number][ended] += 1
         except BaseException as fault:
             faults.append(fault)
             together.abort()
@@ -55,9 +60,17 @@ def race(rounds: Sequence[Sequence[Sequence[Write]]]) -> list[Counter[str]]:
     return outcomes
 
 
-def tried(write: Write) -> str:
-    try:
-        write()
-    except errors.MoorageError as refused:
-        return type(refused).__name__
-    return "succeeded"
+def status(store: Store, name: str) -> int:
+    """Return a number among the status variables of MariaDB."""
+    query = text(f"SHOW GLOBAL STATUS LIKE '{name}'")
+    return int(store.database.read(lambda connection: connection.execute(query).one()[1]))
+
+
+def wait_for_row_lock_wait(store: Store, write: Future[Any]) -> None:
+    """Wait until a write in another thread waits for a row lock; fail if it ends without a wait."""
+
+    def waits_or_has_ended() -> bool:
+        return write.done() or bool(status(store, "Innodb_row_lock_current_waits"))
+
+    wait_until(waits_or_has_ended, "a row lock to be waited for", 60.0, interval=0.01)
+    assert not write.done()
