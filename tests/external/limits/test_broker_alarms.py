@@ -1,4 +1,4 @@
-"""The broker's alarms: callers get an error in time, services say what is wrong, and all goes on when they end."""
+"""Alarms of the broker: callers get errors in time, services report the alarm, and work continues when it ends."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from moorage.messages import ListInstances
 
 pytestmark = pytest.mark.timeout(600)
 
-#: Seconds for which an alarm is on. Long: beyond all time-outs, those of the broker's heartbeats too.
+#: Seconds for which an alarm is on. The long form exceeds all time-outs, including those of heartbeats.
 ON = 60.0 if os.environ.get("DRILLS") == "long" else 5.0
 PATIENCE = 2.0
 
@@ -26,7 +26,7 @@ def logged(cloud: FaultyCloud, text: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ALARMS)
-def test_while_an_alarm_is_on_callers_get_errors_in_time_and_everything_goes_on_when_it_ends(
+def test_while_an_alarm_is_on_callers_get_errors_in_time_and_work_continues_when_it_ends(
     cloud: FaultyCloud, rabbitmq: RabbitMQServer, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
     named, over = f"an alarm of the broker is on ({ALARMS[kind][2]})", "alarm is over"
@@ -47,7 +47,7 @@ def test_while_an_alarm_is_on_callers_get_errors_in_time_and_everything_goes_on_
         load.wait_until_recovered(back)
     assert not load.faults, load.faults
     check(cloud, [], 60.0)
-    # Each process says it once a minute at most, however many messages meet the alarm, and says that it is over.
+    # A process logs the alarm at most once a minute, no matter how many messages fail, and it logs the end.
     assert 1 <= logged(cloud, named) - warned <= len(cloud.ROLES) * (1 + ON // 60)
     assert logged(cloud, over) > ended
     record_property("measured", f"alarm of the broker ({kind}) for {ON:g} s: recovery in {load.recovery(back):.1f} s")

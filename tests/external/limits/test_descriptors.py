@@ -1,4 +1,4 @@
-"""A process that may open no further descriptor: typed answers, no thread that spins, and all goes on afterwards."""
+"""Processes that cannot open descriptors return typed errors, do not spin, and continue when they can open some."""
 
 import resource
 import socket
@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 from sqlalchemy import make_url
+from support.http.api import answers
 from support.processes.fault_servers import Server, check, delete
 from support.processes.faulty_cloud import FaultyCloud
 
@@ -19,10 +20,10 @@ from moorage.messages import ListInstances
 
 pytestmark = pytest.mark.timeout(600)
 
-#: Descriptors below this number are all in use: what may open no higher one can open none.
+#: All descriptors below this number are in use: a process with this limit can open none.
 NONE_LEFT = 8
 SECONDS, PATIENCE = 4.0, 2.0
-#: The part of a processor that a process may use meanwhile. One that spins uses all of it.
+#: The share of a processor that a process may use in this time. A process that spins uses a whole one.
 IDLE = 0.5
 
 
@@ -45,7 +46,7 @@ def used(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def test_services_without_a_descriptor_answer_with_errors_and_do_not_spin_and_go_on_when_they_have_some(
+def test_services_without_descriptors_return_errors_do_not_spin_and_continue_when_they_have_some(
     cloud: FaultyCloud, mariadb: MariaDBServer, record_property: Callable[[str, object], None]
 ) -> None:
     pids = {name: process.pid for name, process in cloud.processes.items()}
@@ -53,7 +54,7 @@ def test_services_without_a_descriptor_answer_with_errors_and_do_not_spin_and_go
     client = cloud.client("conductor", timeout=PATIENCE)
     answers: list[str] = []
     with no_descriptor_left(list(pids.values())):
-        mariadb.end_connections(database)  # all are to be made anew
+        mariadb.end_connections(database)  # services have to open all of them again
         before, begun = {name: used(pid) for name, pid in pids.items()}, time.monotonic()
         while time.monotonic() < begun + SECONDS:
             asked = time.monotonic()
@@ -65,7 +66,7 @@ def test_services_without_a_descriptor_answer_with_errors_and_do_not_spin_and_go
             assert time.monotonic() - asked < PATIENCE + 1.0
             time.sleep(0.2)
         shares = {name: (used(pid) - before[name]) / (time.monotonic() - begun) for name, pid in pids.items()}
-    assert set(answers) != {"answered"}, "it is the limit that is tried"
+    assert set(answers) != {"answered"}, "the limit must have an effect"
     assert max(shares.values()) < IDLE, shares
     server = Server(cloud, 1, zone="nova")
     server.order_build()
@@ -76,35 +77,26 @@ def test_services_without_a_descriptor_answer_with_errors_and_do_not_spin_and_go
     record_property("measured", f"no descriptor left: {sorted(set(answers))}; processor {max(shares.values()):.2f}")
 
 
-def test_the_placement_api_without_a_descriptor_does_not_spin_and_takes_connections_when_it_has_some(
+def test_the_placement_api_without_descriptors_does_not_spin_and_accepts_connections_when_it_has_some(
     cloud: FaultyCloud,
 ) -> None:
     [port] = free_ports(1)
     settings = {"placement_api": {"auth_strategy": "noauth2", "port": port, "workers": 1}}
     cloud.start("placement api", "placement-api", settings=settings)
     try:
-        wait_until(lambda: answers(port), "the placement API to answer")
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/"), "the placement API to answer")
         parent = psutil.Process(cloud.processes["placement api"].pid)
         pids = [process.pid for process in [parent, *parent.children(recursive=True)]]
         with no_descriptor_left(pids):
-            waiting = socket.create_connection(("127.0.0.1", port))  # it can be made, and not be taken
+            # The kernel completes the connection, but the API cannot accept it.
+            waiting = socket.create_connection(("127.0.0.1", port))
             begun, before = time.monotonic(), sum(map(used, pids))
             time.sleep(2.0)
             share = (sum(map(used, pids)) - before) / (time.monotonic() - begun)
             lines = cloud.log("placement api").count("\n")
-        wait_until(lambda: answers(port), "the placement API to answer")
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/"), "the placement API to answer")
         waiting.close()
         assert share < IDLE, share
         assert lines < 200
     finally:
         cloud.stop("placement api")
-
-
-def answers(port: int) -> bool:
-    """Tell whether an HTTP server answers there."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            return connection.recv(100).startswith(b"HTTP/1.")
-    except OSError:
-        return False

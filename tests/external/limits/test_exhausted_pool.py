@@ -1,4 +1,4 @@
-"""More transactions at once than the pool has connections: a bounded wait, a typed error, and nothing leaks."""
+"""If there are more transactions than connections in the pool, they fail in bounded time, and no connection leaks."""
 
 import threading
 import time
@@ -36,10 +36,10 @@ def in_use(database: Database) -> int:
 @contextmanager
 def all_in_use(database: Database) -> Iterator[None]:
     """Hold every connection of the pool in a transaction."""
-    begun, let_go = threading.Barrier(CONNECTIONS + 1), threading.Event()
+    begun, may_end = threading.Barrier(CONNECTIONS + 1), threading.Event()
 
     def hold() -> None:
-        database.read(lambda connection: (connection.scalar(text("SELECT 1")), begun.wait(10), let_go.wait(30)))
+        database.read(lambda connection: (connection.scalar(text("SELECT 1")), begun.wait(10), may_end.wait(30)))
 
     with ThreadPoolExecutor(CONNECTIONS) as threads:
         holding = [threads.submit(hold) for _ in range(CONNECTIONS)]
@@ -47,12 +47,12 @@ def all_in_use(database: Database) -> Iterator[None]:
         try:
             yield
         finally:
-            let_go.set()
+            may_end.set()
             for each in holding:
                 each.result(10)
 
 
-def test_whoever_finds_no_connection_free_is_refused_after_the_time_of_the_pool_and_leaks_none(
+def test_a_transaction_without_a_free_connection_fails_after_the_pools_time_out_and_leaks_none(
     database: Database, mariadb: MariaDBServer
 ) -> None:
     def refused(_number: int) -> float:
@@ -78,7 +78,7 @@ def test_whoever_finds_no_connection_free_is_refused_after_the_time_of_the_pool_
     assert connections == CONNECTIONS
 
 
-def test_a_waiter_whose_caller_has_given_up_begins_nothing(database: Database) -> None:
+def test_a_transaction_whose_deadline_passes_while_it_waits_is_not_begun(database: Database) -> None:
     with all_in_use(database):
         begun = time.monotonic()
         with context.bound(deadline=begun + WAIT / 5), pytest.raises(errors.Unavailable):

@@ -1,7 +1,5 @@
-"""A full disk under the database: writers get typed errors, nothing is half written, and all goes on with room."""
+"""The disk of the database is full: writers get typed errors, no write is partial, and work continues afterwards."""
 
-import gc
-import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 from support.processes import private_servers
 from support.processes.fault_servers import Server, check, delete
-from support.processes.faulty_cloud import FaultyCloud
+from support.processes.faulty_cloud import FaultyCloud, unlogged
 from support.processes.limited_servers import MariaDBOnASmallDisk
 from support.processes.load import Load
 
@@ -25,24 +23,23 @@ from placement_store.schema import MAIN
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
-#: Writes until the pages that the tables have are used up.
+#: The maximum number of writes until the pages that the tables already have are full.
 MOST = 2000
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[MariaDBOnASmallDisk]:
+def small_server() -> Iterator[MariaDBOnASmallDisk]:
     yield from private_servers.run(MariaDBOnASmallDisk)
 
 
-@pytest.fixture(autouse=True)
-def room(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "small" in request.fixturenames:
-        server: MariaDBOnASmallDisk = request.getfixturevalue("small")
-        server.free_disk()
+@pytest.fixture
+def small(small_server: MariaDBOnASmallDisk) -> Iterator[MariaDBOnASmallDisk]:
+    """A server on a small disk, which is freed after the test."""
+    yield small_server
+    small_server.free_disk()
 
 
-def test_http_answers_503_while_the_disk_is_full_and_has_written_nothing_of_what_it_refused(
+def test_http_answers_503_while_the_disk_is_full_and_refused_requests_have_written_nothing(
     small: MariaDBOnASmallDisk, tmp_path: Path
 ) -> None:
     url = small.create_database("http_full")
@@ -69,7 +66,7 @@ def test_http_answers_503_while_the_disk_is_full_and_has_written_nothing_of_what
         answers.append(create())
     answers += [create() for _ in range(5)]
     listed = api.simulate_get("/resource_providers", headers=headers)
-    assert listed.status_code == 200, "what is there can be read"
+    assert listed.status_code == 200, "existing rows can be read"
     small.free_disk()
     answers.append(create())
 
@@ -82,36 +79,31 @@ def test_http_answers_503_while_the_disk_is_full_and_has_written_nothing_of_what
     store.close()
 
 
-def test_everything_goes_on_without_a_restart_when_a_cloud_under_load_has_room_again(
+def test_a_cloud_under_load_continues_without_a_restart_when_the_disk_has_room_again(
     small: MariaDBOnASmallDisk, rabbitmq_url: str, record_property: Callable[[str, object], None]
 ) -> None:
-    logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
-    try:
-        with FaultyCloud(rabbitmq_url, small.create_database("cloud_full")) as cloud:
-            cloud.begin()
-            services = [process.pid for process in cloud.processes.values()]
-            standing = Server(cloud, 1, zone="nova")
-            standing.order_build()
-            before = standing.becomes("active")
-            with Load(cloud) as load:
-                load.ended.wait(1.0)
-                small.fill_disk()
-                wait_until(lambda: any("is full" in cloud.log(role) for role in cloud.ROLES), "the tables to be full")
-                load.ended.wait(3.0)
-                small.free_disk()
-                back = time.monotonic()
-                load.wait_until_recovered(back)
-            assert not load.faults, load.faults
-            after = standing.show()
-            assert (after.state, after.host, after.claim_id) == (before.state, before.host, before.claim_id)
-            check(cloud, [standing], 60.0)
-            delete([standing])
-            check(cloud, [], 60.0)
-            assert [process.pid for process in cloud.processes.values() if process.poll() is None] == services
-            record_property("measured", f"disk of the database full: recovery in {load.recovery(back):.1f} s")
-    finally:
-        logging.disable(logging.NOTSET)
-        gc.collect()
+    with unlogged(), FaultyCloud(rabbitmq_url, small.create_database("cloud_full")) as cloud:
+        cloud.begin()
+        services = [process.pid for process in cloud.processes.values()]
+        standing = Server(cloud, 1, zone="nova")
+        standing.order_build()
+        before = standing.becomes("active")
+        with Load(cloud) as load:
+            load.ended.wait(1.0)
+            small.fill_disk()
+            wait_until(lambda: any("is full" in cloud.log(role) for role in cloud.ROLES), "the tables to be full")
+            load.ended.wait(3.0)
+            small.free_disk()
+            back = time.monotonic()
+            load.wait_until_recovered(back)
+        assert not load.faults, load.faults
+        after = standing.show()
+        assert (after.state, after.host, after.claim_id) == (before.state, before.host, before.claim_id)
+        check(cloud, [standing], 60.0)
+        delete([standing])
+        check(cloud, [], 60.0)
+        assert [process.pid for process in cloud.processes.values() if process.poll() is None] == services
+        record_property("measured", f"disk of the database full: recovery in {load.recovery(back):.1f} s")
 
 
 # --- With a binary log, MariaDB waits for room ------------------------------------------------------------------------
@@ -124,7 +116,7 @@ def logging_server() -> Iterator[MariaDBOnASmallDisk]:
     yield from private_servers.run(lambda: MariaDBOnASmallDisk("log-bin=binlog", "server-id=1"))
 
 
-def test_a_commit_that_waits_for_room_is_ended_in_time_and_what_it_would_have_written_is_not_there(
+def test_a_commit_that_waits_for_room_is_ended_in_time_and_its_rows_are_not_written(
     logging_server: MariaDBOnASmallDisk,
 ) -> None:
     database = Database(logging_server.create_database("log_full"), "main", statement_limit=STATEMENT)
@@ -149,7 +141,7 @@ def test_a_commit_that_waits_for_room_is_ended_in_time_and_what_it_would_have_wr
             except errors.StoreUnavailable:
                 refused = True
         assert refused
-        # Each try waits for as long as a statement may take.
+        # Each try waits for the time limit of a statement.
         assert time.monotonic() - begun < 10 * STATEMENT
         kept = database.read(lambda connection: list(connection.scalars(text("SELECT n FROM seen ORDER BY n"))))
         assert kept == list(range(written))

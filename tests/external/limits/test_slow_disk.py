@@ -1,4 +1,4 @@
-"""A database whose disk is slow: statements take seconds, calls succeed or end in time, and nothing is done twice."""
+"""The disk of the database is slow: statements take seconds, calls succeed or fail in time, nothing is done twice."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ from moorage.messages import ListInstances
 pytestmark = pytest.mark.timeout(600)
 
 LONG = os.environ.get("DRILLS") == "long"
-#: How often the database stands still, for how long, and how long it goes on in between.
-TURNS, STILL, GOES_ON = (30, 1.5, 0.3) if LONG else (5, 1.5, 0.3)
+#: How often the database is paused, the seconds of each pause, and the seconds between two pauses.
+PAUSES, PAUSED, RUNNING = 30 if LONG else 5, 1.5, 0.3
 PATIENCE = 2.0
 
 
@@ -35,13 +35,13 @@ def test_builds_end_and_calls_end_in_time_while_every_statement_takes_seconds(
     longest = 0.0
     with Load(cloud) as load:
         load.ended.wait(1.0)
-        for _ in range(TURNS):
+        for _ in range(PAUSES):
             os.kill(mariadb.pid, signal.SIGSTOP)
             try:
-                load.ended.wait(STILL)
+                load.ended.wait(PAUSED)
             finally:
                 os.kill(mariadb.pid, signal.SIGCONT)
-            load.ended.wait(GOES_ON)
+            load.ended.wait(RUNNING)
             begun = time.monotonic()
             with suppress(errors.Unavailable):
                 client.call(ListInstances())
@@ -51,7 +51,7 @@ def test_builds_end_and_calls_end_in_time_while_every_statement_takes_seconds(
     assert not load.faults, load.faults
     assert longest < PATIENCE + 1.0
     check(cloud, [], 60.0)
-    record_property("measured", f"{TURNS} times no disk for {STILL:g} s: recovery in {load.recovery(back):.1f} s")
+    record_property("measured", f"{PAUSES} times no disk for {PAUSED:g} s: recovery in {load.recovery(back):.1f} s")
 
 
 # --- No write ends ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_builds_end_and_calls_end_in_time_while_every_statement_takes_seconds(
 
 @contextmanager
 def no_writes(server: MariaDBServer) -> Iterator[None]:
-    """Hold up every write and every COMMIT, as a backup does, or a disk that is as good as gone."""
+    """Block every write and every COMMIT, as a backup or an unresponsive disk does."""
     connection = pymysql.connect(
         host="127.0.0.1", port=server.port, user=USER, password=server.password, ssl_disabled=True
     )
@@ -80,7 +80,7 @@ def database(mariadb: MariaDBServer, mariadb_url: str) -> Iterator[Database]:
     opened.close()
 
 
-def test_a_write_that_the_database_holds_up_ends_with_a_typed_error_and_leaves_nothing(
+def test_a_blocked_write_fails_with_a_typed_error_and_writes_nothing(
     database: Database, mariadb: MariaDBServer
 ) -> None:
     begun = time.monotonic()
@@ -94,21 +94,19 @@ def test_a_write_that_the_database_holds_up_ends_with_a_typed_error_and_leaves_n
     assert database.read(lambda connection: list(connection.scalars(text("SELECT n FROM seen")))) == [2]
 
 
-def test_a_commit_that_is_not_answered_ends_with_a_typed_error_and_is_carried_out_once(
+def test_a_commit_that_is_not_answered_fails_with_a_typed_error_and_is_carried_out_once(
     database: Database, mariadb: MariaDBServer
 ) -> None:
     tries: list[int] = []
 
     def add_once(connection: Connection) -> None:
-        # Idempotent, as every unit of work is: a COMMIT that was given up may be carried out later.
+        # Idempotent, like every unit of work: a COMMIT that has failed for its caller may be carried out later.
         connection.execute(text("INSERT INTO seen SELECT 1 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM seen)"))
         tries.append(1)
         if len(tries) == 1:
             os.kill(mariadb.pid, signal.SIGSTOP)
             # One of its threads has to run to stop the others, which may answer until then.
-            wait_until(
-                lambda: psutil.Process(mariadb.pid).status() == psutil.STATUS_STOPPED, "the server to stand still"
-            )
+            wait_until(lambda: psutil.Process(mariadb.pid).status() == psutil.STATUS_STOPPED, "the server to stop")
 
     begun = time.monotonic()
     try:

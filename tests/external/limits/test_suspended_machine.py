@@ -1,4 +1,4 @@
-"""A machine that is suspended with everything on it: services, database and broker go on where they were."""
+"""A suspended machine: services, database and broker continue when it is resumed."""
 
 import os
 import random
@@ -18,13 +18,13 @@ from moorage.messages import ListHosts
 
 pytestmark = pytest.mark.timeout(600)
 
-#: Longer than leases, calls and idle transactions; the long form also than the heartbeats of the broker and of hosts.
+#: Longer than leases, calls and idle transactions; the long form is also longer than heartbeats of broker and hosts.
 SECONDS = 60.0 if os.environ.get("DRILLS") == "long" else 6.0
 
 
 @contextmanager
 def suspended(pids: list[int]) -> Iterator[None]:
-    """Stop processes and all that they have started, in any order, and let them go on in any other order."""
+    """Stop processes and all their children in random order, and resume them in another random order."""
     processes = [psutil.Process(pid) for pid in pids]
     processes += [child for process in processes for child in process.children(recursive=True)]
     random.shuffle(processes)
@@ -39,7 +39,7 @@ def suspended(pids: list[int]) -> Iterator[None]:
                 process.send_signal(signal.SIGCONT)
 
 
-def test_everything_goes_on_after_the_machine_was_suspended_for_longer_than_all_leases(
+def test_a_cloud_continues_after_the_machine_was_suspended_for_longer_than_all_leases(
     cloud: FaultyCloud, mariadb: MariaDBServer, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
 ) -> None:
     standing = Server(cloud, 1, zone="nova")

@@ -107,6 +107,6 @@ def answers(url: str) -> bool:
     """Call an HTTP API that may not listen yet; return whether it has answered."""
     try:
         requests.get(url, timeout=5)
-    except requests.ConnectionError:
+    except (requests.ConnectionError, requests.Timeout):
         return False
     return True

@@ -97,7 +97,7 @@ DIFFERENCES = [
         lambda exchange: exchange.request.path.endswith("/inventories") and _lacks("last-modified")(exchange),
     ),
     Difference(
-        "Placement's noauth2 answers 401 in a form of its own; in a real cloud Keystone's middleware answers on both.",
+        "Placement's noauth2 has its own form of a 401; in a real cloud Keystone's middleware answers on both.",
         PARTS,
         lambda exchange: exchange.ours.status == exchange.theirs.status == 401,
     ),
