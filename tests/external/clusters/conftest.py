@@ -1,4 +1,4 @@
-"""Clusters for the tests of this folder: started for the first test that asks for one, whole again after each."""
+"""Clusters for the tests of this folder: started by the first test that needs one, and repaired after each test."""
 
 from collections.abc import Iterator
 
@@ -23,13 +23,13 @@ def session_rabbitmq_cluster() -> Iterator[RabbitMQCluster]:
 
 @pytest.fixture
 def galera(session_galera: GaleraCluster) -> Iterator[GaleraCluster]:
-    """A cluster of three nodes; those that the test has killed run again afterwards."""
+    """A cluster of three nodes; nodes that the test has killed are started again afterwards."""
     yield session_galera
     session_galera.repair()
 
 
 @pytest.fixture
 def rabbitmq_cluster(session_rabbitmq_cluster: RabbitMQCluster) -> Iterator[RabbitMQCluster]:
-    """A cluster of three nodes; those that the test has killed run again afterwards."""
+    """A cluster of three nodes; nodes that the test has killed are started again afterwards."""
     yield session_rabbitmq_cluster
     session_rabbitmq_cluster.repair()

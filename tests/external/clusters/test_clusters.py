@@ -1,6 +1,7 @@
-"""The private clusters keep what they were given while a node is away, and take it back.
+"""Private clusters keep their data while a node is down or cut off, and admit the node again.
 
-Run with DRILLS=long in the environment: three nodes of each cost half a minute of a processor to start.
+These tests run only with DRILLS=long in the environment: the start of three nodes of each kind takes half a minute of
+processor time.
 """
 
 import os
@@ -22,7 +23,7 @@ pytestmark = [
 WITHOUT_A_MAJORITY = 1047
 
 
-def test_a_node_that_was_killed_comes_back_with_what_was_written_meanwhile(galera: GaleraCluster) -> None:
+def test_a_killed_node_that_returns_has_the_rows_that_were_written_meanwhile(galera: GaleraCluster) -> None:
     galera.create_database("killed")
     galera.execute("CREATE TABLE killed.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
 
@@ -35,7 +36,7 @@ def test_a_node_that_was_killed_comes_back_with_what_was_written_meanwhile(galer
     assert [node.status("wsrep_cluster_size") for node in galera.nodes] == ["3"] * 3
 
 
-def test_a_node_that_is_cut_off_from_the_others_refuses_to_read_and_catches_up_afterwards(
+def test_a_node_that_is_cut_off_from_the_others_refuses_reads_and_catches_up_afterwards(
     galera: GaleraCluster,
 ) -> None:
     galera.create_database("cut_off")
@@ -44,7 +45,7 @@ def test_a_node_that_is_cut_off_from_the_others_refuses_to_read_and_catches_up_a
 
     node.set_cut_off(True)
     end = time.monotonic() + 60
-    while (code := error_code(node)) is None:  # it takes some seconds to miss the others
+    while (code := error_code(node)) is None:  # after some seconds it notices that the others are gone
         assert time.monotonic() < end
         time.sleep(0.2)
     galera.nodes[0].execute("INSERT INTO cut_off.boats VALUES ('launched')")
@@ -63,7 +64,9 @@ def error_code(node: GaleraNode) -> object:
     return None
 
 
-def test_a_cluster_all_of_whose_nodes_have_died_goes_on_from_the_node_that_came_furthest(galera: GaleraCluster) -> None:
+def test_after_all_nodes_were_killed_the_cluster_restarts_from_the_node_with_the_newest_data(
+    galera: GaleraCluster,
+) -> None:
     galera.create_database("dead")
     galera.execute("CREATE TABLE dead.boats (name VARCHAR(20) PRIMARY KEY) ENGINE=InnoDB")
     for number in range(3):
@@ -74,7 +77,7 @@ def test_a_cluster_all_of_whose_nodes_have_died_goes_on_from_the_node_that_came_
     assert [node.execute("SELECT name FROM dead.boats") for node in galera.nodes] == [()] * 3
 
 
-def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster: RabbitMQCluster) -> None:
+def test_a_message_survives_a_sigkill_of_the_node_that_accepted_it(rabbitmq_cluster: RabbitMQCluster) -> None:
     rabbitmq_cluster.add_vhost("killed")
     queue = kombu.Queue("letters", durable=True, queue_arguments={"x-queue-type": "quorum"})
     with broker(rabbitmq_cluster, 0) as connection:
@@ -90,7 +93,9 @@ def test_a_message_outlives_the_death_of_the_node_that_took_it(rabbitmq_cluster:
     assert rabbitmq_cluster.nodes[0].is_member()
 
 
-def test_a_broker_that_is_cut_off_from_the_others_waits_for_them(rabbitmq_cluster: RabbitMQCluster) -> None:
+def test_a_broker_that_is_cut_off_from_the_others_leaves_the_majority_and_rejoins(
+    rabbitmq_cluster: RabbitMQCluster,
+) -> None:
     node = rabbitmq_cluster.nodes[1]
 
     node.set_cut_off(True)

@@ -1,4 +1,4 @@
-"""A database of several hosts: all of a process writes to the first that serves, and returns to it."""
+"""A database with several hosts: a process writes to the first available node, and returns to it after a failure."""
 
 import os
 import threading
@@ -19,13 +19,13 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("DRILLS") != "long", reason="DRILLS=long starts a Galera cluster"),
 ]
 
-#: Seconds for a cluster to notice that a node is silent, for a process to try a host again, and some more.
+#: Seconds for a cluster to notice that a node is silent and for a process to try a host again, with a margin.
 PATIENCE = 60.0
 
 
 @pytest.fixture
 def database(galera: GaleraCluster) -> Iterator[Database]:
-    """A database of all nodes, with a table of what was written on which node."""
+    """A database with all nodes as hosts, and a table that records the node of each write."""
     opened = Database(galera.create_database("failing_over"), "main", pool_size=4)
     opened.write(
         lambda connection: connection.execute(
@@ -37,7 +37,7 @@ def database(galera: GaleraCluster) -> Iterator[Database]:
 
 
 def write(database: Database, number: int) -> None:
-    """Write once, however often it is repeated, and wait where no node serves."""
+    """Write one row, even if the write is repeated; wait while no node is available."""
     end = time.monotonic() + PATIENCE
 
     def work(connection: Connection) -> None:
@@ -62,7 +62,7 @@ def wait_for(true: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_writes_go_on_at_the_next_node_when_the_first_dies_and_return_to_it(
+def test_writes_continue_on_the_next_node_when_the_first_is_killed_and_return_to_the_first(
     galera: GaleraCluster, database: Database, record_property: Callable[[str, object], None]
 ) -> None:
     ports = [node.port for node in galera.nodes]
@@ -91,10 +91,10 @@ def test_writes_go_on_at_the_next_node_when_the_first_dies_and_return_to_it(
     assert sorted(row.number for row in rows) == list(range(written[0]))
     assert {row.port for row in rows} == {ports[0], ports[1]}
     assert slowest[0] < 30
-    record_property("measured", f"{written[0]} writes past the death of a node; the slowest took {slowest[0]:.1f} s")
+    record_property("measured", f"{written[0]} writes while a node was killed; the slowest took {slowest[0]:.1f} s")
 
 
-def test_a_node_that_is_cut_off_from_the_others_is_left_although_it_answers(
+def test_a_node_that_is_cut_off_from_the_others_is_not_used_even_if_it_answers(
     galera: GaleraCluster, database: Database
 ) -> None:
     ports = [node.port for node in galera.nodes]
@@ -112,7 +112,9 @@ def test_a_node_that_is_cut_off_from_the_others_is_left_although_it_answers(
     assert galera.nodes[0].execute("SELECT number FROM failing_over.writes ORDER BY number") == ((1,), (2,))
 
 
-def test_a_node_without_a_majority_is_not_used_by_a_new_process_and_is_no_answer(galera: GaleraCluster) -> None:
+def test_a_new_process_does_not_use_a_node_without_a_majority_and_fails_if_it_is_the_only_one(
+    galera: GaleraCluster,
+) -> None:
     galera.create_database("alone")
     galera.nodes[0].set_cut_off(True)
     node = galera.nodes[0]
@@ -129,7 +131,7 @@ def test_a_node_without_a_majority_is_not_used_by_a_new_process_and_is_no_answer
         node.set_cut_off(False)
 
 
-def test_what_one_node_has_committed_is_read_on_the_next_one_at_once(galera: GaleraCluster) -> None:
+def test_a_write_committed_on_one_node_is_visible_at_once_on_the_next(galera: GaleraCluster) -> None:
     galera.create_database("causal")
     galera.execute("CREATE TABLE causal.counts (id INT PRIMARY KEY, value INT NOT NULL) ENGINE=InnoDB")
     galera.execute("INSERT INTO causal.counts VALUES (1, 0)")
@@ -141,7 +143,7 @@ def test_what_one_node_has_committed_is_read_on_the_next_one_at_once(galera: Gal
     for number in range(100):
         one.write(lambda connection, n=number: connection.execute(text("UPDATE counts SET value = :n"), {"n": n}))
         read.append(other.read(lambda connection: connection.scalar(text("SELECT value FROM counts"))))
-        # An update that changes no row is a refusal too.
+        # An update of no row would also be read as a refusal.
         changed.append(other.write(lambda connection, n=number: connection.execute(change, {"n": n}).rowcount))
     one.close()
     other.close()
@@ -151,7 +153,7 @@ def test_what_one_node_has_committed_is_read_on_the_next_one_at_once(galera: Gal
 
 
 class Balancer(TcpProxy):
-    """A proxy that gives each connection to another server."""
+    """A proxy that forwards each connection to the next server in turn."""
 
     def __init__(self, ports: list[int]) -> None:
         self._ports = ports
@@ -163,7 +165,7 @@ class Balancer(TcpProxy):
         self.switch("127.0.0.1", self._ports[0])
 
 
-def test_a_proxy_that_spreads_the_connections_over_the_nodes_is_refused(galera: GaleraCluster) -> None:
+def test_a_proxy_that_distributes_connections_over_the_nodes_is_refused(galera: GaleraCluster) -> None:
     galera.create_database("balanced")
     with Balancer([node.port for node in galera.nodes]) as proxy:
         url = galera.nodes[0].url("balanced").replace(f":{galera.nodes[0].port}/", f":{proxy.port}/")
@@ -173,7 +175,7 @@ def test_a_proxy_that_spreads_the_connections_over_the_nodes_is_refused(galera: 
         database.close()
 
 
-def test_a_proxy_that_uses_one_node_with_the_others_as_backup_is_followed_to_the_next(galera: GaleraCluster) -> None:
+def test_a_proxy_that_uses_one_node_at_a_time_may_switch_to_the_next(galera: GaleraCluster) -> None:
     galera.create_database("behind_a_proxy")
     with TcpProxy("127.0.0.1", galera.nodes[0].port) as proxy:
         url = galera.nodes[0].url("behind_a_proxy").replace(f":{galera.nodes[0].port}/", f":{proxy.port}/")

@@ -1,10 +1,8 @@
-"""A cloud on clusters, a node of each of which is killed and brought back, and cut off from the others, under load.
+"""A cloud under load on two clusters, while nodes of both are killed, restarted, and cut off from the others.
 
-With DRILLS=long in the environment only: it takes more than five minutes, and six servers.
+The test runs only with DRILLS=long in the environment: it takes more than five minutes and needs six servers.
 """
 
-import gc
-import logging
 import math
 import os
 import threading
@@ -14,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.processes.clustered_cloud import BusyClients, ClusteredCloud
 from support.processes.fault_servers import check
+from support.processes.faulty_cloud import unlogged
 
 from harness.galera import GaleraCluster
 from harness.rabbitmq_cluster import RabbitMQCluster
@@ -26,25 +25,21 @@ pytestmark = [
 
 SECONDS, CLIENTS = 300.0, 12
 KILLS = 5
-#: Seconds between a node's return and the next one's death, that a dead node stays away, and that a cut lasts.
+#: Seconds between the return of a node and the kill of the next, seconds until a killed node is started again, and
+#: seconds for which a node is cut off.
 BETWEEN, AWAY, CUT = 10.0, 2.0, 20.0
 BUILDS, MOVES, SLOWEST = 1000, 300, 30.0
 
 
 @pytest.fixture
 def cloud(galera: GaleraCluster, rabbitmq_cluster: RabbitMQCluster) -> Iterator[ClusteredCloud]:
-    logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
-    try:
-        with ClusteredCloud(rabbitmq_cluster.add_vhost("load"), galera.create_database("load")) as begun:
-            begun.begin()
-            yield begun
-    finally:
-        logging.disable(logging.NOTSET)
-        gc.collect()
+    with unlogged(), ClusteredCloud(rabbitmq_cluster.add_vhost("load"), galera.create_database("load")) as begun:
+        begun.begin()
+        yield begun
 
 
-def trouble(cluster: GaleraCluster | RabbitMQCluster, ended: threading.Event) -> float:
-    """Kill one node after the other and bring each back, then cut one off for a while; return when this began."""
+def disturb(cluster: GaleraCluster | RabbitMQCluster, ended: threading.Event) -> float:
+    """Kill and restart one node after the other, then cut one off for a while; return when the cut began."""
     for number in range(KILLS):
         if ended.wait(BETWEEN):
             return math.inf
@@ -60,7 +55,7 @@ def trouble(cluster: GaleraCluster | RabbitMQCluster, ended: threading.Event) ->
     return began
 
 
-def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_die_and_are_cut_off(
+def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_are_killed_and_cut_off(
     cloud: ClusteredCloud,
     galera: GaleraCluster,
     rabbitmq_cluster: RabbitMQCluster,
@@ -71,21 +66,21 @@ def test_every_order_ends_and_nothing_leaks_while_nodes_of_both_clusters_die_and
 
     def run(cluster: GaleraCluster | RabbitMQCluster) -> None:
         try:
-            cuts[type(cluster).__name__] = f"{trouble(cluster, clients.ended) - clients.started:.1f} s"
-        except BaseException as fault:  # noqa: BLE001 - shown by the test's own thread
+            cuts[type(cluster).__name__] = f"{disturb(cluster, clients.ended) - clients.started:.1f} s"
+        except BaseException as fault:  # noqa: BLE001 - checked by the thread of the test
             faults.append(fault)
 
-    troubles = [threading.Thread(target=run, args=(cluster,)) for cluster in (galera, rabbitmq_cluster)]
+    disturbing = [threading.Thread(target=run, args=(cluster,)) for cluster in (galera, rabbitmq_cluster)]
     began = time.monotonic()
     with clients.busy():
-        for thread in troubles:
+        for thread in disturbing:
             thread.start()
-        while (time.monotonic() < began + SECONDS or any(each.is_alive() for each in troubles)) and not (
+        while (time.monotonic() < began + SECONDS or any(each.is_alive() for each in disturbing)) and not (
             clients.faults or faults
         ):
             time.sleep(0.2)
         seconds = time.monotonic() - began
-    for thread in troubles:
+    for thread in disturbing:
         thread.join()
     record_property("measured", f"{seconds:.0f} s, {KILLS} kills, and a cut of each cluster at {cuts}: {clients}")
 
