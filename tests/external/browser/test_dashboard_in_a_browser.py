@@ -1,7 +1,6 @@
-"""The dashboard in a real browser: a headless Chromium looks at a cloud, by pointer and by keyboard."""
+"""Use the dashboard in a real browser, a headless Chromium, with the mouse and the keyboard."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 from support.dashboard import SETTINGS
+from support.processes.private_servers import program
 
 from dashboard.service import DashboardService
 from harness.cloud import CloudSpec, RunningCloud
@@ -39,11 +39,8 @@ def page() -> Iterator[tuple[str, RunningCloud]]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A headless Chromium of Debian's; without one these tests are skipped at home, and fail where CI=true."""
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or driver is None:
-        absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        absent("chromium and chromedriver are missing: .ci/install-servers installs Debian's")
+    """A headless Chromium from Debian's packages."""
+    browser, driver = program("chromium", "chromium"), program("chromedriver", "chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for flag in _FLAGS:
@@ -59,7 +56,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def look(chromium: Any, page: tuple[str, RunningCloud]) -> Iterator[Any]:
-    """A browser that has logged in; what it has complained of fails the test."""
+    """A browser that has logged in; an error in its console fails the test."""
     url, _cloud = page
     chromium.get(url)
     chromium.execute_script("sessionStorage.clear(); localStorage.clear()")
@@ -68,8 +65,8 @@ def look(chromium: Any, page: tuple[str, RunningCloud]) -> Iterator[Any]:
     chromium.find_element(By.ID, "token").send_keys("admin", Keys.ENTER)
     until(chromium, lambda: "6 of 6" in text(chromium, "#totals"))
     yield chromium
-    complaints = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not complaints
+    severe = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not severe
 
 
 def until(browser: Any, true: Callable[[], Any]) -> Any:
@@ -90,7 +87,9 @@ def order(cloud: RunningCloud, flavor: Flavor = FLAVOR, project: str = "demo") -
     return uuid
 
 
-def test_a_build_is_seen_on_the_open_page_and_its_host_by_keyboard(look: Any, page: tuple[str, RunningCloud]) -> None:
+def test_a_build_appears_on_the_open_page_and_the_keyboard_opens_its_host(
+    look: Any, page: tuple[str, RunningCloud]
+) -> None:
     _url, cloud = page
     before = int(text(look, "#totals div:nth-child(2) dd"))
     uuid = order(cloud)
@@ -110,11 +109,11 @@ def test_a_build_is_seen_on_the_open_page_and_its_host_by_keyboard(look: Any, pa
     until(look, lambda: not look.find_element(By.ID, "panel").is_displayed())
 
 
-def test_a_refused_request_has_a_funnel_and_a_click_on_the_map_says_why_not_there(
+def test_a_refused_request_has_a_funnel_and_a_click_on_the_map_shows_why_a_host_was_refused(
     look: Any, page: tuple[str, RunningCloud]
 ) -> None:
     _url, cloud = page
-    # A name as a cloud may have it: it is shown as text.
+    # A project name that contains HTML must be shown as text.
     uuid = order(cloud, Flavor(vcpus=2, memory_mb=1_000_000, root_gb=1), project="<img src=x onerror=alert(1)>")
     look.find_element(By.CSS_SELECTOR, "nav a[href='#/requests']").click()
     until(look, lambda: look.find_elements(By.CSS_SELECTOR, f"main a[href='#/instance/{uuid}']"))[0].click()
@@ -135,12 +134,12 @@ def test_a_refused_request_has_a_funnel_and_a_click_on_the_map_says_why_not_ther
     until(look, lambda: "MEMORY_MB" in text(look, "#panel .verdict"))
 
 
-def test_while_hosts_cannot_be_read_the_page_says_so_and_still_lists_requests(
+def test_if_hosts_cannot_be_read_the_page_shows_an_error_and_still_lists_requests(
     look: Any, page: tuple[str, RunningCloud]
 ) -> None:
     _url, cloud = page
     uuid = order(cloud)
-    # Chromium answers for the server: whatever is asked about hosts fails.
+    # Chromium blocks all requests for hosts.
     look.execute_cdp_cmd("Network.enable", {})
     look.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/hosts*"]})
     try:
@@ -150,28 +149,28 @@ def test_while_hosts_cannot_be_read_the_page_says_so_and_still_lists_requests(
     finally:
         look.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
     until(look, lambda: not look.find_element(By.ID, "fault").is_displayed())
-    # The browser itself logs each question that failed.
+    # The browser logs each failed request.
     assert all("ERR_BLOCKED" in entry["message"] for entry in look.get_log("browser"))
 
 
-def test_an_audit_is_begun_by_a_button_and_its_verdict_shown(look: Any) -> None:
+def test_a_button_starts_an_audit_and_the_page_shows_its_result(look: Any) -> None:
     look.find_element(By.TAG_NAME, "body").send_keys("4")
     until(look, lambda: look.find_elements(By.CSS_SELECTOR, "main section > button"))[0].click()
     until(look, lambda: "nothing found" in text(look, "main") or "findings" in text(look, "main"))
 
 
-def test_the_page_is_light_and_dark_and_fits_a_phone(look: Any) -> None:
+def test_the_page_has_a_light_and_a_dark_theme_and_fits_a_phone(look: Any) -> None:
     def background() -> str:
         return str(look.find_element(By.TAG_NAME, "body").value_of_css_property("background-color"))
 
-    dark_as_set = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    light_as_set = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
-    look.execute_cdp_cmd("Emulation.setEmulatedMedia", light_as_set)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    light = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
+    look.execute_cdp_cmd("Emulation.setEmulatedMedia", light)
     assert background() == _LIGHT
-    look.execute_cdp_cmd("Emulation.setEmulatedMedia", dark_as_set)
+    look.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     assert background() == _DARK
     look.find_element(By.ID, "theme").click()
-    assert background() == _LIGHT, "what is chosen counts more than what the system has"
+    assert background() == _LIGHT, "the chosen theme overrides the theme of the system"
 
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     look.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
@@ -184,7 +183,7 @@ def test_the_page_is_light_and_dark_and_fits_a_phone(look: Any) -> None:
         look.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_wrong_role_is_asked_for_another_token(look: Any, page: tuple[str, RunningCloud]) -> None:
+def test_a_user_without_the_role_is_asked_for_another_token(look: Any, page: tuple[str, RunningCloud]) -> None:
     url, _cloud = page
     look.execute_script("sessionStorage.clear()")
     look.get(url)
@@ -193,6 +192,6 @@ def test_a_wrong_role_is_asked_for_another_token(look: Any, page: tuple[str, Run
     until(look, lambda: "does not let this token look" in text(look, "#login-why"))
     look.find_element(By.ID, "token").send_keys("admin", Keys.ENTER)
     until(look, lambda: "6 of 6" in text(look, "#totals"))
-    # That the answers were refused is logged by the browser itself.
+    # The browser logs the refused requests.
     refused = [entry["message"] for entry in look.get_log("browser") if entry["level"] == "SEVERE"]
     assert all("403" in message for message in refused)

@@ -1,4 +1,4 @@
-"""A small cloud with an account for each role on RabbitMQ and MariaDB, of which each reaches what it needs alone."""
+"""A cloud with an account for each role on RabbitMQ and MariaDB: each account reaches only what its role needs."""
 
 import pytest
 from sqlalchemy import create_engine, exc, text
@@ -19,7 +19,7 @@ MAIN, CELL = "accounts_main", "accounts_cell"
 CELL_UUID = ids.derived("accounts", "cell")
 #: By account, the databases that it may read and write: docs/accounts.md.
 GRANTS = {"scheduler": (MAIN,), "super": ("accounts_super",), "cell": (CELL,)}
-#: By account, the virtual hosts in which it may do anything, and nothing in others.
+#: By account, the virtual hosts on which it has all permissions; it has none on others.
 PERMISSIONS = {"scheduler": (MAIN,), "super": (MAIN, CELL), "cell": (MAIN, CELL), "agent": (CELL,)}
 
 
@@ -32,7 +32,7 @@ def bus_url(rabbitmq: RabbitMQServer, account: str, vhost: str) -> str:
 
 
 def prepare(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
-    """Create what each account may use, and the accounts."""
+    """Create the databases, the virtual hosts and the accounts."""
     for database in {name for names in GRANTS.values() for name in names}:
         mariadb.create_database(database)
     for account in (*GRANTS, "agent"):
@@ -49,7 +49,7 @@ def prepare(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
 def test_a_cloud_works_with_an_account_for_each_role(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
     prepare(mariadb, rabbitmq)
     main, super_, cell = mariadb.url(MAIN), mariadb.url("accounts_super"), mariadb.url(CELL)
-    # The operator's own configuration: it alone may change tables.
+    # The configuration of the operator, whose account alone may change tables.
     operator = {"conductor": {"connection": super_, "report_interval": 0.5}}
     with ForkedCloud(rabbitmq.url_of(MAIN), main, operator) as cloud:
         cloud.run("db", "upgrade")
@@ -95,11 +95,11 @@ def test_a_cloud_works_with_an_account_for_each_role(mariadb: MariaDBServer, rab
         becomes("active")
         conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
         becomes("deleted")
-    agent_reaches_nothing_else(mariadb, rabbitmq)
+    assert_accounts_reach_nothing_else(mariadb, rabbitmq)
 
 
-def agent_reaches_nothing_else(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
-    """Try the main bus and every database with an agent's account, and another's database with the others'."""
+def assert_accounts_reach_nothing_else(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+    """Check that an agent cannot use the main bus, and that no account can use a database that is not its own."""
     bus = Bus(options.new({"DEFAULT": {"transport_url": bus_url(rabbitmq, "agent", MAIN)}}))
     try:
         with pytest.raises(errors.MoorageError):

@@ -1,13 +1,12 @@
-"""Benchmarks on real servers: each service is a process of its own, measured beside bare RPC."""
+"""Benchmarks on real servers: each service is a separate process, and bare RPC is measured in the same run."""
 
 import contextlib
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from sqlalchemy import inspect
+from support.processes.command import moorage
 
 from harness.arguments import Servers
 from harness.bench.cloud import running
@@ -21,13 +20,7 @@ LOAD = ["--clients", "4", "--processes", "2", "--seconds", "2"]
 
 
 def figures_of(command: str, *words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", "bench", command, *words, *LOAD, "-f", "json"],
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
+    done = moorage("bench", command, *words, *LOAD, "-f", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -44,7 +37,7 @@ def is_empty(url: str) -> bool:
         ("build", "builds_per_s", []),
     ],
 )
-def test_a_bench_measures_processes_beside_bare_rpc_and_leaves_the_database_as_it_was(
+def test_a_benchmark_measures_processes_and_bare_rpc_and_leaves_the_database_empty(
     command: str, each: str, shape: list[str], rabbitmq_url: str, mariadb_url: str
 ) -> None:
     urls = ["--transport-url", rabbitmq_url, "--database-url", mariadb_url]
@@ -58,7 +51,7 @@ def test_a_bench_measures_processes_beside_bare_rpc_and_leaves_the_database_as_i
     assert is_empty(mariadb_url)
 
 
-def test_hosts_may_become_full_in_a_run(rabbitmq_url: str, mariadb_url: str) -> None:
+def test_hosts_may_become_full_during_a_benchmark(rabbitmq_url: str, mariadb_url: str) -> None:
     urls = ["--transport-url", rabbitmq_url, "--database-url", mariadb_url]
     figures = figures_of("select", *urls, "--hosts", "1", "--occupancy", "99", "--alternates", "0")
 
@@ -67,7 +60,7 @@ def test_hosts_may_become_full_in_a_run(rabbitmq_url: str, mariadb_url: str) -> 
     assert figures["echo_calls_per_s"] > 0
 
 
-def test_the_store_is_measured_alone_by_processes_and_is_left_as_it_was(mariadb_url: str) -> None:
+def test_the_store_alone_is_measured_by_processes_and_the_database_is_left_empty(mariadb_url: str) -> None:
     figures = figures_of("claims", "--database-url", mariadb_url, "--hosts", "20", "--per-request", "2")
 
     assert figures["claims_per_s"] > 0
@@ -76,7 +69,7 @@ def test_the_store_is_measured_alone_by_processes_and_is_left_as_it_was(mariadb_
     assert is_empty(mariadb_url)
 
 
-def test_bare_rpc_is_measured_alone(rabbitmq_url: str) -> None:
+def test_bare_rpc_can_be_measured_alone(rabbitmq_url: str) -> None:
     figures = figures_of("echo", "--transport-url", rabbitmq_url, "--per-request", "3")
 
     assert figures["calls_per_s"] > 0
@@ -84,7 +77,9 @@ def test_bare_rpc_is_measured_alone(rabbitmq_url: str) -> None:
     assert figures["cpu_ms"].keys() == {"server", "clients"}
 
 
-def test_the_lines_that_count_as_conflicts_are_in_the_schedulers_logs(rabbitmq_url: str, mariadb_url: str) -> None:
+def test_a_refused_claim_is_counted_as_a_conflict_by_a_line_of_the_schedulers_log(
+    rabbitmq_url: str, mariadb_url: str
+) -> None:
     settings = {
         "fake_driver": host_settings(99.0, nested=False),
         "scheduler": {"view_max_age": 3600.0, "view_compare_interval": 3600.0, "host_down_after": 86400.0},
@@ -95,7 +90,7 @@ def test_the_lines_that_count_as_conflicts_are_in_the_schedulers_logs(rabbitmq_u
             scheduler.call(Request(alternates=0).message())
             assert conflicts() == 0
             cloud.stop_agents()
-            # Nearly all of each host is taken behind the scheduler's back, which never follows the store by itself.
+            # The scheduler does not notice that most of each host is taken: its view does not follow the store.
             occupy(cloud.database, 99.0)
             with pytest.raises(errors.NoValidHost):
                 scheduler.call(Request(per_request=9, alternates=0).message())

@@ -1,4 +1,4 @@
-"""The main job with every service a process of its own, on a real RabbitMQ and a real MariaDB."""
+"""Builds and falls back with each service as a separate process, on a real RabbitMQ and a real MariaDB."""
 
 import multiprocessing
 import time
@@ -6,36 +6,27 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from support.databases.migrated import OnMariaDB
 from support.processes.building_client import SPEC, ask_until_all_are_decided, build, built
 from support.processes.forked_cloud import ForkedCloud
 from support.processes.forked_process import CONTEXT
 
-from conductor.schema import CELL, CONDUCTOR
 from harness.audit import judge
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
-from placement_store.schema import MAIN
 
 
 @pytest.fixture
-def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
-    """The URL of a database with empty tables."""
-    return migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
-
-
-@pytest.fixture
-def database(mariadb_url: str) -> Iterator[Database]:
-    database = Database(mariadb_url, "main")
+def database(migrated_url: str) -> Iterator[Database]:
+    database = Database(migrated_url, "main")
     yield database
     database.close()
 
 
 @pytest.fixture
 def servers(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[tuple[MariaDBServer, RabbitMQServer]]:
-    """The session's servers, which run again afterwards, whatever the test did to them."""
+    """The session's servers; if the test has stopped them, they are started again afterwards."""
     yield mariadb, rabbitmq
     for server in (mariadb, rabbitmq):
         if server._main is None:
@@ -43,18 +34,17 @@ def servers(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[tuple[
 
 
 def begin(cloud: ForkedCloud, *cells: str) -> None:
-    cloud.run("db", "upgrade")
     for cell in cells:
         cloud.run("cell", "create", cell)
         cloud.start(f"conductor-{cell}", "conductor", "--cell", cell)
     cloud.start("conductor", "conductor")
 
 
-def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_are_told_why(
-    mariadb_url: str, rabbitmq_url: str, database: Database
+def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_other_builds_get_the_reason(
+    migrated_url: str, rabbitmq_url: str, database: Database
 ) -> None:
     hosts, slots, clients, each = 10, 8, 8, 12
-    with ForkedCloud(rabbitmq_url, mariadb_url) as cloud:
+    with ForkedCloud(rabbitmq_url, migrated_url) as cloud:
         begin(cloud, "cell1", "cell2")
         for number in (1, 2):
             cloud.start(f"scheduler{number}", "scheduler", "--name", f"scheduler{number}")
@@ -69,11 +59,11 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
         ]
         for process in asking:
             process.start()
-        told = Counter(answers.get(timeout=240) for _ in range(clients * each))
+        ended = Counter(answers.get(timeout=240) for _ in range(clients * each))
         for process in asking:
             process.join(60)
 
-        assert told == {
+        assert ended == {
             ("active", None): hosts * slots,
             ("error", f"resources={hosts}"): clients * each - hosts * slots,
         }
@@ -88,13 +78,13 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
 
 
 def test_a_build_reaches_its_second_alternate_while_every_scheduler_is_stopped(
-    mariadb_url: str, rabbitmq_url: str, database: Database
+    migrated_url: str, rabbitmq_url: str, database: Database
 ) -> None:
-    with ForkedCloud(rabbitmq_url, mariadb_url, {"scheduler": {"serve_placement": "false"}}) as cloud:
+    with ForkedCloud(rabbitmq_url, migrated_url, {"scheduler": {"serve_placement": "false"}}) as cloud:
         begin(cloud, "cell1")
         cloud.start("placement", "placement")
         cloud.start("scheduler", "scheduler")
-        # Larger hosts are weighed higher: the two that fail are tried before the one that works.
+        # Larger hosts have higher weights, so the two failing hosts are tried before the working one.
         failing = {"memory_mb": 65536, "vcpus": 64, "fail_rate": 1.0, "spawn_seconds": 3.0}
         cloud.start(
             "failing", "compute", "--cell", "cell1", "--agent", "failing", "--fake-hosts", "2",
@@ -123,14 +113,11 @@ def test_a_build_reaches_its_second_alternate_while_every_scheduler_is_stopped(
         assert judge(database, [uuid]).clean
 
 
-def test_every_attempt_is_named_and_nothing_is_held_when_all_of_them_fail(
-    mariadb_url: str, rabbitmq_url: str, database: Database
+def test_if_all_attempts_fail_the_reason_names_each_and_nothing_is_held(
+    migrated_url: str, rabbitmq_url: str, database: Database
 ) -> None:
-    with ForkedCloud(rabbitmq_url, mariadb_url, {"fake_driver": {"fail_rate": 1.0}}) as cloud:
-        begin(cloud, "cell1")
-        cloud.start("scheduler", "scheduler")
-        cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "4")
-        cloud.wait_for_hosts(4)
+    with ForkedCloud(rabbitmq_url, migrated_url, {"fake_driver": {"fail_rate": 1.0}}) as cloud:
+        cloud.start_services(hosts=4)
 
         instance = build(cloud.client("conductor"))
 
@@ -143,13 +130,10 @@ def test_every_attempt_is_named_and_nothing_is_held_when_all_of_them_fail(
 
 
 def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service(
-    mariadb_url: str, rabbitmq_url: str
+    migrated_url: str, rabbitmq_url: str
 ) -> None:
-    with ForkedCloud(rabbitmq_url, mariadb_url, {"DEFAULT": {"transport_url": rabbitmq_url, "debug": "true"}}) as cloud:
-        begin(cloud, "cell1")
-        cloud.start("scheduler", "scheduler")
-        cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
-        cloud.wait_for_hosts(1)
+    with ForkedCloud(rabbitmq_url, migrated_url, {"DEFAULT": {"debug": "true"}}) as cloud:
+        cloud.start_services(hosts=1)
         conductor = cloud.client("conductor")
         uuid, request_id = ids.fresh(), "req-that-is-followed"
 
@@ -164,15 +148,12 @@ def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service
             assert any(instance.attempts[0].attempt_id in line for line in lines), name
 
 
-def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own(
-    servers: tuple[MariaDBServer, RabbitMQServer], mariadb_url: str, rabbitmq_url: str
+def test_a_stopped_broker_and_a_stopped_database_are_reported_by_different_errors(
+    servers: tuple[MariaDBServer, RabbitMQServer], migrated_url: str, rabbitmq_url: str
 ) -> None:
     mariadb, rabbitmq = servers
-    with ForkedCloud(rabbitmq_url, mariadb_url) as cloud:
-        begin(cloud, "cell1")
-        cloud.start("scheduler", "scheduler")
-        cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
-        cloud.wait_for_hosts(1)
+    with ForkedCloud(rabbitmq_url, migrated_url) as cloud:
+        cloud.start_services(hosts=1)
 
         mariadb.stop()
         with pytest.raises(errors.StoreUnavailable):
@@ -180,7 +161,7 @@ def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own(
         done = cloud.run("host", "list", check=False)
         assert done.returncode == 1
         assert "database of main cannot be reached" in done.stderr
-        assert "moorage:" not in done.stderr  # no password, no URL with one
+        assert "moorage:" not in done.stderr  # no URL, because it contains a password
 
         mariadb.start()
         assert build(cloud.client("conductor")).state == "active"

@@ -1,17 +1,14 @@
-"""The demo on servers that were given to it."""
+"""The demo on servers that are given by their URLs."""
 
 import json
 import subprocess
-import sys
 
 import sqlalchemy
+from support.processes.command import moorage
 
 
 def demo(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", "demo", "--hosts", "4", "--instances", "6", "--seed", "3", *words],
-        text=True, capture_output=True, check=False, timeout=180,
-    )  # fmt: skip
+    return moorage("demo", "--hosts", "4", "--instances", "6", "--seed", "3", *words)
 
 
 def tables(url: str) -> list[str]:
@@ -22,7 +19,7 @@ def tables(url: str) -> list[str]:
         engine.dispose()
 
 
-def test_the_placements_are_those_of_the_embedded_default_and_the_servers_are_left_as_they_were(
+def test_the_demo_places_as_with_the_embedded_default_and_leaves_the_database_empty(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
     embedded = demo("-f", "json")
@@ -33,14 +30,14 @@ def test_the_placements_are_those_of_the_embedded_default_and_the_servers_are_le
     assert tables(mariadb_url) == []
 
 
-def test_a_database_that_holds_a_cloud_is_left_alone(mariadb_url: str, rabbitmq_url: str) -> None:
+def test_a_database_that_is_not_empty_is_refused_and_left_unchanged(mariadb_url: str, rabbitmq_url: str) -> None:
     engine = sqlalchemy.create_engine(mariadb_url)
     with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("CREATE TABLE instances_of_somebody (id INTEGER)"))
+        connection.execute(sqlalchemy.text("CREATE TABLE other_tables (id INTEGER)"))
     engine.dispose()
 
     done = demo("--transport-url", rabbitmq_url, "--database-url", mariadb_url)
 
     assert done.returncode == 1
     assert "choose an empty one" in done.stderr
-    assert tables(mariadb_url) == ["instances_of_somebody"]
+    assert tables(mariadb_url) == ["other_tables"]

@@ -1,4 +1,4 @@
-"""A benchmark that is ended on its way leaves no process and no table behind."""
+"""A benchmark that is terminated leaves no process and no table behind."""
 
 import signal
 import subprocess
@@ -14,14 +14,14 @@ from harness.cloud import wait_until
 
 @contextmanager
 def benchmark(transport_url: str, database_url: str) -> Iterator[tuple[psutil.Process, list[psutil.Process]]]:
-    """Run a benchmark, and yield it with its services, once they are up."""
+    """Run a benchmark, and yield it with its services once they have started."""
     words = ["--transport-url", transport_url, "--database-url", database_url, "--hosts", "4", "--seconds", "600"]
     command = [sys.executable, "-m", "moorage.cli.shell", "bench", "select", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:
         process = psutil.Process(begun.pid)
         services: list[psutil.Process] = []
         try:
-            # The scheduler, two conductors, the agent and its clients; a resource tracker of the library is another.
+            # The scheduler, two conductors, the agent, the clients, and the resource tracker of the standard library.
             wait_until(lambda: len(process.children(recursive=True)) > 4, "the services of a benchmark", 60.0)
             services = process.children(recursive=True)
             yield process, services

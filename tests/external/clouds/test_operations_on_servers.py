@@ -1,4 +1,4 @@
-"""Server operations on a whole cloud over a real RabbitMQ and a real MariaDB, several of them at the same time."""
+"""Several server operations at the same time on a whole cloud, with a real RabbitMQ and a real MariaDB."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +12,7 @@ from moorage.messages.wire import Mutation, R
 
 
 class PatientStage(Stage):
-    """A stage whose orders are repeated while nobody answers them in time, as on a busy machine."""
+    """A stage that repeats orders until they are answered: on a busy machine an answer may come too late."""
 
     def order(self, message: Mutation[R]) -> R:
         return until_answered(lambda: super(PatientStage, self).order(message))
@@ -43,7 +43,9 @@ def shelved_and_back(stage: Stage, uuid: str) -> None:
     stage.becomes(uuid, "active")
 
 
-def test_operations_on_many_servers_at_once_leave_each_on_one_host_alone(mariadb_url: str, rabbitmq_url: str) -> None:
+def test_after_operations_on_many_servers_at_once_each_is_on_exactly_one_host(
+    mariadb_url: str, rabbitmq_url: str
+) -> None:
     with RunningCloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
         stage = PatientStage(cloud)
         uuids = [stage.build() for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Test that the cost of periodic tasks does not grow with age: no statement of an idle cloud reads ended records."""
+"""The cost of periodic tasks does not grow with a cloud's age: no statement of an idle cloud reads ended records."""
 
 import os
 import time
@@ -32,14 +32,15 @@ from placement_store.schema import requests, tombstones
 ENDED = 1_000_000 if os.environ.get("DRILLS") == "long" else 20_000
 #: Rows of one statement that fills a table: no statement may last longer than `[database] statement_timeout`.
 _AT_ONCE = 20_000
-#: Rows that one table may give a statement. What is alive here is far less, and what has ended far more.
+#: The maximum number of rows that a statement may read from one table: far more than there are living records here, and
+#: far fewer than ended ones.
 MOST = 2_000
-#: Seconds without a new statement, after which all have been seen: as long as the longest interval set below.
+#: Seconds without a new statement after which all statements have been seen: as long as the longest interval set below.
 QUIET = 4.0
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
 
 _YESTERDAY = "UNIX_TIMESTAMP() - 86400 + seq / 100"
-#: What ended records have, by the column's name; the other columns that must have a value get one by their type.
+#: The values of ended records, by column name; other columns that must have a value get one by their type.
 _VALUES = {
     "cell_uuid": "'{cell}'",
     "cell_instances.state": "'deleted'",
@@ -78,7 +79,7 @@ _FILLED = (
 
 
 def _value(table: Table, name: str, cell: str) -> str | None:
-    """Return what a column of an ended record is given, as SQL; nothing where the database chooses."""
+    """Return the value of a column of an ended record, as SQL; null if the database chooses it."""
     column = table.c[name]
     for key in (f"{table.name}.{name}", name):
         if key in _VALUES:
@@ -89,7 +90,7 @@ def _value(table: Table, name: str, cell: str) -> str | None:
         return "1"
     kind = str(column.type)
     if "VARCHAR" in kind:
-        # A number in the shape of a uuid. In their order: a million rows in another one are an hour's work.
+        # A number in the form of a uuid, in ascending order: in another order, a million rows would take an hour.
         return "CONCAT(LPAD(HEX(seq), 8, '0'), '-0000-4000-8000-', LPAD(seq, 12, '0'))"
     return "'x'" if "BLOB" in kind or "BINARY" in kind else "seq"
 
@@ -108,7 +109,7 @@ def fill(connection: Connection, table: Table, cell: str) -> None:
 
 
 class OldCloud(RunningCloud):
-    """A cloud in which much has been built, moved and deleted."""
+    """A cloud with the records of many instances that were built, moved and deleted."""
 
     def _create_schemas(self) -> None:
         super()._create_schemas()
@@ -119,39 +120,40 @@ class OldCloud(RunningCloud):
                 connection.commit()
 
 
-class Heard:
-    """The statements that were sent to databases, each once, with the parameters of its first sending."""
+class Statements:
+    """The statements that were sent to databases, each with the parameters of its first execution."""
 
     def __init__(self) -> None:
-        self.statements: dict[str, Any] = {}
-        self.last = time.monotonic()
+        self.parameters: dict[str, Any] = {}
+        self.last_new = time.monotonic()
 
     def __call__(
         self, _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool
     ) -> None:
-        if statement.split(None, 1)[0] in ("SELECT", "UPDATE", "DELETE") and statement not in self.statements:
-            self.statements[statement] = parameters[0] if many else parameters
-            self.last = time.monotonic()
+        if statement.split(None, 1)[0] in ("SELECT", "UPDATE", "DELETE") and statement not in self.parameters:
+            self.parameters[statement] = parameters[0] if many else parameters
+            self.last_new = time.monotonic()
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    listener = Heard()
+def executed() -> Iterator[Statements]:
+    listener = Statements()
     event.listen(Engine, "before_cursor_execute", listener)
     yield listener
     event.remove(Engine, "before_cursor_execute", listener)
 
 
 def _rows(row: Mapping[str, Any]) -> float:
-    """Return how many rows a line of a plan reads; of one with a filter it is written as ``12 (5%)``.
+    """Return how many rows a line of a plan reads; with a filter, the plan has the form ``12 (5%)``.
 
-    A line of what was carried out has the number that was read: a plan does not count that a LIMIT ends it early.
+    The plan of an executed statement has the number of rows that were read; other plans ignore that a LIMIT ends the
+    statement early.
     """
     return float(str(row.get("r_rows") or row["rows"] or 0).split()[0])
 
 
-def what_reads_too_much(cloud: RunningCloud, statements: Mapping[str, Any]) -> list[str]:
-    """Return the statements whose plan reads more rows of a table than are alive."""
+def statements_that_read_too_much(cloud: RunningCloud, statements: Mapping[str, Any]) -> list[str]:
+    """Return the statements whose plan reads more than :data:`MOST` rows of a table."""
     found: list[str] = []
     with cloud.database.engine.connect() as connection:
         for statement, parameters in statements.items():
@@ -172,7 +174,7 @@ def becomes(cloud: RunningCloud, uuid: str, state: str) -> None:
     wait_until(lambda: look() == state, look)
 
 
-def test_no_periodic_statement_reads_what_has_ended(mariadb_url: str, heard: Heard) -> None:
+def test_no_periodic_statement_reads_ended_records(mariadb_url: str, executed: Statements) -> None:
     plan = CloudSpec(
         hosts=4,
         database_connection=mariadb_url,
@@ -192,12 +194,12 @@ def test_no_periodic_statement_reads_what_has_ended(mariadb_url: str, heard: Hea
         becomes(cloud, goes, "deleted")
         becomes(cloud, moves, "moved")
         becomes(cloud, stays, "active")
-        wait_until(lambda: time.monotonic() - heard.last > QUIET, lambda: "new statements all the time")
+        wait_until(lambda: time.monotonic() - executed.last_new > QUIET, lambda: "new statements all the time")
 
-        statements = dict(heard.statements)
-        found = what_reads_too_much(cloud, statements)
+        statements = dict(executed.parameters)
+        found = statements_that_read_too_much(cloud, statements)
         assert not found, "\n".join(found)
-        # The listener hears what it is to hear: a statement that reads everything is found.
-        assert what_reads_too_much(cloud, {"SELECT * FROM cell_instances WHERE reason = %(r)s": {"r": b"x"}})
+        # A statement that reads a whole table is found.
+        assert statements_that_read_too_much(cloud, {"SELECT * FROM cell_instances WHERE reason = %(r)s": {"r": b"x"}})
         named = " ".join(statements)
-        assert all(table.name in named for table in _FILLED), "a table is looked at by no statement of an idle cloud"
+        assert all(table.name in named for table in _FILLED), "no statement of an idle cloud reads one of the tables"

@@ -1,4 +1,4 @@
-"""Test the commands of the README by running them."""
+"""Run the commands of the README."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def logs_of(folder: Path) -> list[str]:
     return [log.read_text() for log in sorted(folder.glob("*.log"))]
 
 
-def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers(
+def test_the_commands_of_the_readme_build_show_and_delete_instances_on_real_servers(
     mariadb_url: str, rabbitmq_url: str, tmp_path: Path
 ) -> None:
     [configuration] = blocks("ini")
@@ -53,7 +53,7 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
 
         def up() -> bool:
             assert all(process.poll() is None for process in running), logs_of(tmp_path)
-            # A command costs as much as a daemon's start: none of them before all have started.
+            # A command takes as much processor time as the start of a daemon, so run none until all daemons are ready.
             is_ready = all("] Ready" in log for log in logs_of(tmp_path))
             return is_ready and "True" in bash("moorage host list -f value -c up || true")
 
@@ -71,5 +71,5 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
     assert all("Traceback" not in log for log in logs), logs
     ended = [process.returncode for process in running]
     if any(ended):
-        # Read again: of one that was ended by force the last line names what was still at work.
+        # Read the logs again: if a daemon was ended by force, its last line names the work that was still running.
         pytest.fail("\n".join([f"the daemons have ended with {ended}", *logs_of(tmp_path)]), pytrace=False)

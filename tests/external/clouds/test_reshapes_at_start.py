@@ -1,16 +1,17 @@
-"""Agents that are restarted with another layout of their hosts, on real servers, while builds come and go on."""
+"""Agents are restarted with another layout of their hosts while instances are built, on real servers."""
 
 import threading
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from support.processes.building_client import call_until_answered
 
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
 from harness.cloud import CloudSpec, RunningCloud, wait_until
 from harness.servers import MariaDBServer
-from moorage import errors, ids
+from moorage import ids
 from moorage.messages import (
     BuildInstances,
     GetAllocations,
@@ -35,7 +36,7 @@ def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[RunningCloud]:
         settings={
             "rpc": {"call_timeout": 5.0},
             "compute": {"report_interval": 0.1, "stop_timeout": 1.0},
-            # The host that returns first may get all instances, and all of them on one of its two NUMA nodes.
+            # The first host to return may get all instances, and place all of them on one of its two NUMA nodes.
             "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, "vcpus": 2 * INSTANCES, **PARTS},
         },
     )
@@ -67,16 +68,11 @@ def wait_for_layout(cloud: RunningCloud, layout: str) -> None:
 
 
 def order(cloud: RunningCloud, uuids: list[str], ended: threading.Event) -> None:
-    """Order one instance after the other; what nobody answers to is repeated with the same id."""
+    """Order one instance after the other; repeat an order that is not answered, with the same id."""
     conductor = cloud.client("conductor")
     for uuid in uuids:
         message = BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.derived(uuid, "build"))
-        while True:
-            try:
-                conductor.call(message)
-                break
-            except (errors.Unavailable, errors.TryAgain):
-                continue
+        call_until_answered(conductor, message)
         ended.wait(0.1)
 
 
@@ -93,7 +89,7 @@ def guests(cloud: RunningCloud) -> list[Guest]:
         file.close()
 
 
-def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: RunningCloud) -> None:
+def test_hosts_whose_layout_changes_continue_to_build_and_lose_no_instance_and_no_amount(cloud: RunningCloud) -> None:
     uuids = [ids.fresh() for _ in range(INSTANCES)]
     ended = threading.Event()
     orders = threading.Thread(target=order, args=(cloud, uuids, ended))
@@ -108,17 +104,17 @@ def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: RunningCloud)
     wait_until(lambda: all(instance(cloud, uuid).state != "building" for uuid in uuids), "all instances to be built")
     assert [one for uuid in uuids if (one := instance(cloud, uuid)).state != "active"] == []
 
-    there = {guest.instance_uuid: guest for guest in guests(cloud)}
-    assert sorted(there) == sorted(uuids), "one guest each"
+    found = {guest.instance_uuid: guest for guest in guests(cloud)}
+    assert sorted(found) == sorted(uuids), "each instance has one guest"
     names = {one.uuid: one for one in providers(cloud)}
     held: Counter[tuple[str, str]] = Counter()
     for uuid in uuids:
         consumer = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
-        assert consumer.claim_id == there[uuid].claim_id
-        assert consumer.accepted_by == there[uuid].attempt_id
+        assert consumer.claim_id == found[uuid].claim_id
+        assert consumer.accepted_by == found[uuid].attempt_id
         parts = {(node, name): n for node, part in consumer.allocations.items() for name, n in part.resources.items()}
         assert Counter({name: n for (_, name), n in parts.items()}) == SPEC.resources
-        assert {names[names[node].root_provider_uuid].name for node, _ in parts} == {there[uuid].host}
+        assert {names[names[node].root_provider_uuid].name for node, _ in parts} == {found[uuid].host}
         held.update(parts)
     used = {(one.uuid, name): n for one in names.values() for name, n in one.used.items() if n}
     assert used == dict(held)

@@ -1,4 +1,4 @@
-"""Run the examples of docs/rpc.md, which import nothing of Moorage, against a cloud on real servers."""
+"""Run the examples of docs/rpc.md, which do not import Moorage, against a cloud on real servers."""
 
 import json
 import re
@@ -10,36 +10,22 @@ from pathlib import Path
 import pytest
 from support.processes.forked_cloud import ForkedCloud
 
-from harness.cloud import wait_until
-
 EXAMPLES = Path(__file__).parents[3] / "docs/examples/rpc"
 
 
 @pytest.fixture
-def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ForkedCloud]:
-    """A cloud with three hosts."""
-    with ForkedCloud(rabbitmq_url, mariadb_url) as begun:
-        begun.run("db", "upgrade")
-        begun.run("cell", "create", "cell1")
-        begun.start("scheduler", "scheduler")
-        begun.start("conductor", "conductor")
-        begun.start("cell", "conductor", "--cell", "cell1")
-        begun.start("agent", "compute", "--cell", "cell1", "--fake-hosts", "3")
-        wait_until(lambda: hosts_up(begun) == 3, lambda: "three hosts to be up", interval=0.2)
+def cloud(migrated_url: str, rabbitmq_url: str) -> Iterator[ForkedCloud]:
+    with ForkedCloud(rabbitmq_url, migrated_url) as begun:
+        begun.start_services(hosts=3)
         yield begun
 
 
-def hosts_up(cloud: ForkedCloud) -> int:
-    done = cloud.run("host", "list", "-f", "json", check=False)
-    return 0 if done.returncode else sum(bool(host["up"]) for host in json.loads(done.stdout))
-
-
-def audited(cloud: ForkedCloud) -> tuple[int, list[tuple[str, str]]]:
+def audit(cloud: ForkedCloud) -> tuple[int, list[tuple[str, str]]]:
     done = cloud.run("audit", "--settle", "0.1", "-f", "json", check=False)
     return done.returncode, [(row["finding"], row["detail"]) for row in json.loads(done.stdout)]
 
 
-def test_callers_without_moorage_claim_swap_and_release_and_no_audit_calls_that_leaked(
+def test_callers_without_moorage_claim_swap_and_release_and_the_audit_finds_no_leak(
     cloud: ForkedCloud, rabbitmq_url: str
 ) -> None:
     with_kombu = subprocess.run(
@@ -58,13 +44,13 @@ def test_callers_without_moorage_claim_swap_and_release_and_no_audit_calls_that_
     try:
         assert caller.stdout is not None
         printed = [caller.stdout.readline() for _ in range(3)]
-        held = audited(cloud)
+        while_held = audit(cloud)
         out, err = caller.communicate("\n", timeout=60)
     finally:
         caller.kill()
         caller.wait()
 
     assert [line.partition(" ")[0] for line in printed] == ["claimed", "accepted", "swapped"], (printed, err)
-    assert held == (0, [])
+    assert while_held == (0, [])
     assert out.endswith("released\n")
-    assert audited(cloud) == (0, [])
+    assert audit(cloud) == (0, [])

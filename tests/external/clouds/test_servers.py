@@ -1,4 +1,4 @@
-"""The private servers keep what they were given, through stops, crashes and each other's company."""
+"""Private servers keep their data when they are stopped or killed, and do not affect each other."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from harness.servers import MariaDBServer, RabbitMQServer
 
 @pytest.fixture
 def row(mariadb: MariaDBServer, mariadb_url: str) -> Iterator[str]:
-    """A database with one committed row; the session's server runs again afterwards, whatever the test did to it."""
+    """A database with one committed row; if the test has stopped the session's server, it is started again."""
     write(mariadb_url, "CREATE TABLE boats (name VARCHAR(20)) ENGINE=InnoDB")
     write(mariadb_url, "INSERT INTO boats VALUES ('kept')")
     yield mariadb_url
@@ -62,58 +62,66 @@ def receive(url: str) -> str:
         return str(message.payload)
 
 
-def test_a_committed_row_outlives_a_stop_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
+def test_a_committed_row_survives_a_stop_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
     mariadb.stop()
     mariadb.start()
 
     assert write(row, "SELECT name FROM boats") == (("kept",),)
 
 
-def test_a_committed_row_outlives_a_sigkill_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
+def test_a_committed_row_survives_a_sigkill_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
     mariadb.kill()
     mariadb.start()
 
     assert write(row, "SELECT name FROM boats") == (("kept",),)
 
 
-def test_a_stopped_mariadb_takes_no_connections(mariadb: MariaDBServer, row: str) -> None:
+def test_a_stopped_mariadb_accepts_no_connections(mariadb: MariaDBServer, row: str) -> None:
     mariadb.stop()
 
     with pytest.raises(pymysql.err.OperationalError):
         write(row, "SELECT 1")
 
 
-def test_creating_a_database_again_empties_it_though_somebody_is_still_in_it(mariadb: MariaDBServer, row: str) -> None:
+def test_creating_a_database_again_empties_it_even_if_a_transaction_is_open_in_it(
+    mariadb: MariaDBServer, row: str
+) -> None:
     name = make_url(row).database or ""
-    lingering = connect(row)
-    with lingering.cursor() as cursor:
-        cursor.execute("SELECT * FROM boats")  # holds the table's definition until the transaction ends
+    other = connect(row)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT * FROM boats")  # locks the table's definition until the transaction ends
 
         mariadb.create_database(name)
 
         assert write(row, "SHOW TABLES") == ()
         with pytest.raises(pymysql.err.OperationalError):
             cursor.execute("SELECT 1")
-    lingering.close()
+    other.close()
 
 
-def test_options_given_to_mariadb_win(mariadb: MariaDBServer) -> None:
+@pytest.fixture(scope="module")
+def second_mariadb(mariadb: MariaDBServer) -> Iterator[MariaDBServer]:
+    """A second server with some options; the test is skipped if MariaDB is not installed."""
     with MariaDBServer("transaction-isolation=READ-UNCOMMITTED", "max-connections=77") as server:
-        url = server.create_database("options")
-
-        assert write(url, "SELECT @@tx_isolation, @@max_connections") == (("READ-UNCOMMITTED", 77),)
+        yield server
 
 
-def test_a_mariadb_that_starts_leaves_the_temporary_tables_of_its_neighbours(mariadb: MariaDBServer) -> None:
-    places = {write(mariadb.url("mysql"), "SELECT @@tmpdir")}
-    with MariaDBServer() as neighbour:
-        places.add(write(neighbour.url("mysql"), "SELECT @@tmpdir"))
+def test_options_given_to_mariadb_override_the_defaults(second_mariadb: MariaDBServer) -> None:
+    found = second_mariadb.execute("SELECT @@GLOBAL.tx_isolation, @@max_connections")
 
-    # It removes what it finds in its own.
-    assert len(places) == 2
+    assert found == (("READ-UNCOMMITTED", 77),)
 
 
-def test_a_durable_message_outlives_a_stop_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+def test_each_mariadb_has_its_own_folder_for_temporary_tables(
+    mariadb: MariaDBServer, second_mariadb: MariaDBServer
+) -> None:
+    # When a server starts, it removes all files in this folder.
+    folders = {server.execute("SELECT @@tmpdir") for server in (mariadb, second_mariadb)}
+
+    assert len(folders) == 2
+
+
+def test_a_durable_message_survives_a_stop_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
     send_durable(rabbitmq_url, "kept")
 
     rabbitmq.stop()
@@ -122,7 +130,7 @@ def test_a_durable_message_outlives_a_stop_of_rabbitmq(rabbitmq: RabbitMQServer,
     assert receive(rabbitmq_url) == "kept"
 
 
-def test_a_durable_message_outlives_a_sigkill_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+def test_a_durable_message_survives_a_sigkill_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
     send_durable(rabbitmq_url, "kept")
 
     rabbitmq.kill()
@@ -131,7 +139,7 @@ def test_a_durable_message_outlives_a_sigkill_of_rabbitmq(rabbitmq: RabbitMQServ
     assert receive(rabbitmq_url) == "kept"
 
 
-def test_two_rabbitmqs_side_by_side_know_nothing_of_each_other(rabbitmq: RabbitMQServer) -> None:
+def test_two_rabbitmqs_do_not_affect_each_other(rabbitmq: RabbitMQServer) -> None:
     with RabbitMQServer() as other:
         send_durable(rabbitmq.url, "for the first")
         send_durable(other.url, "for the second")
@@ -143,7 +151,9 @@ def test_two_rabbitmqs_side_by_side_know_nothing_of_each_other(rabbitmq: RabbitM
         assert receive(other.url) == "for the second"
 
 
-def test_closing_leaves_neither_processes_nor_data(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+def test_closing_a_server_ends_its_processes_and_removes_its_data(
+    mariadb: MariaDBServer, rabbitmq: RabbitMQServer
+) -> None:
     before = set(psutil.Process().children(recursive=True))
     with MariaDBServer() as database, RabbitMQServer() as queues:
         directories = [Path(database.tempdir), Path(queues.tempdir)]
@@ -153,7 +163,7 @@ def test_closing_leaves_neither_processes_nor_data(mariadb: MariaDBServer, rabbi
     assert not any(directory.exists() for directory in directories)
 
 
-def test_servers_die_with_a_parent_that_is_killed(
+def test_servers_end_if_their_parent_process_is_killed(
     mariadb: MariaDBServer, rabbitmq: RabbitMQServer, tmp_path: Path
 ) -> None:
     script = (
@@ -176,4 +186,4 @@ def test_servers_die_with_a_parent_that_is_killed(
     while any(server.is_running() for server in servers) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert [server for server in servers if server.is_running()] == []
-    shutil.rmtree(tmp_path)  # the data, which a killed parent cannot remove
+    shutil.rmtree(tmp_path)  # a killed parent cannot remove the data

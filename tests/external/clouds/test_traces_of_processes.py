@@ -1,4 +1,4 @@
-"""Real processes send the spans of a request to a collector, which may be away or silent."""
+"""Real processes send the spans of a request to a collector, which may be unreachable or silent."""
 
 import socket
 import subprocess
@@ -9,24 +9,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from support.databases.migrated import OnMariaDB
 from support.processes.building_client import build
 from support.processes.collector import Collector
 from support.processes.forked_cloud import ForkedCloud
 
-from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, RequestSpec
-from placement_store.schema import MAIN
-
-SERVICES = {
-    "scheduler": ("scheduler", "--name", "one"),
-    "conductor": ("conductor",),
-    "conductor-cell1": ("conductor", "--cell", "cell1"),
-    "compute": ("compute", "--cell", "cell1", "--fake-hosts", "2"),
-}
 
 
 @pytest.fixture
@@ -38,31 +28,23 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The endpoint of a collector that takes connections and never answers."""
+    """The endpoint of a collector that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
 
 
-def started(cloud: ForkedCloud) -> None:
-    cloud.run("db", "upgrade")
-    cloud.run("cell", "create", "cell1")
-    for name, words in SERVICES.items():
-        cloud.start(name, *words)
-    cloud.wait_for_hosts(2)
-
-
-def test_a_collector_gets_one_trace_of_a_build_from_every_service_on_its_way(
-    migrated_mariadb: OnMariaDB, rabbitmq_url: str, collector: Collector
+def test_a_collector_gets_one_trace_of_a_build_from_all_services(
+    migrated_url: str, rabbitmq_url: str, collector: Collector
 ) -> None:
     settings = {"tracing": {"otlp_endpoint": collector.endpoint}}
-    with ForkedCloud(rabbitmq_url, migrated_mariadb.url(MAIN, CONDUCTOR, CELL), settings) as cloud:
-        started(cloud)
+    with ForkedCloud(rabbitmq_url, migrated_url, settings) as cloud:
+        cloud.start_services(hosts=2)
         client, request_id, uuid = cloud.client("conductor"), ids.fresh(), ids.fresh()
         spec = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
         client.call(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=(uuid,)))
         wait_until(lambda: client.call(ShowInstance(instance_uuid=uuid)).state == "active", "the build")
-        # What has not been sent by then is sent at the stop.
-        assert [cloud.stop(name) for name in SERVICES] == [0] * len(SERVICES)
+        # When a service stops, it sends the spans that it has not sent yet.
+        assert {cloud.stop(name) for name in list(cloud.processes)} == {0}
     spans = collector.spans[UUID(request_id).bytes]
     assert {service for service, *_ in spans} == {"moorage-scheduler", "moorage-conductor", "moorage-compute"}
     assert {("moorage-scheduler", "claim"), ("moorage-compute", "spawn")} <= {
@@ -74,17 +56,17 @@ def test_a_collector_gets_one_trace_of_a_build_from_every_service_on_its_way(
     assert list(collector.spans) == [UUID(request_id).bytes]
 
 
-@pytest.mark.parametrize("way", ["away", "silent"])
+@pytest.mark.parametrize("fault", ["unreachable", "silent"])
 def test_a_collector_that_does_not_answer_delays_neither_a_build_nor_a_stop(
-    migrated_mariadb: OnMariaDB, rabbitmq_url: str, silent: str, way: str
+    migrated_url: str, rabbitmq_url: str, silent: str, fault: str
 ) -> None:
-    endpoint = silent if way == "silent" else "http://127.0.0.1:9/v1/traces"
+    endpoint = silent if fault == "silent" else "http://127.0.0.1:9/v1/traces"
     settings = {"tracing": {"otlp_endpoint": endpoint}}
-    with ForkedCloud(rabbitmq_url, migrated_mariadb.url(MAIN, CONDUCTOR, CELL), settings) as cloud:
-        started(cloud)
+    with ForkedCloud(rabbitmq_url, migrated_url, settings) as cloud:
+        cloud.start_services(hosts=2)
         for _ in range(3):
             build(cloud.client("conductor"))
-        for name in SERVICES:
+        for name in list(cloud.processes):
             began = time.monotonic()
             assert cloud.stop(name) == 0, cloud.log(name)[-2000:]
             assert time.monotonic() - began < 12
@@ -92,7 +74,7 @@ def test_a_collector_that_does_not_answer_delays_neither_a_build_nor_a_stop(
         assert lost
 
 
-#: Python takes a module of which it has noted that it is none for one that is not installed.
+#: If ``sys.modules`` has null for a module, Python treats the module as not installed.
 _WITHOUT_SDK = """
 import sys
 sys.modules["opentelemetry.sdk"] = None
@@ -101,7 +83,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_an_endpoint_without_the_library_ends_the_start_with_the_extras_name(tmp_path: Path) -> None:
+def test_if_the_library_is_missing_the_start_fails_with_the_name_of_the_extra(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(
         "[DEFAULT]\ntransport_url = inproc://x\n[database]\nconnection = sqlite:///x\n"
