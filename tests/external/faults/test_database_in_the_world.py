@@ -1,4 +1,4 @@
-"""MariaDB as it is met in the world: with a summer time of its own, read-only from now on, at the end of its life."""
+"""MariaDB in a time zone with daylight saving time, and servers that become read-only or shut down."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from placement_store.schema import MAIN
 
 pytestmark = pytest.mark.servers
 
-#: The user of a service: whoever may do everything is not stopped by `read_only`.
+#: The user of a service. A user with all privileges may write even while the server is `read_only`.
 SERVICE = "service"
 CONNECTIONS = 4
 INSERT = text("INSERT INTO seen VALUES (1)")
@@ -31,7 +31,7 @@ SERVER = text("SELECT @@port")
 
 
 class _Berlin(MariaDBServer):
-    """A MariaDB on a machine whose clocks are put forward and back."""
+    """A MariaDB in a time zone with daylight saving time."""
 
     def _launch(self) -> object:
         self.env["TZ"] = "Europe/Berlin"
@@ -45,21 +45,21 @@ def berlin() -> Iterator[MariaDBServer]:
 
 
 def with_service_user(server: MariaDBServer, name: str) -> str:
-    """Create a database with a table, and a user who may not do everything; return the URL."""
+    """Create a database with a table, and the user of a service; return the URL."""
     server.create_database(name)
     server.execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
-    return with_rights_of_a_service(server, name)
+    return grant_service_user(server, name)
 
 
-def with_rights_of_a_service(server: MariaDBServer, name: str) -> str:
-    """Create a user who may only read and write the tables of a database; return the URL."""
+def grant_service_user(server: MariaDBServer, name: str) -> str:
+    """Create a user who may read and write the tables of a database, and nothing else; return the URL."""
     server.execute(f"CREATE OR REPLACE USER {SERVICE}@'127.0.0.1' IDENTIFIED BY 'secret'")
     server.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}`.* TO {SERVICE}@'127.0.0.1'")
     return make_url(server.url(name)).set(username=SERVICE, password="secret").render_as_string(hide_password=False)
 
 
 def insert(connection: Connection) -> int:
-    """Write a row, and return which server it is on."""
+    """Write a row, and return the port of its server."""
     connection.execute(INSERT)
     found: int = connection.scalar(SERVER)
     return found
@@ -71,7 +71,7 @@ def insert(connection: Connection) -> int:
 @pytest.mark.parametrize(
     "change", [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)], ids=["spring", "autumn"]
 )
-def test_the_clock_of_the_database_goes_on_evenly_when_summer_time_begins_and_ends(
+def test_the_clock_of_the_database_is_continuous_when_daylight_saving_time_begins_and_ends(
     berlin: MariaDBServer, change: datetime
 ) -> None:
     database = Database(berlin.create_database("clock"), "test", pool_size=1)
@@ -91,10 +91,10 @@ def test_the_clock_of_the_database_goes_on_evenly_when_summer_time_begins_and_en
         database.close()
 
     assert clock == instants
-    assert len(hours) == 2, "the wall clock of this server is changed in between"
+    assert len(hours) == 2, "the time zone of this server must change its offset in between"
 
 
-# --- A server that writes no more -----------------------------------------------------------------------------------
+# --- A server that becomes read-only ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def proxy(mariadb: MariaDBServer, first_url: str) -> Iterator[TcpProxy]:
 
 @pytest.fixture
 def database(proxy: TcpProxy, first_url: str) -> Iterator[Database]:
-    """A database behind one address, whose connections have all been used before."""
+    """A database behind a proxy; all connections of its pool are open."""
     url = make_url(first_url).set(port=proxy.port).render_as_string(hide_password=False)
     database = Database(url, "main", pool_size=CONNECTIONS)
     open_all(database)
@@ -122,12 +122,12 @@ def database(proxy: TcpProxy, first_url: str) -> Iterator[Database]:
 
 
 def open_all(database: Database, depth: int = CONNECTIONS) -> None:
-    """Use as many connections at the same time."""
+    """Use ``depth`` connections at the same time."""
     if depth:
         database.read(lambda connection: connection.scalar(SERVER) and open_all(database, depth - 1))
 
 
-def test_writes_go_on_behind_the_same_address_after_the_primary_has_become_read_only(
+def test_writes_go_to_the_new_primary_behind_the_same_address_after_the_old_one_became_read_only(
     mariadb: MariaDBServer, berlin: MariaDBServer, proxy: TcpProxy, database: Database
 ) -> None:
     assert database.write(insert) == mariadb.port
@@ -140,9 +140,7 @@ def test_writes_go_on_behind_the_same_address_after_the_primary_has_become_read_
     assert mariadb.execute("SELECT COUNT(*) FROM failing_over.seen") == ((1,),)
 
 
-def test_a_primary_that_is_read_only_for_a_while_is_away_for_writes_alone(
-    mariadb: MariaDBServer, database: Database
-) -> None:
+def test_a_primary_that_is_read_only_is_unavailable_for_writes_only(mariadb: MariaDBServer, database: Database) -> None:
     mariadb.execute("SET GLOBAL read_only = 1")
 
     with pytest.raises(errors.StoreUnavailable, match="read-only"):
@@ -158,7 +156,7 @@ def test_http_answers_503_while_the_database_is_read_only(mariadb: MariaDBServer
     schema = Database(url, MAIN.name)
     MAIN.upgrade(schema)
     schema.close()
-    as_service = with_rights_of_a_service(mariadb, "http_failing_over")
+    as_service = grant_service_user(mariadb, "http_failing_over")
     file = tmp_path / "moorage.conf"
     file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = {as_service}\n")
     made = wsgi.make(options.new(files=[file]), threads=2)
@@ -181,16 +179,16 @@ def test_http_answers_503_while_the_database_is_read_only(mariadb: MariaDBServer
         mariadb.drop_database("http_failing_over")
 
 
-def test_an_answer_that_the_driver_cannot_read_means_away() -> None:
-    torn = pymysql.err.InternalError("Packet sequence number wrong - got 5 expected 1")
+def test_an_answer_that_the_driver_cannot_read_means_that_the_server_is_unavailable() -> None:
+    unreadable = pymysql.err.InternalError("Packet sequence number wrong - got 5 expected 1")
 
-    assert faults.is_away(exc.InternalError("SELECT 1", None, torn))
-    # A fault of the statement itself, which has a code, means no such thing.
+    assert faults.is_away(exc.InternalError("SELECT 1", None, unreadable))
+    # An error in the statement itself has a code, and does not mean that.
     assert not faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(1815, "other")))
 
 
-class _Fails:
-    """Meets an error of the server at its first try."""
+class _FailsOnce:
+    """Work that gets an error of the server at its first try."""
 
     def __init__(self, fail: Callable[[Connection], object]) -> None:
         self.fail = fail
@@ -203,37 +201,37 @@ class _Fails:
         return insert(connection)
 
 
-# 1040, 1129, 2002 and the like come before there is a connection.
+# Codes like 1040, 1129 and 2002 occur only while a connection is opened.
 @pytest.mark.parametrize("code", [1047, 1053, 1180, 1184, 1290, 1317, 1792, 1836, 1927, 3032, 3100, 3101, 9001])
-def test_after_an_error_that_means_away_the_write_is_repeated_on_a_new_connection_and_no_old_one_is_used_again(
+def test_after_an_unavailability_error_the_write_is_repeated_on_a_new_connection_and_no_old_one_is_used_again(
     database: Database, code: int
 ) -> None:
     former = {database.read(lambda connection: connection.scalar(text("SELECT CONNECTION_ID()")))}
     signal = text(f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'away'")
-    work = _Fails(lambda connection: connection.execute(signal))
+    work = _FailsOnce(lambda connection: connection.execute(signal))
 
     database.write(work)
 
     first, second = work.connections
-    assert second > first  # they are numbered in the order in which they were made
+    assert second > first  # connection ids ascend
     after = {database.read(lambda connection: connection.scalar(text("SELECT CONNECTION_ID()"))) for _ in range(8)}
     assert min(after) >= second > max(former)
 
 
 @pytest.mark.parametrize("code", [1047, 1180, 1290, 1836, 3100, 3101])
-def test_an_error_that_means_away_and_stays_is_answered_as_such(database: Database, code: int) -> None:
+def test_a_persistent_unavailability_error_is_raised_as_store_unavailable(database: Database, code: int) -> None:
     signal = text(f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'not here'")
 
     with pytest.raises(errors.StoreUnavailable, match="not here"):
         database.write(lambda connection: connection.execute(signal) and None)
 
 
-# --- A primary and a replica, both named in the URL -----------------------------------------------------------------
+# --- A primary and a replica, both in the URL ------ -----------------------------------------------------------------
 
 
 @pytest.fixture
 def pair(mariadb: MariaDBServer, berlin: MariaDBServer, first_url: str) -> Iterator[Database]:
-    """A database of two hosts, which trade the places of primary and replica."""
+    """A database with two hosts, a primary and a replica."""
     with_service_user(berlin, "failing_over")
     hosts = f"127.0.0.1:{mariadb.port},127.0.0.1:{berlin.port}"
     database = Database(f"mysql+pymysql://{SERVICE}:secret@{hosts}/failing_over", "main", pool_size=CONNECTIONS)
@@ -243,7 +241,7 @@ def pair(mariadb: MariaDBServer, berlin: MariaDBServer, first_url: str) -> Itera
     berlin.drop_database("failing_over")
 
 
-def test_the_next_host_is_written_when_the_first_has_become_a_replica_and_the_first_again_afterwards(
+def test_writes_go_to_the_second_host_when_the_first_becomes_a_replica_and_return_to_the_first(
     mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_connections, "_RETRY_SECONDS", 0.2)
@@ -254,7 +252,7 @@ def test_the_next_host_is_written_when_the_first_has_become_a_replica_and_the_fi
     mariadb.execute("SET GLOBAL read_only = 1")
     berlin.execute("SET GLOBAL read_only = 0")
     assert [pair.write(insert) for _ in range(2 * CONNECTIONS)] == [berlin.port] * 2 * CONNECTIONS
-    time.sleep(0.3)  # the first host is tried again meanwhile
+    time.sleep(0.3)  # meanwhile the first host is tried again
     assert [pair.read(lambda connection: connection.scalar(SERVER)) for _ in range(CONNECTIONS)] == (
         [berlin.port] * CONNECTIONS
     )
@@ -264,14 +262,14 @@ def test_the_next_host_is_written_when_the_first_has_become_a_replica_and_the_fi
     wait_until(lambda: pair.write(insert) == mariadb.port, "the first host to be written again")
 
 
-def test_a_process_that_starts_while_the_first_host_only_reads_writes_to_the_second(
+def test_a_process_that_starts_while_the_first_host_is_read_only_writes_to_the_second(
     mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database
 ) -> None:
     mariadb.execute("SET GLOBAL read_only = 1")
     assert pair.write(insert) == berlin.port
 
 
-def test_hosts_that_all_only_read_are_away_for_writes_alone(
+def test_if_all_hosts_are_read_only_the_database_is_unavailable_for_writes_only(
     mariadb: MariaDBServer, berlin: MariaDBServer, pair: Database
 ) -> None:
     for server in (mariadb, berlin):

@@ -1,6 +1,6 @@
-"""A database URL with several hosts: the first that takes connections is used, and used again when it is back.
+"""A database URL with several hosts: the first host that accepts connections is used, also after it was unavailable.
 
-What is special about the nodes of a Galera cluster is in tests/external/clusters.
+The tests of Galera nodes are in tests/external/clusters.
 """
 
 import time
@@ -26,7 +26,7 @@ def hosts(mariadb: MariaDBServer) -> Iterator[tuple[TcpProxy, TcpProxy]]:
 
 @pytest.fixture
 def database(mariadb_url: str, hosts: tuple[TcpProxy, TcpProxy]) -> Iterator[Database]:
-    """A database that is reached at either address."""
+    """A database with both addresses as hosts."""
     url = make_url(mariadb_url)
     addresses = ",".join(f"127.0.0.1:{proxy.port}" for proxy in hosts)
     opened = Database(f"mysql+pymysql://{url.username}:{url.password}@{addresses}/{url.database}", "main", pool_size=3)
@@ -36,7 +36,7 @@ def database(mariadb_url: str, hosts: tuple[TcpProxy, TcpProxy]) -> Iterator[Dat
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try a host that did not serve again soon, and replace connections as soon as they are made."""
+    """Try an unavailable host again soon, and let connections of any age be replaced."""
     monkeypatch.setattr(cluster_connections, "_RETRY_SECONDS", 0.2)
     monkeypatch.setattr(cluster_connections, "_FRESH_SECONDS", 0.0)
 
@@ -46,35 +46,35 @@ def answers(database: Database) -> bool:
 
 
 def used(database: Database, hosts: tuple[TcpProxy, TcpProxy]) -> Callable[[], list[bool]]:
-    """Return a function that asks, and returns through which of the hosts it has connections."""
+    """Return a function that reads, and returns for each of the hosts whether there are connections to it."""
 
-    def ask() -> list[bool]:
+    def read() -> list[bool]:
         assert answers(database)
         return [proxy.connections > 0 for proxy in hosts]
 
-    return ask
+    return read
 
 
-def test_the_next_host_is_used_while_the_first_refuses_and_the_first_again_afterwards(
+def test_the_second_host_is_used_while_the_first_refuses_connections_and_then_the_first_again(
     database: Database, hosts: tuple[TcpProxy, TcpProxy], quick: None
 ) -> None:
     first, _ = hosts
-    ask = used(database, hosts)
-    assert ask() == [True, False]
+    read = used(database, hosts)
+    assert read() == [True, False]
     first.refuse()
-    wait_until(lambda: ask() == [False, True], "the second host to be used")
+    wait_until(lambda: read() == [False, True], "the second host to be used")
     first.resume()
-    wait_until(lambda: ask() == [True, False], "the first host to be used again")
+    wait_until(lambda: read() == [True, False], "the first host to be used again")
 
 
-def test_a_process_that_starts_while_the_first_host_refuses_uses_the_second(
+def test_a_process_that_starts_while_the_first_host_refuses_connections_uses_the_second(
     database: Database, hosts: tuple[TcpProxy, TcpProxy]
 ) -> None:
     hosts[0].refuse()
     assert used(database, hosts)() == [False, True]
 
 
-def test_a_database_none_of_whose_hosts_takes_connections_is_unavailable_until_one_does(
+def test_a_database_is_unavailable_until_one_of_its_hosts_accepts_connections(
     database: Database, hosts: tuple[TcpProxy, TcpProxy]
 ) -> None:
     for proxy in hosts:

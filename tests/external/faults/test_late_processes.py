@@ -1,4 +1,4 @@
-"""Hosts that are late, strangers' guests and lost records, with every service a process of its own."""
+"""Late hosts, unknown guests and lost records, with each service as a separate process."""
 
 import sqlite3
 import time
@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from support.databases.migrated import OnMariaDB
 from support.processes.building_client import SPEC, built
 from support.processes.forked_cloud import ForkedCloud
 
-from conductor.schema import CELL, CONDUCTOR, CONDUCTOR_METADATA
+from conductor.schema import CONDUCTOR_METADATA
 from harness.audit import judge
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
-from placement_store.schema import MAIN
 
 SETTINGS = {
     "rpc": {"call_timeout": 5.0},
@@ -29,22 +27,15 @@ SETTINGS = {
 
 
 @pytest.fixture
-def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
-    """The URL of a database with empty tables."""
-    return migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
-
-
-@pytest.fixture
-def database(mariadb_url: str) -> Iterator[Database]:
-    database = Database(mariadb_url, "main")
+def database(migrated_url: str) -> Iterator[Database]:
+    database = Database(migrated_url, "main")
     yield database
     database.close()
 
 
 @pytest.fixture
-def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ForkedCloud]:
-    with ForkedCloud(rabbitmq_url, mariadb_url, SETTINGS) as cloud:
-        cloud.run("db", "upgrade")
+def cloud(migrated_url: str, rabbitmq_url: str) -> Iterator[ForkedCloud]:
+    with ForkedCloud(rabbitmq_url, migrated_url, SETTINGS) as cloud:
         cloud.run("cell", "create", "cell1")
         cloud.start("scheduler", "scheduler")
         cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
@@ -68,16 +59,16 @@ def guests(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def patiently(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Take a service that is not there yet for a no."""
+def false_if_unavailable(check: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a check that returns False while a service is unavailable."""
 
-    def asked() -> bool:
+    def checked() -> bool:
         try:
-            return ask()
+            return check()
         except errors.Unavailable:
             return False
 
-    return asked
+    return checked
 
 
 def order(cloud: ForkedCloud, *hosts: str) -> str:
@@ -86,12 +77,12 @@ def order(cloud: ForkedCloud, *hosts: str) -> str:
     return uuid
 
 
-def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and_one_remains(
+def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and_one_guest_remains(
     cloud: ForkedCloud, database: Database
 ) -> None:
     cloud.start("conductor", "conductor")
-    # The larger host is weighed higher, so it is tried first.
-    agent(cloud, "late", memory_mb=65536, late_hosts="late-0001", late_seconds=16.0)
+    # The larger host has the higher weight, so it is tried first.
+    agent(cloud, "late", memory_mb=65536, late_hosts="late-0001", late_seconds=12.0)
     agent(cloud, "fine")
     cloud.wait_for_hosts(2)
 
@@ -104,9 +95,9 @@ def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and
         ("late-0001", "failed"),
         ("fine-0001", "active"),
     ]
-    wait_until(lambda: time.monotonic() > began + 16.5, "the late host to finish")
+    wait_until(lambda: time.monotonic() > began + 12.5, "the late host to finish")
     wait_until(lambda: guests(cloud.folder) == [("fine-0001", uuid)], "the late guest to be destroyed", 90)
-    wait_until(lambda: judge(database, [uuid]).clean, "the residue to go", 90)
+    wait_until(lambda: judge(database, [uuid]).clean, "the residue to be released", 90)
 
 
 def assert_nothing_is_left(cloud: ForkedCloud, database: Database) -> None:
@@ -115,7 +106,7 @@ def assert_nothing_is_left(cloud: ForkedCloud, database: Database) -> None:
     assert (verdict.overcommitted, verdict.leaked) == (0, 0)
 
 
-def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_comes_back(
+def test_an_instance_deleted_before_or_after_a_gate_leaves_no_guest_and_no_allocation(
     cloud: ForkedCloud, database: Database
 ) -> None:
     cloud.start("conductor", "conductor")
@@ -136,46 +127,46 @@ def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_c
         return [conductor.call(ShowInstance(instance_uuid=uuid)).state for uuid in uuids]
 
     at_their_gates = ["building", "building", "building", "active"]
-    wait_until(lambda: states() == at_their_gates, "each of them to stand at its gate")
-    time.sleep(0.7)  # the first ones had no longer way to theirs than this
+    wait_until(lambda: states() == at_their_gates, "each instance to be at its gate")
+    time.sleep(0.7)  # in this time, an instance that is not held at its gate would pass it
     assert states() == at_their_gates
     for uuid in uuids:
         conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
 
     wait_until(lambda: states() == ["deleted"] * len(uuids), "all to be deleted", 60)
     assert_nothing_is_left(cloud, database)
-    time.sleep(6.5)  # whatever may come late has come
+    time.sleep(6.5)  # until the failpoints have let all late messages through
     assert_nothing_is_left(cloud, database)
 
 
-def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_reports_it(cloud: ForkedCloud) -> None:
+def test_a_host_that_returns_with_an_unknown_guest_leaves_it_running_and_reports_it(cloud: ForkedCloud) -> None:
     cloud.start("conductor", "conductor")
     agent(cloud, "host", stranger_guests=1)
     cloud.wait_for_hosts(1)
-    [stranger] = guests(cloud.folder)
+    [unknown] = guests(cloud.folder)
 
     cloud.kill("host")
     agent(cloud, "host")
     conductor = cloud.client("conductor")
-    wait_until(
-        patiently(lambda: [one.guest.instance_uuid for one in conductor.call(ListStrangers())] == [stranger[1]]),
-        "the stranger to be reported",
-        90,
-    )
+
+    def reported() -> bool:
+        return [one.guest.instance_uuid for one in conductor.call(ListStrangers())] == [unknown[1]]
+
+    wait_until(false_if_unavailable(reported), "the guest to be reported", 90)
     cloud.wait_for_hosts(1)
 
     assert built(conductor, order(cloud)).state == "active"
-    assert stranger in guests(cloud.folder)
+    assert unknown in guests(cloud.folder)
 
 
 def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: ForkedCloud, database: Database) -> None:
-    # Dies with the claim in hand, before it has written it down.
+    # The conductor is killed when it has received the claim and not recorded it yet.
     cloud.start("conductor", "conductor", armed="step.build.select.answered.scheduler.select_destinations=kill")
     agent(cloud, "host")
     cloud.wait_for_hosts(1)
     uuid = order(cloud)
-    dying = cloud.processes["conductor"]
-    wait_until(lambda: dying.poll() is not None, "the conductor to die", 90)
+    killed = cloud.processes["conductor"]
+    wait_until(lambda: killed.poll() is not None, "the conductor to be killed", 90)
     placement = cloud.client("placement")
     [claim] = placement.call(ListClaims(unaccepted=True))
 
@@ -186,6 +177,6 @@ def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: Fo
         found = {action.consumer_uuid: action for action in placement.call(ListReconciled())}
         return uuid in found and found[uuid].outcome == "unknown" and "no instance" in found[uuid].reason
 
-    wait_until(patiently(reported), "the claim to be reported", 90)
+    wait_until(false_if_unavailable(reported), "the claim to be reported", 90)
     assert [one.claim_id for one in placement.call(ListClaims(unaccepted=True))] == [claim.claim_id]
     assert claim.consumer_uuid == uuid

@@ -1,4 +1,4 @@
-"""MariaDB at its worst moments: a transaction that does not end, a COMMIT without an answer or with one in doubt."""
+"""Transactions that do not end, and COMMITs that are not answered or whose outcome is unknown, on MariaDB."""
 
 from collections.abc import Iterator
 
@@ -13,10 +13,10 @@ from moorage.db.database import Database
 from moorage.messages import PutAllocations
 from placement_store.schema import MAIN
 
-#: What becomes of the answer to a COMMIT.
+#: What happens to the answer to a COMMIT.
 LOSSES = pytest.mark.parametrize("loss", ["cut", "silent", "error 1180"])
 
-#: A silent connection counts as lost a little after MariaDB has rolled back what went on there.
+#: A silent connection counts as lost a little after MariaDB has rolled back its transaction.
 SHORT = {"statement_limit": 1.3, "answer_margin": 0.2, "idle_transaction": 1.0}
 
 
@@ -28,7 +28,7 @@ def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
 
 @pytest.fixture
 def direct(mariadb_url: str) -> Iterator[Store]:
-    """A store that nothing happens to."""
+    """A store with a direct connection."""
     database = Database(mariadb_url, "main")
     yield Store(database)
     database.close()
@@ -36,7 +36,7 @@ def direct(mariadb_url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def store(direct: Store, mariadb_url: str, wire: Wire) -> Iterator[Store]:
-    """The same store, at the other end of the wire."""
+    """The same store, connected through the wire."""
     url = make_url(mariadb_url).set(host="127.0.0.1", port=wire.port)
     database = Database(url.render_as_string(hide_password=False), "main", lock_wait=1.0, tries=3, **SHORT)
     yield Store(database)
@@ -63,7 +63,7 @@ def test_a_write_whose_commit_was_lost_is_done_once_and_answered(
 
 @LOSSES
 @pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
-def test_a_swap_and_a_residues_end_whose_commits_were_lost_are_done_once(
+def test_an_acceptance_a_swap_and_a_release_whose_commits_were_lost_are_done_once(
     direct: Store, store: Store, wire: Wire, passing: bool, loss: str
 ) -> None:
     first, second = direct.provider(VCPU=8), direct.provider(VCPU=8)
@@ -84,7 +84,7 @@ def test_a_swap_and_a_residues_end_whose_commits_were_lost_are_done_once(
     assert direct.is_sound()
 
 
-def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progress(direct: Store, store: Store) -> None:
+def test_a_duplicate_of_a_request_that_has_not_ended_is_refused_as_in_progress(direct: Store, store: Store) -> None:
     host, uuid = direct.provider(VCPU=8), ids.fresh()
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
     with direct.database.engine.connect() as connection:
@@ -98,9 +98,7 @@ def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progre
     assert store.dispatcher.call(put).consumer_generation == 1
 
 
-def test_a_row_that_stays_locked_is_given_up_in_bounded_time_and_the_request_may_be_repeated(
-    direct: Store, store: Store
-) -> None:
+def test_a_write_of_a_locked_row_fails_in_bounded_time_and_may_be_repeated(direct: Store, store: Store) -> None:
     host, uuid = direct.provider(VCPU=8), ids.fresh()
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
     with direct.database.engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Writes over HTTP whose COMMIT is answered by nobody: each is done once, and answered as if nothing had happened."""
+"""Writes over HTTP whose COMMIT is not answered: each is done once, and answered as if nothing had happened."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"
 
 
 class Client:
-    """The API on one database, asked by the administrator."""
+    """The API on one database; all requests are the administrator's."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         file = folder / "moorage.conf"
@@ -48,7 +48,7 @@ class Client:
 
 
 class Room:
-    """The objects of one write: a provider of its own, with allocations if wanted, and a consumer."""
+    """The objects of one write: a new provider, and a consumer, with allocations if ``used``."""
 
     def __init__(self, api: Client, *, used: bool = False) -> None:
         self.api, self.uuid, self.consumer = api, ids.fresh(), ids.fresh()
@@ -72,7 +72,7 @@ class Room:
 
 
 class Write(NamedTuple):
-    """One operation: what is sent, and which answer it has the first time."""
+    """One operation: its request, and the status of its first answer."""
 
     method: str
     path: str
@@ -81,14 +81,14 @@ class Write(NamedTuple):
     version: str = NEWEST
 
 
-def _custom(api: Client, kind: str) -> str:
-    name = f"CUSTOM_{ids.fresh().replace('-', '_').upper()}"
-    api.does("PUT", f"/{kind}/{name}")
-    return name
-
-
 def _new_name() -> str:
     return f"CUSTOM_{ids.fresh().replace('-', '_').upper()}"
+
+
+def _custom(api: Client, kind: str) -> str:
+    name = _new_name()
+    api.does("PUT", f"/{kind}/{name}")
+    return name
 
 
 def _write_name(api: Client) -> Iterator[tuple[str, Write]]:
@@ -148,7 +148,7 @@ def mariadb_url(migrated_mariadb: OnMariaDB) -> str:
 
 @pytest.fixture
 def direct(mariadb_url: str, tmp_path: Path) -> Iterator[Client]:
-    """The API on a database that nothing happens to."""
+    """The API with a direct connection to the database."""
     database = Database(mariadb_url, MAIN.name)
     names.sync(database)
     yield Client(database, tmp_path)
@@ -157,7 +157,7 @@ def direct(mariadb_url: str, tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def cut(direct: Client, mariadb_url: str, wire: Wire, tmp_path: Path) -> Iterator[Client]:
-    """The same at the other end of the wire."""
+    """The API on the same database, connected through the wire."""
     url = make_url(mariadb_url).set(host="127.0.0.1", port=wire.port)
     database = Database(url.render_as_string(hide_password=False), MAIN.name, lock_wait=1.0)
     yield Client(database, tmp_path)
@@ -165,7 +165,7 @@ def cut(direct: Client, mariadb_url: str, wire: Wire, tmp_path: Path) -> Iterato
 
 
 @pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
-def test_a_write_whose_commit_was_lost_is_answered_as_its_own(
+def test_a_write_whose_commit_was_lost_gets_the_answer_of_its_first_execution(
     direct: Client, cut: Client, wire: Wire, passing: bool
 ) -> None:
     done = set()
@@ -183,7 +183,9 @@ def test_a_write_whose_commit_was_lost_is_answered_as_its_own(
     assert done == declared
 
 
-def test_a_write_that_came_after_is_still_a_conflict(direct: Client, cut: Client, wire: Wire) -> None:
+def test_a_write_with_a_stale_generation_whose_commit_was_lost_is_still_a_conflict(
+    direct: Client, cut: Client, wire: Wire
+) -> None:
     room = Room(direct)
     direct.does("PUT", f"/allocations/{room.consumer}", room.allocations(None))
 
@@ -193,7 +195,7 @@ def test_a_write_that_came_after_is_still_a_conflict(direct: Client, cut: Client
     assert reply.status_code == 409
 
 
-def test_the_ids_of_answered_writes_do_not_pile_up(direct: Client, mariadb_url: str) -> None:
+def test_the_ids_of_answered_writes_are_removed(direct: Client, mariadb_url: str) -> None:
     for _ in range(250):
         direct.does("PUT", "/traits/CUSTOM_AGAIN")
 

@@ -1,4 +1,4 @@
-"""A process that is paused in the middle of a transaction keeps its row locks for a while, and not until it goes on."""
+"""A process that is paused in the middle of a transaction loses its row locks after a while."""
 
 import signal
 import subprocess
@@ -49,7 +49,7 @@ def database(mariadb_url: str) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("first", ["locked", "changed"])
-def test_rows_of_a_process_paused_in_a_transaction_come_free_and_its_work_is_done_once_when_it_goes_on(
+def test_the_locks_of_a_process_paused_in_a_transaction_end_and_its_work_is_done_once_after_it_is_resumed(
     database: Database, mariadb_url: str, tmp_path: Path, first: str
 ) -> None:
     with _paused(mariadb_url, first, tmp_path / "tries") as process:
@@ -59,12 +59,12 @@ def test_rows_of_a_process_paused_in_a_transaction_come_free_and_its_work_is_don
         process.send_signal(signal.SIGCONT)
 
         assert process.wait(60.0) == 0
-        # What it had begun was rolled back, and all of it was done again.
+        # Its first try was rolled back, and all of its work was done again.
         assert _count(database) == 110 + (first == "changed")
         assert (tmp_path / "tries").read_text().count("begun") == 2
 
 
-def test_a_row_that_does_not_come_free_is_given_up_after_a_few_waits(database: Database, mariadb_url: str) -> None:
+def test_a_write_of_a_row_that_stays_locked_fails_after_a_few_waits(database: Database, mariadb_url: str) -> None:
     holder = paused_writer.open_database(mariadb_url, idle_transaction=0.0)
     tries: list[None] = []
 

@@ -1,4 +1,4 @@
-"""Real processes are probed while their broker or their database is away or silent, and afterwards."""
+"""Probe real processes while their broker or their database is unreachable or silent, and afterwards."""
 
 import subprocess
 import time
@@ -12,18 +12,15 @@ import pytest
 import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from support.databases.migrated import OnMariaDB
 from support.processes.building_client import build
 from support.processes.forked_cloud import ForkedCloud
 from support.processes.private_servers import program
 
-from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
 from harness.servers import free_ports
 from harness.tcp_proxy import TcpProxy
-from placement_store.schema import MAIN
 
-#: Seconds that an answer may take whatever is silent: the checks wait for two, and the machine is busy.
+#: The maximum seconds of an answer, whichever server is silent: the checks wait for two, and the machine may be busy.
 BOUND = 4.0
 RULES = Path(__file__).parents[3] / "etc/prometheus/moorage.rules.yml"
 SERVICES = {
@@ -35,7 +32,7 @@ SERVICES = {
 
 
 class World(NamedTuple):
-    """A cloud of processes, the way of its scheduler to the broker and the database, and the port of each process."""
+    """A cloud of processes, the proxies between its scheduler and the servers, and the metrics port of each process."""
 
     cloud: ForkedCloud
     broker: TcpProxy
@@ -49,7 +46,7 @@ class World(NamedTuple):
         return reply.status_code, reply.json()["reasons"]
 
     def becomes_ready(self, name: str) -> None:
-        wait_until(lambda: self._listens(name) and self.probe(name) == (200, {}), lambda: self._told(name))
+        wait_until(lambda: self._listens(name) and self.probe(name) == (200, {}), lambda: self._describe(name))
 
     def _listens(self, name: str) -> bool:
         try:
@@ -58,11 +55,11 @@ class World(NamedTuple):
             return False
         return True
 
-    def _told(self, name: str) -> str:
+    def _describe(self, name: str) -> str:
         return f"{name}: {self.probe(name) if self._listens(name) else 'nothing'}\n{self.cloud.log(name)[-3000:]}"
 
     def metrics(self, name: str) -> dict[str, float]:
-        """Return by name the sums of all samples."""
+        """Return the sums of all samples, by name."""
         reply = requests.get(f"http://127.0.0.1:{self.ports[name]}/metrics", timeout=30)
         assert reply.status_code == 200
         found: dict[str, float] = {}
@@ -79,13 +76,11 @@ def _proxied(opened: ExitStack, url: str) -> tuple[TcpProxy, str]:
 
 
 @pytest.fixture
-def world(migrated_mariadb: OnMariaDB, rabbitmq_url: str) -> Iterator[World]:
-    database_url = migrated_mariadb.url(MAIN, CONDUCTOR, CELL)
+def world(migrated_url: str, rabbitmq_url: str) -> Iterator[World]:
     with ExitStack() as opened:
         broker, broker_url = _proxied(opened, rabbitmq_url)
-        database, proxied_database = _proxied(opened, database_url)
-        cloud = opened.enter_context(ForkedCloud(rabbitmq_url, database_url, {"service": {"report_interval": 1.0}}))
-        cloud.run("db", "upgrade")
+        database, proxied_database = _proxied(opened, migrated_url)
+        cloud = opened.enter_context(ForkedCloud(rabbitmq_url, migrated_url, {"service": {"report_interval": 1.0}}))
         cloud.run("cell", "create", "cell1")
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         through_proxies = {
@@ -101,7 +96,7 @@ def world(migrated_mariadb: OnMariaDB, rabbitmq_url: str) -> Iterator[World]:
         yield world
 
 
-def test_a_process_is_not_ready_while_its_broker_or_its_database_is_away_and_says_so_at_once(world: World) -> None:
+def test_a_process_is_not_ready_while_its_broker_or_database_is_unreachable_and_names_the_reason(world: World) -> None:
     world.cloud.wait_for_hosts(2)
     build(world.cloud.client("conductor"))
     for name in SERVICES:
@@ -113,18 +108,18 @@ def test_a_process_is_not_ready_while_its_broker_or_its_database_is_away_and_say
     assert world.metrics("compute")["moorage_rpc_requests_total"] >= 1
 
     world.broker.refuse()
-    wait_until(lambda: world.probe("scheduler")[1].keys() == {"broker"}, "the reason for a broker that is away")
+    wait_until(lambda: world.probe("scheduler")[1].keys() == {"broker"}, "the broker as the reason")
     assert world.probe("scheduler")[0] == 503
     assert world.metrics("scheduler")["moorage_ready"] == 3  # started, database, view; not the broker
     assert world.probe("scheduler", "/healthz") == (200, {})
-    # The scheduler serves the placement role too: the conductors miss it, and nothing else.
+    # The scheduler also serves the placement role, which is all that the conductors lack.
     wait_until(lambda: world.probe("conductor")[1].keys() == {"placement"}, "the reason of the conductor")
     world.broker.resume()
     for name in SERVICES:
         world.becomes_ready(name)
 
     world.database.go_silent(new_too=True)
-    wait_until(lambda: "database" in world.probe("scheduler")[1], "the reason for a database that is silent")
+    wait_until(lambda: "database" in world.probe("scheduler")[1], "the database as a reason")
     for _ in range(3):
         assert world.probe("scheduler")[0] == 503
     assert world.probe("scheduler", "/healthz") == (200, {})
@@ -133,7 +128,7 @@ def test_a_process_is_not_ready_while_its_broker_or_its_database_is_away_and_say
         world.becomes_ready(name)
 
 
-def test_each_worker_of_a_scheduler_has_a_port_and_counts_of_its_own(world: World) -> None:
+def test_each_worker_of_a_scheduler_has_its_own_port_and_counters(world: World) -> None:
     world.cloud.stop("scheduler")
     [port] = free_ports(1)
     words = ("scheduler", "--name", "two", "--metrics-port", str(port))
@@ -147,14 +142,14 @@ def test_each_worker_of_a_scheduler_has_a_port_and_counts_of_its_own(world: Worl
     assert sorted(claims) == [0, 1]
 
 
-def test_an_address_that_is_taken_ends_the_start_with_the_reason(world: World) -> None:
+def test_a_port_that_is_in_use_ends_the_start_with_the_reason(world: World) -> None:
     ended = world.cloud.run("conductor", "--metrics-port", str(world.ports["conductor"]), check=False)
     assert ended.returncode == 1
     assert "cannot be listened on" in ended.stdout + ended.stderr
 
 
 class Prometheus:
-    """A Prometheus of the test's own, with the alert rules and the services of a cloud as its jobs."""
+    """A private Prometheus with the alert rules, and with the services of a cloud as its jobs."""
 
     def __init__(self, folder: Path, ports: dict[str, int]) -> None:
         path = program("prometheus", "prometheus")
@@ -188,7 +183,7 @@ class Prometheus:
         )
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return what its HTTP API answers, or null while it does not listen or is not ready."""
+        """Return the answer of its HTTP API, or null while it does not listen or is not ready."""
         try:
             reply = requests.get(f"{self._url}/{path}", params=parameters, timeout=10)
         except requests.ConnectionError:
@@ -196,7 +191,7 @@ class Prometheus:
         return reply.json()["data"] if reply.status_code == 200 else None
 
     def values(self, query: str) -> dict[str, float]:
-        """Return the present values of a query by job."""
+        """Return the current values of a query, by job."""
         answer = self.get("query", query=query) or {"result": []}
         return {each["metric"].get("job", ""): float(each["value"][1]) for each in answer["result"]}
 
@@ -206,13 +201,13 @@ class Prometheus:
         return {rule["name"]: rule["state"] for group in answer["groups"] for rule in group["rules"]}
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._process.terminate()
         self._process.wait(30)
         self._log.close()
 
 
-def test_a_real_prometheus_takes_what_it_scrapes_and_its_alerts_see_a_broker_that_is_away(
+def test_a_real_prometheus_accepts_the_metrics_and_its_alerts_notice_an_unreachable_broker(
     world: World, tmp_path: Path
 ) -> None:
     world.cloud.wait_for_hosts(2)
@@ -220,11 +215,9 @@ def test_a_real_prometheus_takes_what_it_scrapes_and_its_alerts_see_a_broker_tha
     with ExitStack() as opened:
         prometheus = Prometheus(tmp_path, world.ports)
         opened.callback(prometheus.close)
-        everybody = {f"moorage-{kind}" for kind in ("scheduler", "conductor", "cell-conductor", "compute")}
-        wait_until(
-            lambda: prometheus.values("min by (job) (moorage_ready)") == dict.fromkeys(everybody, 1.0), "the scrapes"
-        )
-        assert prometheus.values("up") == dict.fromkeys(everybody, 1.0)
+        jobs = {f"moorage-{kind}" for kind in ("scheduler", "conductor", "cell-conductor", "compute")}
+        wait_until(lambda: prometheus.values("min by (job) (moorage_ready)") == dict.fromkeys(jobs, 1.0), "the scrapes")
+        assert prometheus.values("up") == dict.fromkeys(jobs, 1.0)
         assert prometheus.values("sum(moorage_claims_total)") == {"": 1.0}
         rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
         wait_until(lambda: prometheus.states().keys() == {rule["alert"] for rule in rules}, "the rules")
@@ -233,7 +226,7 @@ def test_a_real_prometheus_takes_what_it_scrapes_and_its_alerts_see_a_broker_tha
         wait_until(lambda: prometheus.states()["MoorageBrokerAway"] == "inactive", prometheus.states)
 
         world.broker.refuse()
-        # It fires only after a minute: that it waits for this minute is what the condition is for.
+        # An alert fires only after a minute; in this minute it is pending.
         wait_until(lambda: prometheus.states()["MoorageBrokerAway"] == "pending", prometheus.states)
         wait_until(lambda: prometheus.states()["MoorageNoSchedulerReady"] == "pending", prometheus.states)
         world.broker.resume()

@@ -1,6 +1,7 @@
-"""Test that broker restarts cost a running process no descriptor, no thread, no memory, and only a few seconds.
+"""Restarts of the broker cost a running process no descriptor, no thread, no memory, and only a few seconds.
 
-`make test` restarts it three times; with DRILLS=long in the environment it is thirty, and memory is looked at too.
+`make test` restarts the broker three times; with DRILLS=long in the environment it is restarted thirty times, and the
+memory of the process is checked too.
 """
 
 import os
@@ -18,18 +19,18 @@ pytestmark = pytest.mark.timeout(1800)
 
 LONG = os.environ.get("DRILLS") == "long"
 RESTARTS = 30 if LONG else 3
-#: Restarts after which what is kept for good has been made: threads, pooled connections, arenas of memory.
+#: The number of restarts after which everything permanent exists: threads, pooled connections, arenas of memory.
 SETTLED = 15
 CALLERS = 4
 #: Threads of the server that answer calls.
 WORKERS = 4
-#: Connections that messages are sent over: one for each caller, the main thread's call and each worker.
+#: Connections for sending messages: one for each caller, for the call of the main thread, and for each worker.
 POOLED = CALLERS + 1 + WORKERS
-#: The most threads, whenever the pools are filled: main, callers, workers, two that receive, a heartbeat a connection.
+#: The maximum number of threads: main, callers, workers, two that receive, and a heartbeat for each connection.
 THREADS = 1 + CALLERS + WORKERS + 2 + (POOLED + 2)
-#: Connections more or fewer at one moment: of calls under way, which differ.
+#: The number of connections varies by the calls that are under way.
 MARGIN = 8
-#: Kilobytes a restart that the heap may wander by. One and a half megabytes were lost before.
+#: The allowed growth of the heap in kilobytes for each restart. A former leak lost one and a half megabytes each time.
 MEMORY = 200
 
 CHILD = """
@@ -38,13 +39,13 @@ sys.path[:0] = [{folder!r}]
 from moorage import errors
 from moorage.bus import bus
 from moorage.config import options
-from test_silent_broker import Hello, Porch
+from test_silent_broker import Endpoint, Hello
 
 settings = {{"transport_url": {url!r}, "executor_thread_pool_size": {workers}}}
 pool = {{"rpc_conn_pool_size": {pooled}}}
 made = bus.Bus(options.new({{"DEFAULT": settings, "oslo_messaging_rabbit": pool}}))
-made.server("porch", "one", [Porch()]).start()
-client = made.client("porch", timeout=5)
+made.server("greetings", "one", [Endpoint()]).start()
+client = made.client("greetings", timeout=5)
 
 def ask():
     while True:
@@ -89,7 +90,7 @@ class Child:
         )
 
     def sample(self) -> Sample:
-        """Return how long a call takes by now, and what the process has."""
+        """Return how long a call takes now, and the resources of the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -102,7 +103,7 @@ class Child:
         self._process.communicate()
 
 
-def test_restarts_of_the_broker_cost_a_process_nothing_that_does_not_come_back(
+def test_restarts_of_the_broker_cost_a_process_no_resources_for_good(
     rabbitmq: RabbitMQServer, rabbitmq_url: str, record_property: Callable[[str, object], None]
 ) -> None:
     child = Child(rabbitmq_url)

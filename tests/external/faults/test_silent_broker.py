@@ -1,4 +1,4 @@
-"""A broker that goes silent or away, a caller whose queue is gone, a server that stood still: soon all answer again."""
+"""Calls are answered soon after a broker was silent or unreachable, a reply queue was lost, or a server was paused."""
 
 import os
 import signal
@@ -25,25 +25,25 @@ from moorage.messages.wire import Message
 from moorage.service.process import until_available
 
 LONG = os.environ.get("DRILLS") == "long"
-#: The default is 10; two of them without a word end a connection.
+#: The default is 10; two missed heartbeats end a connection.
 HEARTBEAT = 10 if LONG else 1
-#: Seconds after which the broker has confirmed a message to its sender that a server has received. A connection lost
-#: before that means that the message is sent again.
+#: Seconds after which the broker has confirmed to the sender a message that a server has received. If the connection is
+#: lost earlier, the message is sent again.
 CONFIRMED = 1.0
 
 
 class Hello(Message[str], frozen=True, kw_only=True):
-    topic = "porch"
+    topic = "greetings"
     method = "hello"
 
 
-class Linger(Message[str], frozen=True, kw_only=True):
-    topic = "porch"
-    method = "linger"
+class AnswerLater(Message[str], frozen=True, kw_only=True):
+    topic = "greetings"
+    method = "answer_later"
 
 
-class Porch:
-    """Answers at once, or when the test lets it."""
+class Endpoint:
+    """Answers at once, or when the test allows it."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -53,15 +53,15 @@ class Porch:
     def hello(self, message: Hello) -> str:
         return "hello"
 
-    @bus.serves(Linger)
-    def linger(self, message: Linger) -> str:
+    @bus.serves(AnswerLater)
+    def answer_later(self, message: AnswerLater) -> str:
         self.entered.set()
         assert self.may_answer.wait(30)
         return "at last"
 
 
-class Street:
-    """A caller and a server on one broker, each behind a proxy of its own."""
+class Pair:
+    """A caller and a server on one broker, each behind its own proxy."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.url = url
@@ -71,14 +71,14 @@ class Street:
         )
         self._closing = ExitStack()
         self.server_proxy, self.caller_proxy = self._proxy(), self._proxy()
-        self.porch = Porch()
-        self.server = self._bus(self.server_proxy).server("porch", "one", [self.porch])
+        self.endpoint = Endpoint()
+        self.server = self._bus(self.server_proxy).server("greetings", "one", [self.endpoint])
         self.caller = self._bus(self.caller_proxy)
         self.server.start()
-        self.client = self.caller.client("porch")
+        self.client = self.caller.client("greetings")
 
     def close(self) -> None:
-        self.porch.may_answer.set()
+        self.endpoint.may_answer.set()
         self._closing.close()
 
     def _proxy(self) -> TcpProxy:
@@ -90,7 +90,7 @@ class Street:
         return made
 
     def delete_reply_queue(self) -> None:
-        """Let the broker forget the caller's queue for replies, as a restart does."""
+        """Delete the caller's reply queue from the broker, as a restart does."""
         name = self.caller._transport._driver._reply_q
         with kombu.Connection(self.url.replace("rabbit://", "amqp://")) as connection:
             connection.default_channel.queue_delete(name)
@@ -103,32 +103,33 @@ class Street:
                     return time.monotonic() - begun
             except errors.Unavailable:
                 time.sleep(0.05)
-        raise AssertionError("nobody has answered for 120 s")
+        raise AssertionError("no answer for 120 s")
 
 
 @pytest.fixture
-def street(rabbitmq_url: str) -> Iterator[Callable[..., Street]]:
+def connect(rabbitmq_url: str) -> Iterator[Callable[..., Pair]]:
+    """A function that returns a connected pair, with these options of the driver."""
     with ExitStack() as closing:
 
-        def build(**settings: Any) -> Street:
-            built = Street(rabbitmq_url, **settings)
-            closing.callback(built.close)
-            assert built.client.call(Hello(), timeout=20) == "hello"
-            return built
+        def connected(**settings: Any) -> Pair:
+            pair = Pair(rabbitmq_url, **settings)
+            closing.callback(pair.close)
+            assert pair.client.call(Hello(), timeout=20) == "hello"
+            return pair
 
-        yield build
+        yield connected
 
 
 @pytest.mark.parametrize("side", ["server_proxy", "caller_proxy"])
-def test_connections_that_went_silent_are_noticed_within_three_heartbeats(
-    street: Callable[..., Street], side: str, record_property: Callable[[str, object], None]
+def test_a_silent_connection_is_noticed_within_three_heartbeats(
+    connect: Callable[..., Pair], side: str, record_property: Callable[[str, object], None]
 ) -> None:
-    now = street(heartbeat_timeout_threshold=HEARTBEAT)
-    proxy: TcpProxy = getattr(now, side)
+    pair = connect(heartbeat_timeout_threshold=HEARTBEAT)
+    proxy: TcpProxy = getattr(pair, side)
     proxy.go_silent()
-    took = now.seconds_until_answered()
+    took = pair.seconds_until_answered()
     record_property("measured", f"{side} silent, heartbeat {HEARTBEAT} s: answered after {took:.1f} s")
-    # Reconnecting is in it, and a machine that is busy with something else.
+    # The margin is for reconnecting, and for a busy machine.
     assert took < 3 * HEARTBEAT + (0 if LONG else 5)
 
 
@@ -137,58 +138,58 @@ def test_the_default_heartbeat_notices_a_silent_broker_within_thirty_seconds() -
     assert 3 * conf.oslo_messaging_rabbit.heartbeat_timeout_threshold <= 30
 
 
-def test_a_caller_whose_queue_was_missing_is_answered_again_as_soon_as_it_is_back(
-    street: Callable[..., Street],
+def test_a_caller_whose_reply_queue_was_missing_is_answered_again_as_soon_as_it_is_connected(
+    connect: Callable[..., Pair],
 ) -> None:
-    now = street(kombu_missing_consumer_retry_timeout=0)
+    pair = connect(kombu_missing_consumer_retry_timeout=0)
     with ThreadPoolExecutor() as pool:
-        given_up = pool.submit(now.client.call, Linger(), 5)
-        assert now.porch.entered.wait(10)
+        unanswered = pool.submit(pair.client.call, AnswerLater(), 3)
+        assert pair.endpoint.entered.wait(10)
         time.sleep(CONFIRMED)
-        now.caller_proxy.refuse()
-        now.delete_reply_queue()
-        now.porch.may_answer.set()
+        pair.caller_proxy.refuse()
+        pair.delete_reply_queue()
+        pair.endpoint.may_answer.set()
         with pytest.raises(errors.NoReply):
-            given_up.result(30)
-    now.caller_proxy.resume()
-    assert now.seconds_until_answered() < 10
+            unanswered.result(30)
+    pair.caller_proxy.resume()
+    assert pair.seconds_until_answered() < 10
 
 
-def test_an_answer_waits_for_its_callers_queue_from_when_the_broker_is_back_and_not_from_when_it_went(
-    street: Callable[..., Street],
+def test_an_answer_waits_for_the_reply_queue_from_the_time_when_the_broker_is_reachable_again(
+    connect: Callable[..., Pair],
 ) -> None:
     patience = 4
-    now = street(kombu_missing_consumer_retry_timeout=patience)
+    pair = connect(kombu_missing_consumer_retry_timeout=patience)
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(now.client.call, Linger(), 40)
-        assert now.porch.entered.wait(10)
+        answer = pool.submit(pair.client.call, AnswerLater(), 40)
+        assert pair.endpoint.entered.wait(10)
         time.sleep(CONFIRMED)
-        for proxy in (now.server_proxy, now.caller_proxy):
+        for proxy in (pair.server_proxy, pair.caller_proxy):
             proxy.refuse()
-        now.delete_reply_queue()
-        now.porch.may_answer.set()
+        pair.delete_reply_queue()
+        pair.endpoint.may_answer.set()
         time.sleep(patience + 0.5)
-        now.server_proxy.resume()
+        pair.server_proxy.resume()
         time.sleep(0.5)
-        now.caller_proxy.resume()
+        pair.caller_proxy.resume()
         assert answer.result(30) == "at last"
 
 
-def test_a_server_that_cannot_send_its_answer_stops_within_ten_seconds(street: Callable[..., Street]) -> None:
-    now = street()
+def test_a_server_that_cannot_send_its_answer_stops_within_ten_seconds(connect: Callable[..., Pair]) -> None:
+    pair = connect()
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(now.client.call, Linger(), 3)
-        assert now.porch.entered.wait(10)
-        now.server_proxy.refuse()
-        now.porch.may_answer.set()
+        answer = pool.submit(pair.client.call, AnswerLater(), 3)
+        assert pair.endpoint.entered.wait(10)
+        pair.server_proxy.refuse()
+        pair.endpoint.may_answer.set()
         begun = time.monotonic()
-        now.server.stop()
+        pair.server.stop()
         assert time.monotonic() - begun < 10
         with pytest.raises(errors.NoReply):
             answer.result(10)
 
 
-STOOD_STILL = """
+PAUSED_SERVER = """
 import sys
 sys.path[:0] = [{folder!r}]
 from pathlib import Path
@@ -203,18 +204,20 @@ class Writing:
             file.write("hello ")
         return "hello"
 
-bus.Bus(options.new({{"DEFAULT": {{"transport_url": {url!r}}}}})).server("porch", "still", [Writing()]).start()
+bus.Bus(options.new({{"DEFAULT": {{"transport_url": {url!r}}}}})).server("greetings", "paused", [Writing()]).start()
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_server_that_stood_still_carries_out_nothing_that_came_meanwhile(rabbitmq_url: str, tmp_path: Path) -> None:
+def test_a_server_that_was_paused_carries_out_no_message_whose_caller_has_given_up(
+    rabbitmq_url: str, tmp_path: Path
+) -> None:
     file = tmp_path / "written"
-    program = STOOD_STILL.format(folder=str(Path(__file__).parent), file=str(file), url=rabbitmq_url)
+    program = PAUSED_SERVER.format(folder=str(Path(__file__).parent), file=str(file), url=rabbitmq_url)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     caller = bus.Bus(options.new({"DEFAULT": {"transport_url": rabbitmq_url}}))
-    client = caller.client("porch")
+    client = caller.client("greetings")
     server = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     )
@@ -223,7 +226,7 @@ def test_a_server_that_stood_still_carries_out_nothing_that_came_meanwhile(rabbi
         assert server.stdout.readline() == b"ready\n"
         client.call(Hello(), timeout=20)
         server.send_signal(signal.SIGSTOP)
-        # On a busy machine some of its threads run on for a moment, and it could answer.
+        # On a busy machine some of its threads continue for a moment, and could answer.
         os.waitpid(server.pid, os.WUNTRACED)
         for _ in range(3):
             with pytest.raises(errors.NoReply):
@@ -237,37 +240,37 @@ def test_a_server_that_stood_still_carries_out_nothing_that_came_meanwhile(rabbi
         caller.close()
 
 
-def test_while_the_first_of_several_brokers_is_silent_a_server_is_ready_and_one_that_starts_is_not_held_up(
+def test_if_the_first_of_several_brokers_is_silent_a_server_starts_and_is_ready(
     rabbitmq_url: str,
 ) -> None:
     account, _, rest = rabbitmq_url.partition("://")[2].partition("@")
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         several = f"rabbit://{account}@127.0.0.1:{silent.getsockname()[1]},{account}@{rest}"
         here = bus.Bus(options.new({"DEFAULT": {"transport_url": several}}))
-        server = here.server("porch", "one", [Porch()])
+        server = here.server("greetings", "one", [Endpoint()])
         try:
             until_available(server.start, "the brokers")
-            server.check()  # whoever looks for the first time waits for the silent one
+            server.check()  # the first check waits for the silent broker
             begun = time.monotonic()
             server.check()
             here.probe()
-            # Readiness waits for two seconds.
+            # A readiness check waits for two seconds.
             assert time.monotonic() - begun < 1.5
         finally:
             here.close()
 
 
-def test_brokers_are_all_asked_however_silent_they_were(rabbitmq_url: str) -> None:
+def test_a_probe_tries_all_brokers_even_those_that_were_unreachable_before(rabbitmq_url: str) -> None:
     account, _, rest = rabbitmq_url.partition("://")[2].partition("@")
     parts = urlsplit(rabbitmq_url)
     with TcpProxy("127.0.0.1", parts.port or 0) as first, TcpProxy("127.0.0.1", parts.port or 0) as second:
         addresses = ",".join(f"{account}@127.0.0.1:{proxy.port}" for proxy in (first, second))
         here = bus.Bus(options.new({"DEFAULT": {"transport_url": f"rabbit://{addresses}/{rest.partition('/')[2]}"}}))
-        for away, other in ((first, second), (second, first)):
+        for unreachable, other in ((first, second), (second, first)):
             other.resume()
-            away.refuse()
+            unreachable.refuse()
             here.probe()
-            assert here.servers_of("porch") == 0
+            assert here.servers_of("greetings") == 0
         first.refuse()
         with pytest.raises(errors.BusUnavailable):
             here.probe()

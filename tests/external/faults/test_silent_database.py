@@ -1,5 +1,6 @@
-"""A database from which nothing comes any more, on connections that stand: all answer again, soon and by themselves."""
+"""A database whose open connections go silent: all reads are answered again soon and without intervention."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -61,11 +62,13 @@ def test_one_silent_connection_costs_one_time_out_and_the_others_of_the_pool_not
     proxy.go_silent()
 
     assert ANSWER <= timed(database) < ANSWER + CONNECT
-    # Each of these would wait for as long, had the connections that are left been kept.
+    # If the pool had kept its other connections, each of these reads would also wait for a time-out.
     assert sum(timed(database) for _ in range(CONNECTIONS)) < ANSWER
 
 
-def test_threads_whose_connections_go_silent_at_once_wait_side_by_side(proxy: TcpProxy, database: Database) -> None:
+def test_threads_whose_connections_go_silent_at_the_same_time_wait_in_parallel(
+    proxy: TcpProxy, database: Database
+) -> None:
     proxy.go_silent()
 
     begun = time.monotonic()
@@ -74,12 +77,12 @@ def test_threads_whose_connections_go_silent_at_once_wait_side_by_side(proxy: Tc
     assert time.monotonic() - begun < ANSWER + CONNECT + 1
 
 
-def test_a_server_that_takes_connections_and_says_nothing_is_given_up_at_the_hand_shake(
+def test_a_server_that_accepts_connections_and_sends_nothing_counts_as_unavailable_after_a_time_out(
     proxy: TcpProxy, database: Database
 ) -> None:
     proxy.go_silent(new_too=True)
 
-    for longest in (ANSWER + CONNECT, 2 * CONNECT):  # the first has a connection yet, the second must make one
+    for longest in (ANSWER + CONNECT, 2 * CONNECT):  # the first read has a connection, the second opens one
         begun = time.monotonic()
         with pytest.raises(errors.StoreUnavailable):
             database.read(one)
@@ -89,23 +92,21 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up_at_the_han
     assert timed(database) < ANSWER
 
 
-def test_after_a_hand_shake_that_has_gone_silent_no_older_connection_is_tried(
-    proxy: TcpProxy, database: Database
-) -> None:
+def test_after_a_silent_handshake_no_older_connection_is_used(proxy: TcpProxy, database: Database) -> None:
     database.engine.dispose()
     with database.engine.connect() as older:
         older.scalar(text("SELECT 1"))
         older.rollback()
         proxy.go_silent(new_too=True)
         with ThreadPoolExecutor(1) as threads:
-            reading = threads.submit(timed, database)  # which must make a connection, because the older one is in use
-            threading.Event().wait(CONNECT / 2)
+            reading = threads.submit(timed, database)  # it opens a connection, because the older one is in use
+            time.sleep(CONNECT / 2)
             older.close()
             proxy.resume()
             assert reading.result(30) < ANSWER
 
 
-def test_a_statement_that_takes_too_long_is_ended_and_is_no_loss_of_the_connection(
+def test_a_statement_that_takes_too_long_is_ended_and_its_connection_is_kept(
     proxy: TcpProxy, database: Database
 ) -> None:
     tries: list[Connection] = []
@@ -118,22 +119,22 @@ def test_a_statement_that_takes_too_long_is_ended_and_is_no_loss_of_the_connecti
         with pytest.raises(errors.Overloaded, match="took too long"):
             transaction(work)
 
-    assert len(tries) == 2, "its own time-out is repeated"
+    assert len(tries) == 2, "a statement that takes too long is repeated"
     assert proxy.connections == CONNECTIONS
 
 
-def test_a_network_that_acknowledges_nothing_is_noticed_before_the_answer_is_due(database: Database) -> None:
-    """The kernel's own limits are on each connection: what they do takes a network that loses packets to see."""
+def test_each_connection_has_the_kernels_time_outs_for_a_network_that_acknowledges_nothing(database: Database) -> None:
+    """Check only the options of the sockets: their effect is visible only on a network that loses packets."""
     with database.engine.connect() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None
         options = {
-            name: driver._sock.getsockopt(level, getattr(__import__("socket"), name))
+            name: driver._sock.getsockopt(level, getattr(socket, name))
             for level, name in (
-                (1, "SO_KEEPALIVE"),
-                (6, "TCP_KEEPIDLE"),
-                (6, "TCP_KEEPINTVL"),
-                (6, "TCP_USER_TIMEOUT"),
+                (socket.SOL_SOCKET, "SO_KEEPALIVE"),
+                (socket.IPPROTO_TCP, "TCP_KEEPIDLE"),
+                (socket.IPPROTO_TCP, "TCP_KEEPINTVL"),
+                (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT"),
             )
         }
     assert options == {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_USER_TIMEOUT": 15_000}

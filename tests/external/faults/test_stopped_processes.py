@@ -1,21 +1,28 @@
-"""Every service's process: it waits for what is away, takes SIGHUP, and ends within ten seconds, with no broker too."""
+"""The process of each service waits for unavailable servers, accepts SIGHUP, and ends within ten seconds of SIGTERM."""
 
 import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import make_url
+from support.databases import migrated
 from support.databases.migrated import OnMariaDB
 from support.processes.forked_cloud import ForkedCloud
 
+from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
 from harness.tcp_proxy import TcpProxy
+from moorage import ids
+from moorage.db.database import Database
 from moorage.messages import ListCells
+from placement_store import cells
+from placement_store.db import names
 from placement_store.schema import MAIN
 
 SERVICES = {
@@ -25,12 +32,12 @@ SERVICES = {
     "cell": ("conductor", "--cell", "cell1", "--name", "one"),
     "agent": ("compute", "--cell", "cell1", "--agent", "rack1", "--fake-hosts", "1"),
 }
-#: A process ends ten seconds after the signal; the rest is for a machine that is busy with something else.
+#: Seconds after the signal within which a process ends: ten, and a margin for a busy machine.
 STOP = 10.0 + 5.0
 
 
 class Cloud:
-    """All services of a cloud, behind a proxy that stands for the broker's network."""
+    """All services of a cloud, behind a proxy to the broker or to the database."""
 
     def __init__(self, processes: ForkedCloud, proxy: TcpProxy) -> None:
         self.processes = processes
@@ -67,28 +74,26 @@ class Cloud:
             return len(took) == len(self.processes.processes)
 
         wait_until(ended, "all processes to end", progress=lambda: len(took))
-        # Either in order or by force, and not by a signal that nobody has taken.
+        # They end cleanly or by force, but not because a signal was not handled.
         assert {process.returncode for process in self.processes.processes.values()} <= {0, 1}
         return took
 
 
 @pytest.fixture
 def cloud(rabbitmq_url: str, tmp_path: Path) -> Iterator[Cloud]:
+    """A cloud on SQLite without services, behind a proxy to the broker."""
     parts = urlsplit(rabbitmq_url)
-    database = f"sqlite:///{tmp_path}/main.sqlite"
+    url = migrated.sqlite(tmp_path / "main.sqlite", MAIN, CONDUCTOR, CELL)
+    with closing(Database(url, "main")) as database:
+        names.sync(database)
+        cells.create(database, name="cell1", uuid=ids.fresh())
     with TcpProxy(parts.hostname or "", parts.port or 0) as proxy:
-        url = rabbitmq_url.replace(f":{parts.port}/", f":{proxy.port}/")
-        with ForkedCloud(url, database, {"conductor": {"connection": database}}) as processes:
-            processes.run("db", "upgrade")
-            processes.start("first", "placement", "--name", "first")
-            made = Cloud(processes, proxy)
-            made.until_logged("first", "Ready")
-            processes.run("cell", "create", "cell1")
-            processes.stop("first")
-            yield made
+        transport_url = rabbitmq_url.replace(f":{parts.port}/", f":{proxy.port}/")
+        with ForkedCloud(transport_url, url, {"conductor": {"connection": url}}) as processes:
+            yield Cloud(processes, proxy)
 
 
-def test_services_take_sighup_and_end_soon_when_the_broker_goes_away(
+def test_services_accept_sighup_and_end_soon_if_the_broker_is_unreachable(
     cloud: Cloud, record_property: Callable[[str, object], None]
 ) -> None:
     cloud.start(ready=True)
@@ -101,7 +106,7 @@ def test_services_take_sighup_and_end_soon_when_the_broker_goes_away(
     assert max(took.values()) < STOP
 
 
-def test_services_end_soon_when_the_broker_is_silent(
+def test_services_end_soon_if_the_broker_is_silent(
     cloud: Cloud, record_property: Callable[[str, object], None]
 ) -> None:
     cloud.start(ready=True)
@@ -111,7 +116,7 @@ def test_services_end_soon_when_the_broker_is_silent(
     assert max(took.values()) < STOP
 
 
-def test_services_that_wait_for_a_broker_at_their_start_are_stopped_at_once_and_start_when_it_is_there(
+def test_services_that_wait_for_the_broker_stop_at_once_and_start_when_it_is_available(
     cloud: Cloud, record_property: Callable[[str, object], None]
 ) -> None:
     cloud.proxy.refuse()
@@ -132,7 +137,7 @@ def test_services_that_wait_for_a_broker_at_their_start_are_stopped_at_once_and_
 
 @pytest.fixture
 def cloud_of_mariadb(rabbitmq_url: str, migrated_mariadb: OnMariaDB) -> Iterator[Cloud]:
-    """No service yet, behind a proxy that stands for the database's network."""
+    """A cloud on MariaDB without services, behind a proxy to the database."""
     url = make_url(migrated_mariadb.url(MAIN))
     with TcpProxy(url.host or "", url.port or 0) as proxy:
         database = url.set(port=proxy.port).render_as_string(hide_password=False)
@@ -141,11 +146,11 @@ def cloud_of_mariadb(rabbitmq_url: str, migrated_mariadb: OnMariaDB) -> Iterator
 
 
 def logged_waits(log: str) -> list[datetime]:
-    """Return the moments at which a service has logged that it waits."""
+    """Return the times at which a service has logged that it waits."""
     return [datetime.fromisoformat(line[:23]) for line in log.splitlines() if "Waiting for" in line]
 
 
-def test_a_service_that_waits_for_its_database_says_so_every_five_seconds_and_is_stopped_at_once(
+def test_a_service_that_waits_for_its_database_logs_that_every_five_seconds_and_stops_at_once(
     cloud_of_mariadb: Cloud, record_property: Callable[[str, object], None]
 ) -> None:
     cloud_of_mariadb.proxy.refuse()
@@ -162,7 +167,9 @@ def test_a_service_that_waits_for_its_database_says_so_every_five_seconds_and_is
     assert log.splitlines()[-1].endswith("Stopped before it was ready")
 
 
-def test_a_service_that_is_started_while_its_database_is_away_serves_when_it_comes(cloud_of_mariadb: Cloud) -> None:
+def test_a_service_that_is_started_while_its_database_is_unreachable_serves_when_it_is_available(
+    cloud_of_mariadb: Cloud,
+) -> None:
     cloud_of_mariadb.proxy.refuse()
     cloud_of_mariadb.processes.start("placement", *SERVICES["placement"])
     cloud_of_mariadb.until_logged("placement", "Waiting for")
@@ -171,17 +178,17 @@ def test_a_service_that_is_started_while_its_database_is_away_serves_when_it_com
     assert cloud_of_mariadb.processes.client("placement", timeout=60.0).call(ListCells()) == []
 
 
-@pytest.mark.parametrize("lost", ["away", "silent"])
-def test_services_end_soon_while_their_database_is_lost(
-    cloud_of_mariadb: Cloud, lost: str, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize("fault", ["unreachable", "silent"])
+def test_services_end_soon_if_their_database_is_unreachable_or_silent(
+    cloud_of_mariadb: Cloud, fault: str, record_property: Callable[[str, object], None]
 ) -> None:
     for name in ("placement", "scheduler"):
         cloud_of_mariadb.processes.start(name, *SERVICES[name])
         cloud_of_mariadb.until_logged(name, "Ready")
-    if lost == "away":
+    if fault == "unreachable":
         cloud_of_mariadb.proxy.refuse()
     else:
         cloud_of_mariadb.proxy.go_silent(new_too=True)
     took = cloud_of_mariadb.seconds_to_end()
-    record_property("measured", f"stopped with a database that is {lost}, in s: {took}")
+    record_property("measured", f"stopped with a database that is {fault}, in s: {took}")
     assert max(took.values()) < STOP

@@ -1,4 +1,4 @@
-"""A server that is paused, or whose threads are all stuck, keeps few messages from its peers."""
+"""A server that is paused, or whose threads are all blocked, withholds only a few messages from the other servers."""
 
 import signal
 import subprocess
@@ -15,7 +15,8 @@ from moorage.config import options
 from moorage.messages import ListCells
 from moorage.model import Cell
 
-CALLS, SECONDS, THREADS = 12, 5.0, 2
+#: Calls, seconds until an unanswered call fails, and threads of a server.
+CALLS, SECONDS, THREADS = 12, 3.0, 2
 
 
 class _Cells:
@@ -30,17 +31,17 @@ class _Cells:
         return []
 
 
-class _Stuck(_Cells):
-    """Answers when it is let go."""
+class _Blocked(_Cells):
+    """Answers when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.let_go = threading.Event()
+        self.may_answer = threading.Event()
 
     @serves(ListCells)
     def list_cells(self, message: ListCells) -> list[Cell]:
         self.taken += 1
-        self.let_go.wait()
+        self.may_answer.wait()
         return []
 
 
@@ -49,7 +50,7 @@ def _bus(url: str) -> Bus:
 
 
 def _serve(url: str, name: str) -> None:
-    """Serve until killed, and say when that begins."""
+    """Serve until killed, and print a line when ready."""
     _bus(url).server("placement", name, [_Cells()]).start()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -71,7 +72,7 @@ def _is_answered(client: Client) -> bool:
     return True
 
 
-def test_a_paused_server_keeps_one_message_from_its_peers(bus: Bus, rabbitmq_url: str) -> None:
+def test_a_paused_server_withholds_one_message_from_the_other(bus: Bus, rabbitmq_url: str) -> None:
     with subprocess.Popen([sys.executable, __file__, rabbitmq_url, "paused"], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -80,7 +81,7 @@ def test_a_paused_server_keeps_one_message_from_its_peers(bus: Bus, rabbitmq_url
             bus.server("placement", "peer", [peer]).start()
             client = bus.client("placement", timeout=SECONDS)
             assert all(_is_answered(client) for _ in range(4))
-            assert 0 < peer.taken < 4, "they take turns for as long as both are there"
+            assert 0 < peer.taken < 4, "both servers get messages in turn"
 
             process.send_signal(signal.SIGSTOP)
 
@@ -89,20 +90,20 @@ def test_a_paused_server_keeps_one_message_from_its_peers(bus: Bus, rabbitmq_url
             process.kill()
 
 
-def test_a_server_without_a_free_thread_leaves_messages_to_its_peers(bus: Bus) -> None:
-    stuck, peer = _Stuck(), _Cells()
-    bus.server("placement", "stuck", [stuck], threads=THREADS).start()
+def test_a_server_without_a_free_thread_leaves_messages_to_the_other(bus: Bus) -> None:
+    blocked, peer = _Blocked(), _Cells()
+    bus.server("placement", "blocked", [blocked], threads=THREADS).start()
     bus.server("placement", "peer", [peer], threads=THREADS).start()
     client = bus.client("placement", timeout=SECONDS)
     try:
         with ThreadPoolExecutor(CALLS) as callers:
             answered = list(callers.map(lambda _: _is_answered(client), range(CALLS)))
-        taken = stuck.taken
+        taken = blocked.taken
     finally:
-        stuck.let_go.set()
+        blocked.may_answer.set()
 
     assert taken == THREADS
-    # One more has been taken in, and waits for a thread; and one has been sent to it.
+    # The server has received one more message, which waits for a thread, and the broker has sent it another one.
     assert THREADS <= answered.count(False) <= THREADS + 2
     assert peer.taken == answered.count(True)
 
