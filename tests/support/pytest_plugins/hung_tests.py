@@ -1,7 +1,7 @@
 """End a test that hangs: the stacks of all threads are printed, and the test fails, within about a minute.
 
 A time limit alone cannot distinguish a test that hangs from a test on a slow machine, and must be long for the latter.
-This module watches whether the test's threads run or wait for a processor: those of a test that hangs do neither.
+This module watches whether the test's threads run or wait for a processor: the threads of a test that hangs do neither.
 """
 
 import collections
