@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 from sqlalchemy import select
-from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.hosts import CellHosts

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 from sqlalchemy import Connection
-from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.hosts.loads import CellLoads

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from sqlalchemy import Connection, update
-from support.conductor.record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
+from support.conductor.record_builders import SPEC, begin, selected
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords, NewInstance

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import Table, select
-from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, built, records_database  # noqa: F401 - a fixture
+from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, built
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Operation

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select
-from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
+from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built
 
 from conductor.engine.operations import Operations
 from conductor.engine.revoked_claims import RevokedClaims

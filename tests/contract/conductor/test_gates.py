@@ -1,18 +1,20 @@
-"""Test both gates of a cell: attempts that come together are judged and recorded as each would be alone."""
+"""Test that both gates of a cell handle several calls together in the same way as each of them alone."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, select
-from support.conductor.record_builders import SPEC, records_database, selected  # noqa: F401 - a fixture
+from sqlalchemy import select
+from support.conductor.record_builders import SPEC, selected
+from support.databases.statements import statements_of
+from support.moorage.batched_calls import handle_together, outcome_of
 
 from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.endpoints.gates import CellGates
@@ -24,7 +26,6 @@ from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, Backoff, NewOperation, NoPayload, Superseded, Wait
 from conductor.schema import cell_failed_builds, cell_hosts, cell_operations
 from moorage import errors, ids
-from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 
@@ -32,10 +33,7 @@ from moorage.messages import AcceptInCell, BuildFinished, InstanceBuild
 STORIES = ("well", "accepted", "reported", "deleting", "failed", "another claim", "returning", "unknown")
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let transactions wait for each other however slow the machine is."""
-    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+pytestmark = pytest.mark.usefixtures("patient_transactions")
 
 
 @dataclass
@@ -77,7 +75,7 @@ class Cell:
         self.endpoint = CellGates(cast(Any, SimpleNamespace(gates=self.gates, placement_client=store)))
 
     def build(self, story: str) -> Built:
-        """Record an instance whose host has been ordered to start it, and what else the story tells."""
+        """Record an instance whose host has the order to start it, in the situation that the story names."""
         first = selected(self.uuid)
         built = Built(story, ids.fresh(), ids.fresh(), first.claim_id or "")
         if story == "unknown":
@@ -132,28 +130,8 @@ class Cell:
         return self.database.read(work)
 
 
-@contextmanager
-def transactions(database: Database) -> Iterator[list[str]]:
-    """Collect the statements that are carried out meanwhile, and a word for each transaction that is committed."""
-    seen: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        seen.append(statement)
-
-    def commit(_connection: Any) -> None:
-        seen.append("COMMIT")
-
-    event.listen(database.engine, "after_cursor_execute", note)
-    event.listen(database.engine, "commit", commit)
-    try:
-        yield seen
-    finally:
-        event.remove(database.engine, "after_cursor_execute", note)
-        event.remove(database.engine, "commit", commit)
-
-
 def together(cell: Cell, calls: Sequence[Callable[[], object]]) -> list["Future[object]"]:
-    """Make all calls while a transaction holds the first of them up: the others share the next transaction."""
+    """Make all calls while a transaction blocks an earlier call: they share the next transaction."""
     holding, released = threading.Event(), threading.Event()
     held = cell.build("well")
 
@@ -177,53 +155,29 @@ def together(cell: Cell, calls: Sequence[Callable[[], object]]) -> list["Future[
     return made
 
 
-def outcome(call: "Future[object]") -> object:
-    fault = call.exception(20)
-    return call.result() if fault is None else type(fault)
-
-
-def alone(call: Callable[[], object]) -> object:
-    try:
-        return call()
-    except errors.MoorageError as fault:
-        return type(fault)
-
-
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=8),
     gate=st.sampled_from(("accept", "finish")),
     twice=st.booleans(),
 )
-def test_what_comes_together_gets_the_answers_and_leaves_the_records_of_single_calls(
+def test_calls_that_share_a_transaction_have_the_answers_and_records_of_single_calls(
     database: Database, stories: list[str], gate: str, twice: bool
 ) -> None:
     one, other = Cell(database), Cell(database)
 
     def calls(cell: Cell, builds: Sequence[Built]) -> list[Callable[[], object]]:
         if gate == "accept":
-            return [lambda built=built: cell.gates.accept(built.accept()) for built in builds]  # type: ignore[misc]
-        return [lambda built=built: cell.gates.finish(built.finished()) for built in builds]  # type: ignore[misc]
+            return [partial(cell.gates.accept, built.accept()) for built in builds]
+        return [partial(cell.gates.finish, built.finished()) for built in builds]
 
-    shared, single = [one.build(story) for story in stories], [other.build(story) for story in stories]
     times = 2 if twice else 1
-
+    shared, single = [one.build(story) for story in stories], [other.build(story) for story in stories]
     made = together(one, calls(one, shared * times))
-    expected = [alone(call) for call in calls(other, single * times)]
+    expected = [outcome_of(call) for call in calls(other, single * times)]
 
-    assert [outcome(call) for call in made] == expected
+    assert [outcome_of(call.result) for call in made] == expected
     assert [one.state(built) for built in shared] == [other.state(built) for built in single]
-
-
-def of_one_message(handler: Callable[[Any], Any], messages: Sequence[object]) -> list[object]:
-    """Have messages handled that came in one message, and return the answer of each or the type of its error."""
-    calls: list[BatchItem[Any, Any]] = [BatchItem(message) for message in messages]
-    found: list[object] = []
-    for call, remaining in zip(calls, handler(calls), strict=True):
-        if remaining is not None:
-            call.do(lambda _message, remaining=remaining: remaining())  # type: ignore[misc]
-        found.append(alone(call.outcome))
-    return found
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -232,40 +186,37 @@ def of_one_message(handler: Callable[[Any], Any], messages: Sequence[object]) ->
     gate=st.sampled_from(("accept", "finish")),
     twice=st.booleans(),
 )
-def test_what_comes_in_one_message_gets_the_answers_and_leaves_the_records_of_single_calls(
+def test_calls_of_one_message_have_the_answers_and_records_of_single_calls(
     database: Database, stories: list[str], gate: str, twice: bool
 ) -> None:
     one, other = Cell(database), Cell(database)
+    handle_many, handle, message_of = {
+        "accept": (one.endpoint.accept_many, other.endpoint.accept_claim, Built.accept),
+        "finish": (one.endpoint.finish_many, other.endpoint.build_finished, Built.finished),
+    }[gate]
     times = 2 if twice else 1
     many, single = [one.build(story) for story in stories], [other.build(story) for story in stories]
-
-    if gate == "accept":
-        made = of_one_message(one.endpoint.accept_many, [built.accept() for built in many * times])
-        expected = [alone(lambda built=built: other.endpoint.accept_claim(built.accept())) for built in single * times]  # type: ignore[misc]
-    else:
-        made = of_one_message(one.endpoint.finish_many, [built.finished() for built in many * times])
-        expected = [
-            alone(lambda built=built: other.endpoint.build_finished(built.finished())) for built in single * times
-        ]  # type: ignore[misc]
+    made = handle_together(cast(Any, handle_many), [message_of(built) for built in many * times])
+    expected = [outcome_of(partial(cast(Any, handle), message_of(built))) for built in single * times]
 
     assert made == expected
     assert len(one.accepted) == len(other.accepted)
     assert [one.state(built) for built in many] == [other.state(built) for built in single]
 
 
-def test_builds_whose_ends_come_in_one_message_cost_as_many_statements_as_one(database: Database) -> None:
+def test_ends_of_builds_in_one_message_cost_as_many_statements_as_a_single_end(database: Database) -> None:
     cell = Cell(database)
     [one, *builds] = [cell.build("well") for _ in range(9)]
-    with transactions(database) as first:
+    with statements_of(database) as first:
         cell.endpoint.build_finished(one.finished())
-    with transactions(database) as seen:
-        of_one_message(cell.endpoint.finish_many, [built.finished() for built in builds])
+    with statements_of(database) as seen:
+        handle_together(cell.endpoint.finish_many, [built.finished() for built in builds])
 
     assert len(seen) == len(first)
     assert {cell.state(built)[0] for built in builds} == {"active"}
 
 
-def test_on_a_returning_host_no_attempt_passes_the_first_gate_and_one_that_runs_passes_the_second(
+def test_on_a_returning_host_the_first_gate_is_closed_and_the_second_is_open(
     database: Database,
 ) -> None:
     cell = Cell(database)
@@ -282,23 +233,23 @@ def test_on_a_returning_host_no_attempt_passes_the_first_gate_and_one_that_runs_
     assert cell.state(builds[0])[1] == ("active", False)
 
 
-def test_many_builds_that_end_together_cost_as_many_statements_as_one(database: Database) -> None:
+def test_ends_of_builds_in_one_transaction_cost_few_statements(database: Database) -> None:
     cell = Cell(database)
     [one, *builds] = [cell.build("well") for _ in range(9)]
-    with transactions(database) as seen:
+    with statements_of(database) as seen:
         cell.gates.finish(one.finished())
     cost = len(seen)
 
-    with transactions(database) as seen:
-        made = together(cell, [lambda built=built: cell.gates.finish(built.finished()) for built in builds])  # type: ignore[misc]
+    with statements_of(database) as seen:
+        made = together(cell, [partial(cell.gates.finish, built.finished()) for built in builds])
 
-    assert [outcome(call) for call in made] == [True] * len(builds)
+    assert [outcome_of(call.result) for call in made] == [True] * len(builds)
     assert {cell.state(built)[0] for built in builds} == {"active"}
-    # Those of the held instance, of its order, and of its lock come with them: four builds' worth, and not nine.
+    # With the statements of the blocked build, of its order and of its lock: the cost of four builds, and not of nine.
     assert len(seen) <= 4 * cost + 6, seen
 
 
-def test_the_step_under_way_is_superseded_by_the_end_of_its_build(database: Database) -> None:
+def test_the_end_of_a_build_supersedes_its_step_under_way(database: Database) -> None:
     cell = Cell(database)
     built = cell.build("well")
     operation = database.write(lambda connection: cell.operations.pending(connection, built.uuid, BUILD))
@@ -311,7 +262,7 @@ def test_the_step_under_way_is_superseded_by_the_end_of_its_build(database: Data
     assert cell.state(built)[2] == [("done", 2, True)]
 
 
-def test_each_guest_that_starts_halves_the_failures_of_its_host_also_where_they_start_together(
+def test_each_guest_that_starts_halves_the_failures_of_its_host_also_if_several_start_together(
     database: Database,
 ) -> None:
     cell = Cell(database)

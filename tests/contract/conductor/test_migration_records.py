@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
-from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry

@@ -1,9 +1,10 @@
-"""Orders to build that are recorded together: each is recorded, answered or refused as it would be alone."""
+"""Test that orders to build that are recorded together are recorded, answered or refused as they would be alone."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
-from support.conductor.record_builders import SPEC, records_database, selected  # noqa: F401 - a fixture
+from support.conductor.record_builders import SPEC, selected
+from support.databases.statements import statements_of
+from support.moorage.batched_calls import handle_together, outcome_of
 from support.moorage.queued_calls import queue
 
 from conductor.cell.endpoints.builds import CellOrders
@@ -35,7 +38,6 @@ from conductor.schema import (
 )
 from conductor.super.endpoints.builds import SuperOrders
 from moorage import ids
-from moorage.batches import BatchItem
 from moorage.db.database import Database
 from moorage.messages import BuildInCell, BuildInstances, InstanceBuild
 from moorage.messages.wire import Mutation
@@ -45,14 +47,11 @@ from moorage.service.stored_requests import StoredRequests
 STORIES = ("new", "known", "repeated", "reused", "twice", "of several", "revoked")
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let transactions wait for each other however slow the machine is."""
-    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+pytestmark = pytest.mark.usefixtures("patient_transactions")
 
 
 class TakenUp(Worker):
-    """Keeps what it is given."""
+    """A worker that only stores its operations."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__(operations, 0, "test", Bulkheads("host", 1, Backoff(), (), 1.0, postpones=True))
@@ -135,7 +134,7 @@ def stage(request: pytest.FixtureRequest, database: Database) -> Stage:
 
 
 def tell(stage: Stage, story: str) -> list[Mutation[Any]]:
-    """Record what goes before the orders of a story, and return them."""
+    """Record the earlier orders of a story, and return its own orders."""
     uuids, request_id = [ids.fresh() for _ in range(3 if story == "of several" else 1)], ids.fresh()
     message = stage.order(uuids, request_id)
     match story:
@@ -154,29 +153,12 @@ def tell(stage: Stage, story: str) -> list[Mutation[Any]]:
 
 def build(stage: Stage, message: Mutation[Any]) -> object:
     """Give an order, and return its answer or the type of its error."""
-    try:
-        return stage.endpoint.build_instances(cast(Any, message))
-    except Exception as fault:  # noqa: BLE001 - compared
-        return type(fault)
-
-
-def build_many(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
-    """Give orders that came in one message, and return the answer of each or the type of its error."""
-    calls: list[BatchItem[Any, Any]] = [BatchItem(message) for message in messages]
-    found: list[object] = []
-    for call, alone in zip(calls, stage.endpoint.build_many(cast(Any, calls)), strict=True):
-        if alone is not None:
-            call.do(lambda _message, alone=alone: alone())  # type: ignore[misc]
-        try:
-            found.append(call.outcome())
-        except Exception as fault:  # noqa: BLE001 - compared
-            found.append(type(fault))
-    return found
+    return outcome_of(lambda: stage.endpoint.build_instances(cast(Any, message)))
 
 
 @contextmanager
 def held_up(stage: Stage, calls: Sequence[Callable[[], object]]) -> Iterator[list["Future[object]"]]:
-    """Make all calls while another order is being recorded; the first of them is begun when the block is over."""
+    """Make all calls while the transaction of another order is open, which commits at exit."""
     recording, released = threading.Event(), threading.Event()
 
     def hold(_connection: object) -> None:
@@ -193,7 +175,7 @@ def held_up(stage: Stage, calls: Sequence[Callable[[], object]]) -> Iterator[lis
 
 
 def on_record(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
-    """Return what is on record of orders, and what the worker has taken up, apart from ids and times."""
+    """Return the records of orders, and the operations that the worker has, apart from ids and times."""
     found: list[object] = []
     instances, operations = stage.instances.c, stage.operations_table.c
     for message in messages:
@@ -214,13 +196,25 @@ def on_record(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
     return found
 
 
+def at_once(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
+    """Give orders from several threads, so that they share a transaction."""
+    with held_up(stage, [partial(build, stage, message) for message in messages]) as calls:
+        pass
+    return [call.result(20) for call in calls]
+
+
+def in_one_message(stage: Stage, messages: Sequence[Mutation[Any]]) -> list[object]:
+    return handle_together(cast(Any, stage.endpoint.build_many), messages)
+
+
+@pytest.mark.parametrize("give", [at_once, in_one_message])
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=6))
-def test_orders_that_come_together_are_recorded_as_they_would_be_alone(stage: Stage, stories: list[str]) -> None:
+def test_orders_given_together_are_answered_and_recorded_as_they_would_be_alone(
+    stage: Stage, give: Callable[..., list[object]], stories: list[str]
+) -> None:
     messages = [message for story in stories for message in tell(stage, story)]
-    with held_up(stage, [lambda message=message: build(stage, message) for message in messages]) as calls:  # type: ignore[misc]
-        pass
-    together = [call.result(20) for call in calls]
+    together = give(stage, messages)
     others = [message for story in stories for message in tell(stage, story)]
     alone = [build(stage, message) for message in others]
 
@@ -232,31 +226,14 @@ def shape(outcomes: Sequence[object]) -> list[object]:
     return [len(outcome) if isinstance(outcome, list) else outcome for outcome in outcomes]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(stories=st.lists(st.sampled_from(STORIES), min_size=2, max_size=6))
-def test_orders_of_one_message_are_recorded_as_they_would_be_alone(stage: Stage, stories: list[str]) -> None:
-    messages = [message for story in stories for message in tell(stage, story)]
-    together = build_many(stage, messages)
-    others = [message for story in stories for message in tell(stage, story)]
-    alone = [build(stage, message) for message in others]
-
-    assert shape(together) == shape(alone)
-    assert on_record(stage, messages) == on_record(stage, others)
-
-
 def test_orders_of_one_message_cost_the_statements_of_one(stage: Stage) -> None:
     messages = [stage.order([ids.fresh()], ids.fresh()) for _ in range(4)]
-    statements: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        statements.append(statement.split()[0])
-
-    event.listen(stage.database.engine, "after_cursor_execute", note)
-    results = build_many(stage, messages)
-    event.remove(stage.database.engine, "after_cursor_execute", note)
+    with statements_of(stage.database) as statements:
+        results = in_one_message(stage, messages)
 
     assert not [result for result in results if isinstance(result, type)]
-    assert tuple(kind for kind in statements if kind != "BEGIN") == stage.statements
+    kinds = (statement.split()[0] for statement in statements)
+    assert tuple(kind for kind in kinds if kind not in ("BEGIN", "COMMIT")) == stage.statements
 
 
 def test_orders_that_come_together_cost_the_statements_of_one(stage: Stage) -> None:
@@ -269,7 +246,7 @@ def test_orders_that_come_together_cost_the_statements_of_one(stage: Stage) -> N
         if not statement.startswith("BEGIN"):
             statements.append((statement.split()[0], sent.decode() if isinstance(sent, bytes) else str(sent)))
 
-    with held_up(stage, [lambda message=message: build(stage, message) for message in messages]) as calls:  # type: ignore[misc]
+    with held_up(stage, [partial(build, stage, message) for message in messages]) as calls:
         event.listen(stage.database.engine, "after_cursor_execute", note)
     results = [call.result(20) for call in calls]
 
@@ -280,7 +257,7 @@ def test_orders_that_come_together_cost_the_statements_of_one(stage: Stage) -> N
             assert kind != "INSERT" or sent.count("),(") + 1 in (4, 7), "each table is written by one statement"
 
 
-def test_an_order_with_many_instances_holds_nobody_up(stage: Stage) -> None:
+def test_an_order_with_many_instances_is_recorded_by_itself(stage: Stage) -> None:
     uuids = [ids.fresh() for _ in range(65)]
     with held_up(stage, []) as _calls, ThreadPoolExecutor(1) as thread:
         # SQLite has one writer at a time.

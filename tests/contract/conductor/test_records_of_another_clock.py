@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Table, event, select
-from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+from support.conductor.record_builders import begin
 from support.databases import migrated
 
 from conductor.cell.hosts.hosts import CellHosts

@@ -1,6 +1,6 @@
 """Instances of a build that are in error: those that a cell has refused are told from those that nobody has claimed."""
 
-from support.conductor.record_builders import SPEC, records_database, selected  # noqa: F401 - a fixture
+from support.conductor.record_builders import SPEC, selected
 
 from conductor.super.records import instances as super_records
 from conductor.super.records.instances import NewInstances

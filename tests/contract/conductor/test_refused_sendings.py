@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, func, select
-from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.schema import conductor_requests
 from moorage import context, errors, ids

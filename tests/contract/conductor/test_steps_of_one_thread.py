@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select
-from support.conductor.record_builders import records_database  # noqa: F401 - a fixture
 
 from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
 from conductor.engine.bulkheads import Bulkheads

@@ -1,4 +1,4 @@
-"""Outcomes of steps that are recorded together: each is recorded, or superseded, as it would be alone."""
+"""Test that the outcomes of steps that are recorded together are recorded or superseded as they would be alone."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,8 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, event
-from support.conductor.record_builders import begin, records_database  # noqa: F401 - a fixture
+from sqlalchemy import Connection
+from support.conductor.record_builders import begin
+from support.databases.statements import statements_of
+from support.moorage.batched_calls import outcome_of
 from support.moorage.queued_calls import queue
 
 from conductor.engine.operations import Operations
@@ -41,10 +43,7 @@ OUTCOMES: dict[str, Outcome] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let transactions wait for each other however slow the machine is."""
-    monkeypatch.setattr("moorage.db.shared_transactions._PATIENCE", 60.0)
+pytestmark = pytest.mark.usefixtures("patient_transactions")
 
 
 def of(database: Database) -> Operations:
@@ -70,7 +69,7 @@ def held_up(operations: Operations, database: Database, calls: list[Callable[[],
 
 
 def row(database: Database, operation: Operation) -> tuple[object, ...]:
-    """Return what is on record of an operation, apart from times."""
+    """Return the record of an operation, apart from times."""
     table = conductor_operations.c
     columns = (table.step, table.step_number, table.payload, table.tries, table.reason, table.state, table.lease_number)
     query = conductor_operations.select().with_only_columns(
@@ -79,12 +78,12 @@ def row(database: Database, operation: Operation) -> tuple[object, ...]:
     return tuple(database.read(lambda connection: connection.execute(query.where(table.uuid == operation.uuid)).one()))
 
 
-def ending(call: "Future[object]") -> object:
-    fault = call.exception(20)
-    if fault is not None:
-        return type(fault)
-    following = call.result()
-    return isinstance(following, Operation) and (following.step, following.step_number, following.tries)
+def ending(call: Callable[[], object]) -> object:
+    """Return the outcome of a step; of the following step, if any, only its name and its numbers."""
+    following = outcome_of(call)
+    if isinstance(following, Operation):
+        return following.step, following.step_number, following.tries
+    return following
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -127,11 +126,10 @@ def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
 
     before = written("ours")
     shared, calls = stage()
-    together = [ending(call) for call in held_up(operations, database, calls)]
+    together = [ending(call.result) for call in held_up(operations, database, calls)]
     between = written("ours")
     single, calls = stage()
-    with ThreadPoolExecutor(1) as thread:
-        alone = [ending(thread.submit(call)) for call in calls]
+    alone = [ending(call) for call in calls]
 
     assert together == alone
     assert [row(database, operation) for operation in shared] == [row(database, operation) for operation in single]
@@ -142,23 +140,16 @@ def test_steps_that_end_together_are_recorded_as_they_would_be_alone(
 def test_steps_that_change_alike_are_recorded_by_one_statement(database: Database) -> None:
     operations = of(database)
     begun = [begin(database, operations, f"s{number}") for number in range(6)]
-    statements: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        statements.append(statement.split()[0])
 
     def call(operation: Operation) -> Callable[[], object]:
         return lambda: operations.advance(operation, lambda _connection: OUTCOMES["wait"])
 
-    event.listen(database.engine, "after_cursor_execute", note)
-    try:
+    with statements_of(database) as statements:
         made = held_up(operations, database, [call(operation) for operation in begun])
-    finally:
-        event.remove(database.engine, "after_cursor_execute", note)
 
     assert [one.result() for one in made] == [None] * 6
-    # The first, which holds the others up, and the one for these.
-    assert statements.count("UPDATE") == 2
+    # One for the first step, during which the others wait, and one for the others.
+    assert sum(statement.startswith("UPDATE") for statement in statements) == 2
     assert {row(database, operation)[:2] for operation in begun} == {("three", 2)}
 
 
@@ -191,4 +182,4 @@ def test_results_of_one_kind_are_written_together_and_each_alone_if_one_is_overt
     else:
         assert written == [names]
         assert noted == [Next("two", NoPayload())] * 4
-    assert [ending(call) for call in made] == expected
+    assert [ending(call.result) for call in made] == expected

@@ -1,36 +1,17 @@
-"""Records of conductors on SQLite and on MariaDB, with test data."""
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+"""Operations, selections and instances on record, for the tests of conductors' records."""
 
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, NewOperation, NoPayload, Operation
-from conductor.schema import CELL, CONDUCTOR
 from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
-from support.databases import migrated
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 NODE = ids.derived("node", "a")
 CELL_UUID = ids.fresh()
 RECORDS = CellRecords(CELL_UUID)
-
-
-@pytest.fixture(name="database", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
-def records_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """A database with the records of both kinds of conductors."""
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
