@@ -1,10 +1,10 @@
-"""Requests whose candidates take long to find: alone there is more time, and what was claimed before stays claimed."""
+"""Test the limit of a search: a request has more time alone than in a batch, and a stored answer needs no search."""
 
 import time
 
 import pytest
 from support.scheduler.builders import funnel, select
-from support.scheduler.rig import Rig, rig_on_each_store
+from support.scheduler.rig import Rig
 
 from moorage import errors
 from moorage.batches import BatchItem
@@ -13,16 +13,12 @@ from moorage.model import AllocationRequest, RequestSpec
 from moorage.plugin import Filter, Host
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide import destinations
-from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.selections import Selections
-from scheduler.plugins.loading import Named
-
-rig = rig_on_each_store
 
 
-class Thoughtful(Filter):
-    """Passes every candidate, and needs so many seconds of the processor for each."""
+class Slow(Filter):
+    """Passes every candidate, and uses the processor for some seconds for each."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__({})
@@ -38,11 +34,9 @@ class Thoughtful(Filter):
         return True
 
 
-def test_a_request_whose_alternates_take_too_long_for_its_batch_gets_them_alone(rig: Rig) -> None:
+def test_a_request_whose_search_is_too_long_for_a_batch_gets_its_alternates_alone(rig: Rig) -> None:
     rig.add_hosts(range(12))
-    usual = funnel()
-    plugins = Funnel([*usual.filters, Named("thoughtful", Thoughtful(0.01))], usual.weighers)
-    scheduler = rig.scheduler(plugins=plugins)
+    scheduler = rig.scheduler(plugins=funnel(slow=Slow(0.01)))
     calls = [BatchItem[SelectDestinations, Selections](select(f"r{number}", num_alternates=9)) for number in range(2)]
 
     alone = scheduler.endpoint.select_many(calls)
@@ -50,10 +44,9 @@ def test_a_request_whose_alternates_take_too_long_for_its_batch_gets_them_alone(
     assert [len(decide()[0]) for decide in alone if decide is not None] == [10, 10]
 
 
-def test_a_repeated_request_whose_search_is_given_up_now_gets_the_answer_that_it_has(rig: Rig) -> None:
+def test_a_repeated_request_gets_its_stored_answer_without_a_search(rig: Rig) -> None:
     rig.add_hosts([1])
-    usual = funnel()
-    scheduler = rig.scheduler(plugins=Funnel([*usual.filters, Named("thoughtful", Thoughtful(0.0))], usual.weighers))
+    scheduler = rig.scheduler(plugins=funnel(slow=Slow(0.0)))
     claimed = scheduler.select(select("r1"))
     shared = scheduler.endpoint._shared
 

@@ -1,20 +1,17 @@
-"""Test that lost races, and rows that the change feed has not told, are counted, on each store."""
+"""Test that lost races, and changes that the change feed has not named, are counted, on each store."""
 
 import pytest
 from support.moorage.counts import Counts
 from support.scheduler.builders import select
-from support.scheduler.rig import Rig, rig_on_each_store
+from support.scheduler.rig import Rig
 
 from moorage import errors
-from placement_store.schema import changes
-
-rig = rig_on_each_store
 
 
-def test_a_claim_that_another_has_forestalled_is_a_conflict_and_a_try_more(rig: Rig) -> None:
+def test_a_claim_that_loses_a_race_counts_as_a_conflict_and_is_tried_again(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler(max_age=60.0)
-    # Behind the scheduler's back: its view, which may be a minute old, proposes this host or the other one.
+    # The scheduler's view may be a minute old, so it still proposes one of these hosts.
     rig.take(0, vcpus=15)
     rig.take(1, vcpus=15)
     counts = Counts()
@@ -35,18 +32,18 @@ def test_a_repeated_request_claims_and_counts_nothing_more(rig: Rig) -> None:
     assert counts.of("moorage_claims_total") == 2
 
 
-def test_only_what_the_feed_has_not_told_is_drift(rig: Rig) -> None:
+def test_only_changes_that_the_feed_has_not_named_count_as_drift(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     counts = Counts()
     rig.take(1, vcpus=4)
-    scheduler.follower.catch_up(scheduler.follower.now())
+    scheduler.catch_up()
     assert counts.of("moorage_view_drift_total") == 0
 
     rig.take(2, vcpus=4)
-    rig.database.write(lambda connection: connection.execute(changes.delete()))
-    # A comparison without a word of the feed: the row of the host, and that of nobody else.
-    scheduler.follower.catch_up(scheduler.follower.now())
+    rig.lose_changes()
+    # The comparison finds the row of this host, and no other one.
+    scheduler.catch_up()
     assert counts.of("moorage_view_drift_total") == 1
-    scheduler.follower.catch_up(scheduler.follower.now())
+    scheduler.catch_up()
     assert counts.of("moorage_view_drift_total") == 1

@@ -1,44 +1,26 @@
-"""The promises of select_destinations, on SQLite and on MariaDB: claimed, all or nothing, same id same answer."""
+"""Test select_destinations on SQLite and on MariaDB: one transaction claims all, and an id has one answer."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
-from support.scheduler.builders import CELLS, funnel, select
-from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
+from support.scheduler.builders import CELLS, by_number, funnel, select
+from support.scheduler.rig import Rig, node_uuid
 
 from moorage import errors
-from moorage.messages import DeleteResourceProvider
 from moorage.model import RequestSpec, Selection
-from moorage.plugin import Filter, Host, Weigher
-from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Named, Weighted
-
-rig = rig_on_each_store
+from moorage.plugin import Filter, Host
 
 
 def hosts_of(selections: list[Selection]) -> list[str]:
     return [selection.service_host for selection in selections]
 
 
-class LowestNumberFirst(Weigher):
-    """Makes it plain which host is best."""
-
-    def weigh(self, host: Host, request: Any) -> float:
-        return -float(host.service_host.removeprefix("host"))
-
-
-def by_number() -> Funnel:
-    whole = funnel()
-    whole.weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
-    return whole
-
-
 # --- What an answer is ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_selection_is_claimed_and_says_how(rig: Rig) -> None:
+def test_the_first_selection_is_claimed_and_has_its_allocations(rig: Rig) -> None:
     rig.add_hosts([1], availability_zone="a")
     message = select("r1", num_alternates=2)
     [[claimed]] = rig.scheduler().select(message)
@@ -53,7 +35,7 @@ def test_the_first_selection_is_claimed_and_says_how(rig: Rig) -> None:
     assert claimed.consumer_generation == 1
 
 
-def test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody(rig: Rig) -> None:
+def test_alternates_are_different_unclaimed_hosts_of_the_claimed_hosts_cell(rig: Rig) -> None:
     rig.add_hosts(range(5), cell=0)
     rig.add_hosts(range(5, 10), cell=1)
     scheduler = rig.scheduler()
@@ -75,7 +57,7 @@ def test_there_are_at_most_as_many_alternates_as_asked_for_and_as_the_cell_has(r
     assert hosts_of(scheduler.select(select("r2", num_alternates=5))[0]) == ["host1", "host2"]
 
 
-def test_forced_hosts_cut_the_list_pass_the_filters_and_get_no_alternates(rig: Rig) -> None:
+def test_forced_hosts_are_filtered_like_others_and_have_no_alternates(rig: Rig) -> None:
     rig.add_hosts(range(4))
     scheduler = rig.scheduler()
     [[claimed]] = scheduler.select(select("r1", num_alternates=2, force_hosts=("HOST2",)))
@@ -102,7 +84,7 @@ def test_a_host_that_filled_up_meanwhile_is_passed_over_and_not_offered(rig: Rig
     assert scheduler.used(1) == 15
 
 
-def test_a_host_that_has_refused_is_no_alternate_even_if_it_has_room_again(rig: Rig) -> None:
+def test_a_host_that_refused_a_claim_is_no_alternate_even_if_it_has_room_again(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
     taker = rig.take(0, vcpus=15)
@@ -122,16 +104,16 @@ def test_a_host_that_has_refused_is_no_alternate_even_if_it_has_room_again(rig: 
     assert hosts_of(selections) == ["host1", "host2"]
 
 
-def test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught_up(rig: Rig) -> None:
+def test_a_host_that_refused_a_claim_is_no_alternate_after_the_view_has_caught_up(rig: Rig) -> None:
     rig.add_hosts(range(2))
     former = rig.take(0, vcpus=16)
     scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     taker = rig.take(1, vcpus=16)
     catch_up = scheduler.follower.catch_up
 
     def catch_up_late(begun_after: float) -> None:
-        # Both have room again: the one that the view takes for full, and the one that has refused.
+        # Both hosts have room again: the one that is full in the view, and the one that refused the claim.
         rig.release(former)
         rig.release(taker)
         catch_up(begun_after)
@@ -142,7 +124,7 @@ def test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught
     assert hosts_of(selections) == ["host0"]
 
 
-def test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none(rig: Rig) -> None:
+def test_a_host_that_refused_a_claim_is_tried_again_before_the_answer_is_no_valid_host(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler(max_age=3600.0)
     taker = rig.take(0, vcpus=16)
@@ -157,7 +139,7 @@ def test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_
     assert hosts_of(selections) == ["host0"]
 
 
-def test_one_refused_member_rolls_all_back_and_the_whole_is_planned_anew(rig: Rig) -> None:
+def test_if_one_claim_is_refused_all_are_rolled_back_and_planned_again(rig: Rig) -> None:
     rig.add_hosts(range(3), vcpus=4)
     scheduler = rig.scheduler(max_age=3600.0)
     rig.take(1, vcpus=3)
@@ -166,7 +148,7 @@ def test_one_refused_member_rolls_all_back_and_the_whole_is_planned_anew(rig: Ri
     assert len(rig.audit().holders) == 5
 
 
-def test_others_being_faster_again_and_again_is_contention(rig: Rig) -> None:
+def test_a_request_that_loses_every_race_ends_in_contention(rig: Rig) -> None:
     rig.add_hosts(range(6))
     scheduler = rig.scheduler(max_age=3600.0, max_tries=3, plugins=by_number())
     for number in range(6):
@@ -180,7 +162,7 @@ def test_others_being_faster_again_and_again_is_contention(rig: Rig) -> None:
 def test_a_host_whose_provider_was_deleted_meanwhile_is_passed_over(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
-    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(0)))
+    rig.delete_provider(node_uuid(0))
     [[claimed]] = scheduler.select(select("r1"))
     assert claimed.service_host == "host1"
 
@@ -188,18 +170,18 @@ def test_a_host_whose_provider_was_deleted_meanwhile_is_passed_over(rig: Rig) ->
 # --- Several instances ----------------------------------------------------------------------------------------------
 
 
-def test_fifty_instances_are_claimed_at_once(rig: Rig) -> None:
+def test_fifty_instances_are_claimed_by_one_request(rig: Rig) -> None:
     rig.add_hosts(range(5), vcpus=20, memory_mb=10 * 2048)
     message = select("r1", count=50, num_alternates=2)
     answer = rig.scheduler().select(message)
     assert len(answer) == 50
     assert {holder.uuid for holder in rig.audit().holders} == set(message.instance_uuids)
     assert sorted({selections[0].service_host for selections in answer}) == [f"host{number}" for number in range(5)]
-    # The cloud is full now, so nothing is left to fall back on.
+    # The cloud is full now, so there are no alternates.
     assert all(len(selections) == 1 for selections in answer)
 
 
-def test_fifty_instances_are_not_claimed_at_all_where_one_has_no_room(rig: Rig) -> None:
+def test_no_instance_is_claimed_if_one_of_fifty_has_no_room(rig: Rig) -> None:
     rig.add_hosts(range(5), vcpus=20, memory_mb=10 * 2048)
     rig.take(0, vcpus=1)
     with pytest.raises(errors.NoValidHost, match="49 of 50 would fit"):
@@ -224,16 +206,16 @@ def test_an_instance_that_is_named_twice_is_refused(rig: Rig) -> None:
     assert caught.value.path == "$.instance_uuids"
 
 
-def test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done(rig: Rig) -> None:
+def test_a_request_whose_answer_would_be_too_large_to_store_is_refused(rig: Rig) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         rig.scheduler().select(select("r1", count=1000, num_alternates=100))
     assert caught.value.path == "$.num_alternates"
 
 
-# --- The same request once more -------------------------------------------------------------------------------------
+# --- Repeated requests ----------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_request_is_answered_alike_by_any_scheduler_and_claims_once(rig: Rig) -> None:
+def test_a_repeated_request_gets_the_same_answer_from_any_scheduler_and_claims_once(rig: Rig) -> None:
     rig.add_hosts(range(5))
     message = select("r1", count=2, num_alternates=2)
     answer = rig.scheduler().select(message)
@@ -241,7 +223,7 @@ def test_a_repeated_request_is_answered_alike_by_any_scheduler_and_claims_once(r
     assert len(rig.audit().holders) == 2
 
 
-def test_a_repeated_request_is_answered_alike_though_the_cloud_is_full(rig: Rig) -> None:
+def test_a_repeated_request_gets_the_same_answer_although_the_cloud_is_full(rig: Rig) -> None:
     rig.add_hosts([1], vcpus=2)
     scheduler = rig.scheduler()
     answer = scheduler.select(select("r1"))
@@ -258,8 +240,7 @@ def test_a_repeated_request_gets_its_answer_from_a_scheduler_whose_plug_in_is_br
             raise KeyError(host.service_host)
 
     rig.add_hosts([1])
-    usual = funnel()
-    broken = rig.scheduler(plugins=Funnel([*usual.filters, Named("broken", Broken({}))], usual.weighers))
+    broken = rig.scheduler(plugins=funnel(broken=Broken({})))
     answer = rig.scheduler().select(select("r1"))
     assert broken.select(select("r1")) == answer
     with pytest.raises(errors.BrokenPlugin):
@@ -287,7 +268,7 @@ def test_the_same_request_for_the_last_slot_at_many_schedulers_at_once_is_never_
         assert all(answer == answers[0] for answer in answers)
 
 
-def test_an_id_that_was_used_for_other_content_is_refused(rig: Rig) -> None:
+def test_a_request_id_that_was_used_for_another_request_is_refused(rig: Rig) -> None:
     rig.add_hosts([1], vcpus=2)
     scheduler = rig.scheduler()
     scheduler.select(select("r1"))
@@ -296,7 +277,7 @@ def test_an_id_that_was_used_for_other_content_is_refused(rig: Rig) -> None:
             scheduler.select(other)
 
 
-def test_a_repeated_request_marks_what_was_released_since(rig: Rig) -> None:
+def test_the_answer_to_a_repeated_request_marks_claims_that_were_released(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     message = select("r1", count=3, num_alternates=1)
@@ -327,7 +308,7 @@ def test_a_refusal_is_not_stored_so_the_request_may_be_repeated(rig: Rig) -> Non
     assert scheduler.select(select("r1"))[0][0].service_host == "host1"
 
 
-def test_what_was_deleted_for_good_or_holds_something_is_not_claimed_for(rig: Rig) -> None:
+def test_nothing_is_claimed_for_an_instance_that_is_deleted_or_holds_allocations(rig: Rig) -> None:
     rig.add_hosts([1])
     scheduler = rig.scheduler()
     deleted = select("r1")

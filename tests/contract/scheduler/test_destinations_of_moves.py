@@ -1,4 +1,4 @@
-"""select_destinations for moves, on SQLite and on MariaDB: what is left, claimed, and may go on being used."""
+"""Test select_destinations for moves, on SQLite and on MariaDB: source, destination, and pools that both use."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,17 +7,14 @@ import msgspec
 import pytest
 from support.scheduler.builders import CELLS, select
 from support.scheduler.moving_builders import accept, build, consumer, end, held, instance_of, migration_of, move
-from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors
 from moorage.ids import derived
-from moorage.messages import PutAllocations, ReportProviders, SelectDestinations
-from moorage.messages.wire import decode
-from moorage.model import ConsumerAllocations, Explanation, Inventory, ProviderAmounts, ProviderReport, Selection
+from moorage.messages import PutAllocations, SelectDestinations
+from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts, ProviderReport, Selection
 from placement_store.candidates.tree import SHARES
 from placement_store.db.names import sync
-
-rig = rig_on_each_store
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}
 I1 = instance_of("i1")
@@ -29,10 +26,10 @@ def replaced(message: SelectDestinations, **changes: Any) -> SelectDestinations:
     return msgspec.structs.replace(message, **changes)
 
 
-# --- Where it goes --------------------------------------------------------------------------------------------------
+# --- Source and destination -----------------------------------------------------------------------------------------
 
 
-def test_the_source_goes_to_the_migration_and_the_destination_to_the_instance(rig: Rig) -> None:
+def test_the_migration_holds_the_source_and_the_instance_holds_the_destination(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -46,7 +43,7 @@ def test_the_source_goes_to_the_migration_and_the_destination_to_the_instance(ri
 
 
 @pytest.mark.parametrize("kind", ["cold-migration", "live-migration", "evacuation"])
-def test_the_host_that_is_left_is_neither_claimed_nor_offered(rig: Rig, kind: Any) -> None:
+def test_the_source_is_neither_claimed_nor_an_alternate(rig: Rig, kind: Any) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -54,13 +51,11 @@ def test_the_host_that_is_left_is_neither_claimed_nor_offered(rig: Rig, kind: An
     assert len({source.service_host, *(one.service_host for one in selections)}) == 3
 
 
-def test_a_server_that_has_nowhere_else_to_go_is_told_so(rig: Rig) -> None:
+def test_a_move_without_another_host_is_refused_with_the_reason(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
-    with pytest.raises(errors.NoValidHost) as caught:
-        scheduler.select(move("m1", I1, source, force_hosts=("host0",)))
-    told = decode(Explanation, caught.value.explanation)
+    told = scheduler.refusal(move("m1", I1, source, force_hosts=("host0",)))
     assert [(told.filters[0].name, told.filters[0].hosts, told.filters[0].removed)] == [("leaving", 1, 1)]
     assert told.named_hosts == {"host0": "is the host that the server is to leave"}
     assert held(rig, I1) == {source.compute_node_uuid: SMALL}
@@ -97,7 +92,7 @@ def test_an_evacuated_server_leaves_a_host_that_is_forced_down(rig: Rig) -> None
     assert claimed.service_host == "host1"
 
 
-def test_a_full_destination_that_was_not_seen_is_passed_over(rig: Rig) -> None:
+def test_a_destination_that_is_full_only_in_the_store_is_passed_over(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler(max_age=3600.0)
     source = build(rig, scheduler, "i1", force_hosts=("host0",))
@@ -117,7 +112,7 @@ def add_hosts_on_a_pool(rig: Rig, hosts: int, total: int) -> None:
         ProviderReport(uuid=node_uuid(n), name=f"host{n}", inventories=compute, aggregates=(AGGREGATE,))
         for n in range(hosts)
     )
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=nodes))
+    rig.report_providers(*nodes)
     rig.report([report(number) for number in range(hosts)], [f"host{number}" for number in range(hosts)])
     set_pool(rig, total)
 
@@ -130,7 +125,7 @@ def set_pool(rig: Rig, total: int, reserved: int = 0) -> None:
         traits=(SHARES,),
         aggregates=(AGGREGATE,),
     )
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(pool,)))
+    rig.report_providers(pool)
 
 
 def seen_of_pool(scheduler: Any) -> float:
@@ -138,7 +133,7 @@ def seen_of_pool(scheduler: Any) -> float:
     return float(scheduler.host_cache.snapshot().used("DISK_GB")[0])
 
 
-def test_a_full_pool_does_not_refuse_a_move_that_goes_on_using_it(rig: Rig) -> None:
+def test_a_full_pool_allows_a_move_that_goes_on_using_it(rig: Rig) -> None:
     add_hosts_on_a_pool(rig, 3, total=20)
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -146,14 +141,14 @@ def test_a_full_pool_does_not_refuse_a_move_that_goes_on_using_it(rig: Rig) -> N
     assert held(rig, I1)[POOL] == {"DISK_GB": 20}
     assert POOL not in held(rig, migration_of("m1"))
     assert claimed.shared_providers == (POOL,)
-    # An alternate takes the place of what was claimed, so it may count on the same.
+    # An alternate replaces the claimed host, so it may use the same amount of the pool.
     assert len(alternates) == 1
     assert seen_of_pool(scheduler) == 20
     with pytest.raises(errors.NoValidHost):
         scheduler.select(select("i2"))
 
 
-def test_of_a_pool_a_resize_needs_room_for_what_it_adds_alone(rig: Rig) -> None:
+def test_a_resize_needs_only_its_additional_amount_of_a_pool(rig: Rig) -> None:
     add_hosts_on_a_pool(rig, 2, total=30)
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -166,7 +161,7 @@ def test_of_a_pool_a_resize_needs_room_for_what_it_adds_alone(rig: Rig) -> None:
     assert held(rig, I1)[POOL] == {"DISK_GB": 20}
 
 
-def test_an_over_full_pool_refuses_no_move_that_takes_no_more_of_it(rig: Rig) -> None:
+def test_an_over_committed_pool_allows_a_move_that_adds_nothing_to_it(rig: Rig) -> None:
     add_hosts_on_a_pool(rig, 2, total=40)
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -179,11 +174,11 @@ def test_an_over_full_pool_refuses_no_move_that_takes_no_more_of_it(rig: Rig) ->
     set_pool(rig, total=40)
 
 
-# --- What others have put there -------------------------------------------------------------------------------------
+# --- Foreign allocations --------------------------------------------------------------------------------------------
 
 
 def put_more(rig: Rig, source: Selection, **amounts: int) -> Selection:
-    """Let somebody put more on the instance, on its host; return where it stands then."""
+    """Add foreign allocations to the instance on its host; return the selection with the new generation."""
     found = consumer(rig, I1)
     resources = dict(found.allocations[source.compute_node_uuid].resources)
     for name, amount in amounts.items():
@@ -198,7 +193,7 @@ def put_more(rig: Rig, source: Selection, **amounts: int) -> Selection:
     return msgspec.structs.replace(source, consumer_generation=written.consumer_generation)
 
 
-def test_what_others_have_put_on_the_host_that_is_left_forbids_the_move_unless_it_may_be_dropped(rig: Rig) -> None:
+def test_foreign_allocations_on_the_source_forbid_a_move_unless_they_may_be_dropped(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = put_more(rig, build(rig, scheduler, "i1"), VCPU=1)
@@ -210,7 +205,7 @@ def test_what_others_have_put_on_the_host_that_is_left_forbids_the_move_unless_i
     assert held(rig, I1) == {claimed.compute_node_uuid: SMALL}
 
 
-def test_what_an_instance_holds_stays_where_that_is_asked_for(rig: Rig) -> None:
+def test_allocations_that_an_instance_holds_are_kept_if_the_request_says_so(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     rig.take(0, vcpus=3, consumer=I1)
@@ -223,10 +218,10 @@ def test_what_an_instance_holds_stays_where_that_is_asked_for(rig: Rig) -> None:
         )
 
 
-# --- The same request once more -------------------------------------------------------------------------------------
+# --- Repeated requests ----------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_move_is_answered_alike_by_any_scheduler_and_made_once(rig: Rig) -> None:
+def test_a_repeated_move_gets_the_same_answer_from_any_scheduler_and_is_made_once(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -238,7 +233,7 @@ def test_a_repeated_move_is_answered_alike_by_any_scheduler_and_made_once(rig: R
     assert len(rig.audit().holders) == 1
 
 
-def test_a_move_that_was_taken_back_is_not_made_again_by_repeating_its_request(rig: Rig) -> None:
+def test_the_request_of_a_reverted_move_is_refused_if_it_is_repeated(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1")
@@ -262,7 +257,7 @@ def test_the_same_move_at_many_schedulers_at_once_is_made_once(rig: Rig) -> None
     assert len(rig.audit().holders) == 6
 
 
-def test_of_many_moves_of_one_instance_at_once_one_is_made(rig: Rig) -> None:
+def test_of_concurrent_moves_of_one_instance_one_is_made(rig: Rig) -> None:
     rig.add_hosts(range(5))
     schedulers = [rig.scheduler() for _ in range(4)]
     source = build(rig, schedulers[0], "i1")
@@ -281,11 +276,11 @@ def test_of_many_moves_of_one_instance_at_once_one_is_made(rig: Rig) -> None:
     assert len(rig.audit().holders) == 2
 
 
-# --- What is not so -------------------------------------------------------------------------------------------------
+# --- Invalid requests -----------------------------------------------------------------------------------------------
 
 
-def test_a_move_relies_on_the_claim_and_on_the_generation_that_it_names(rig: Rig) -> None:
-    # There is no other host: what is wrong with the request comes before that.
+def test_a_move_that_names_another_claim_or_generation_is_refused(rig: Rig) -> None:
+    # There is no other host, but the errors of a request are found first.
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1", accepted=False)
@@ -306,7 +301,7 @@ def test_a_move_relies_on_the_claim_and_on_the_generation_that_it_names(rig: Rig
     assert not rig.audit().holders
 
 
-def test_a_move_says_of_one_instance_from_where_it_goes(rig: Rig) -> None:
+def test_an_invalid_move_is_refused_with_the_path_of_its_fault(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     good = move("m1", I1, build(rig, scheduler, "i1"))

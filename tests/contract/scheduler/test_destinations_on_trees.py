@@ -1,11 +1,11 @@
-"""select_destinations on hosts that are trees, on SQLite and on MariaDB: each group served, claimed and told."""
+"""Test select_destinations on hosts that are trees of providers, on SQLite and on MariaDB."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from support.scheduler.builders import select
-from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig, node_uuid
 from support.scheduler.trees import groups
 
 from moorage import errors
@@ -13,11 +13,9 @@ from moorage.ids import derived, fresh
 from moorage.messages import (
     ListResourceProviders,
     PutAllocations,
-    ReportProviders,
     SwapClaim,
     UpdateResourceProvider,
 )
-from moorage.messages.wire import decode
 from moorage.model import (
     ConsumerAllocations,
     Explanation,
@@ -29,16 +27,14 @@ from moorage.model import (
 )
 from placement_store.db.names import sync
 
-empty_rig = rig_on_each_store
-
 AGGREGATE = derived("tests", "aggregate")
 TWO_GPUS = groups(a={"VGPU": 1}, b={"VGPU": 1})
 
 
 @pytest.fixture
-def rig(empty_rig: Rig) -> Rig:
-    sync(empty_rig.database)
-    return empty_rig
+def rig(rig: Rig) -> Rig:
+    sync(rig.database)
+    return rig
 
 
 def uuid_of(name: str) -> str:
@@ -46,24 +42,20 @@ def uuid_of(name: str) -> str:
 
 
 def provider(name: str, parent: str | None = None, **described: Any) -> ProviderReport:
-    """A provider as it is reported: amounts by class, and what it is."""
+    """Return the report of a provider, with an inventory or a total for each class."""
     more = {key: tuple(described.pop(key)) for key in ("traits", "aggregates") if key in described}
     inventories = {c: one if isinstance(one, Inventory) else Inventory(total=one) for c, one in described.items()}
     return ProviderReport(uuid=uuid_of(name), name=name, parent_provider_uuid=parent, inventories=inventories, **more)
 
 
-def report(rig: Rig, *providers: ProviderReport) -> None:
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=providers))
-
-
 def add_gpu_hosts(rig: Rig, numbers: Sequence[int], gpus: int = 2, each: int = 1) -> None:
     rig.add_hosts(numbers)
     for number in numbers:
-        report(rig, *(provider(f"gpu{n} of {number}", node_uuid(number), VGPU=each) for n in range(gpus)))
+        rig.report_providers(*(provider(f"gpu{n} of {number}", node_uuid(number), VGPU=each) for n in range(gpus)))
 
 
 def hold(rig: Rig, amounts: Mapping[str, Mapping[str, int]]) -> str:
-    """Let somebody else hold something."""
+    """Write allocations of another consumer."""
     consumer = fresh()
     wanted = ConsumerAllocations(
         allocations={uuid: ProviderAmounts(resources=dict(each)) for uuid, each in amounts.items()},
@@ -81,16 +73,14 @@ def used(rig: Rig, name: str) -> dict[str, int]:
 
 
 def refusal(scheduler: OneScheduler, **asked: Any) -> Explanation:
-    with pytest.raises(errors.NoValidHost) as caught:
-        scheduler.select(select(fresh(), **asked))
-    return decode(Explanation, caught.value.explanation)
+    return scheduler.refusal(select(fresh(), **asked))
 
 
 def amounts(selection: Selection) -> dict[str, dict[str, int]]:
     return {uuid: dict(part.resources) for uuid, part in selection.allocation_request.allocations.items()}
 
 
-# --- What serves which group ----------------------------------------------------------------------------------------
+# --- Groups and the providers that serve them -----------------------------------------------------------------------
 
 
 def test_groups_that_must_be_apart_get_a_gpu_each(rig: Rig) -> None:
@@ -115,8 +105,7 @@ def test_groups_that_must_be_apart_get_a_gpu_each(rig: Rig) -> None:
 def test_a_function_and_its_bandwidth_come_from_one_card(rig: Rig) -> None:
     rig.add_hosts([1])
     for card, kilobits in (("left", 500), ("right", 2000)):
-        report(
-            rig,
+        rig.report_providers(
             provider(card, node_uuid(1), traits=["CUSTOM_CARD"]),
             provider(f"{card} functions", uuid_of(card), SRIOV_NET_VF=8),
             provider(f"{card} bandwidth", uuid_of(card), NET_BW_EGR_KILOBIT_PER_SEC=kilobits),
@@ -131,16 +120,16 @@ def test_a_function_and_its_bandwidth_come_from_one_card(rig: Rig) -> None:
     assert claimed.allocation_request.mappings["bw"] == (uuid_of("right bandwidth"),)
     [[claimed]] = scheduler.select(select("r2", **request))
     assert claimed.allocation_request.mappings["vf"] == (uuid_of("right functions"),)
-    # The left card has functions left, and the other no bandwidth.
+    # The left card has functions and too little bandwidth; the bandwidth of the right one is used up.
     told = refusal(scheduler, **request)
     assert [(stage.name, stage.removed) for stage in told.filters if stage.removed] == [("resources", 1)]
 
 
-def test_hosts_are_chosen_by_what_their_providers_are(rig: Rig) -> None:
+def test_hosts_are_chosen_by_the_traits_of_their_providers(rig: Rig) -> None:
     rig.add_hosts(range(4))
     for number, trait in enumerate(["CUSTOM_FAST", "CUSTOM_SLOW", "CUSTOM_FAST"]):
-        report(rig, provider(f"gpu of {number}", node_uuid(number), VGPU=4, traits=[trait]))
-    report(rig, provider("second gpu of 1", node_uuid(1), VGPU=4, traits=["CUSTOM_FAST", "CUSTOM_LOUD"]))
+        rig.report_providers(provider(f"gpu of {number}", node_uuid(number), VGPU=4, traits=[trait]))
+    rig.report_providers(provider("second gpu of 1", node_uuid(1), VGPU=4, traits=["CUSTOM_FAST", "CUSTOM_LOUD"]))
     scheduler = rig.scheduler()
 
     def found(**asked: Any) -> set[str]:
@@ -157,12 +146,12 @@ def test_hosts_are_chosen_by_what_their_providers_are(rig: Rig) -> None:
     assert refusal(scheduler, root_required=("CUSTOM_FAST",)).filters[-1].name == "traits"
 
 
-def test_a_pool_serves_every_host_of_its_aggregate_and_is_not_the_hosts_own(rig: Rig) -> None:
+def test_a_pool_serves_each_host_of_its_aggregate_and_is_named_as_shared(rig: Rig) -> None:
     rig.add_hosts([1, 2])
     for number in (1, 2):
         uuid, held = node_uuid(number), {"VCPU": Inventory(total=16), "MEMORY_MB": Inventory(total=32768)}
-        report(rig, ProviderReport(uuid=uuid, name=f"host{number}", inventories=held, aggregates=(AGGREGATE,)))
-    report(rig, provider("pool", DISK_GB=50, traits=["MISC_SHARES_VIA_AGGREGATE"], aggregates=[AGGREGATE]))
+        rig.report_providers(ProviderReport(uuid=uuid, name=f"host{number}", inventories=held, aggregates=(AGGREGATE,)))
+    rig.report_providers(provider("pool", DISK_GB=50, traits=["MISC_SHARES_VIA_AGGREGATE"], aggregates=[AGGREGATE]))
     scheduler = rig.scheduler()
     answer = scheduler.select(select("r1", count=2, num_alternates=1))
     for [claimed, *alternates] in answer:
@@ -179,7 +168,7 @@ def test_a_pool_serves_every_host_of_its_aggregate_and_is_not_the_hosts_own(rig:
     }
 
 
-def test_each_alternate_has_mappings_of_its_own_and_can_be_claimed_with_them(rig: Rig) -> None:
+def test_each_alternate_has_its_own_mappings_and_can_be_claimed_with_them(rig: Rig) -> None:
     add_gpu_hosts(rig, [1, 2, 3])
     hold(rig, {uuid_of("gpu0 of 2"): {"VGPU": 1}})
     asked = groups(a={"VGPU": 1})
@@ -215,13 +204,12 @@ def test_instances_of_one_request_see_each_others_gpus(rig: Rig) -> None:
     asked = groups(a={"VGPU": 1})
     answer = rig.scheduler().select(select("r1", count=3, groups=asked))
     assert len({claimed.allocation_request.mappings["a"] for [claimed] in answer}) == 3
-    rig_told = pytest.raises(errors.NoValidHost, match="1 of 2 would fit")
     add_gpu_hosts(rig, [2], gpus=1)
-    with rig_told:
+    with pytest.raises(errors.NoValidHost, match="1 of 2 would fit"):
         rig.scheduler().select(select("r2", count=2, groups=asked))
 
 
-def test_what_one_gpu_has_left_is_counted_over_all_groups_and_instances(rig: Rig) -> None:
+def test_all_groups_and_instances_of_a_request_share_the_inventory_of_a_gpu(rig: Rig) -> None:
     add_gpu_hosts(rig, [1], gpus=2, each=3)
     scheduler = rig.scheduler()
     answer = scheduler.select(select("r1", count=3, groups=TWO_GPUS, group_policy="none"))
@@ -232,40 +220,39 @@ def test_what_one_gpu_has_left_is_counted_over_all_groups_and_instances(rig: Rig
 # --- Refused claims -------------------------------------------------------------------------------------------------
 
 
-def test_the_next_way_of_the_same_host_is_tried_before_the_host_is_given_up(rig: Rig) -> None:
+def test_after_a_refused_claim_another_candidate_of_the_same_host_is_claimed(rig: Rig) -> None:
     add_gpu_hosts(rig, [1], gpus=3)
     scheduler = rig.scheduler(max_age=3600.0)
     asked = groups(a={"VGPU": 1})
     [[probe]] = rig.scheduler().select(select("probe", groups=asked))
     [first] = probe.allocation_request.mappings["a"]
-    # The store has it taken now; this scheduler's view does not know.
+    # This GPU is used in the store, and free in the view of the first scheduler.
     [[claimed]] = scheduler.select(select("r1", groups=asked))
     assert claimed.service_host == "host1"
     assert claimed.allocation_request.mappings["a"] != (first,)
 
 
-def test_a_pool_that_has_filled_up_meanwhile_makes_room_for_hosts_with_disks_of_their_own(rig: Rig) -> None:
+def test_if_a_pool_is_full_only_in_the_store_a_host_with_its_own_disk_is_claimed(rig: Rig) -> None:
     rig.add_hosts([1, 2])
     held = {"VCPU": Inventory(total=64), "MEMORY_MB": Inventory(total=65536)}
-    report(rig, ProviderReport(uuid=node_uuid(1), name="host1", inventories=held, aggregates=(AGGREGATE,)))
-    report(rig, provider("pool", DISK_GB=900, traits=["MISC_SHARES_VIA_AGGREGATE"], aggregates=[AGGREGATE]))
+    rig.report_providers(ProviderReport(uuid=node_uuid(1), name="host1", inventories=held, aggregates=(AGGREGATE,)))
+    rig.report_providers(provider("pool", DISK_GB=900, traits=["MISC_SHARES_VIA_AGGREGATE"], aggregates=[AGGREGATE]))
     scheduler = rig.scheduler(max_age=3600.0)
     hold(rig, {uuid_of("pool"): {"DISK_GB": 890}})
     [selections] = scheduler.select(select("r1", num_alternates=1))
     assert [selection.service_host for selection in selections] == ["host2"]
 
 
-def test_what_has_moved_to_children_behind_the_views_back_is_claimed_there(rig: Rig) -> None:
+def test_inventory_that_has_moved_to_a_child_since_the_view_was_read_is_claimed_there(rig: Rig) -> None:
     rig.add_hosts([1])
     flat = {"VCPU": Inventory(total=16), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
     with_gpu = {**flat, "VGPU": Inventory(total=2)}
-    report(rig, ProviderReport(uuid=node_uuid(1), name="host1", inventories=with_gpu))
-    # Another host would do, and is not as good.
+    rig.report_providers(ProviderReport(uuid=node_uuid(1), name="host1", inventories=with_gpu))
+    # Another host can serve the request, and has a lower weight.
     add_gpu_hosts(rig, [2])
     hold(rig, {node_uuid(2): {"VCPU": 8}})
     scheduler = rig.scheduler(max_age=3600.0)
-    report(
-        rig,
+    rig.report_providers(
         ProviderReport(uuid=node_uuid(1), name="host1", inventories=flat),
         provider("gpu", node_uuid(1), VGPU=2),
     )
@@ -274,33 +261,33 @@ def test_what_has_moved_to_children_behind_the_views_back_is_claimed_there(rig: 
     assert claimed.allocation_request.mappings["a"] == (uuid_of("gpu"),)
 
 
-def test_a_provider_that_is_gone_is_not_the_end_of_its_host(rig: Rig) -> None:
+def test_a_host_whose_child_provider_was_deleted_is_claimed_with_another_child(rig: Rig) -> None:
     add_gpu_hosts(rig, [1])
     scheduler = rig.scheduler(max_age=3600.0)
     [[probe]] = rig.scheduler().select(select("probe", groups=groups(a={"VGPU": 1})))
     rig.release(select("probe").instance_uuids[0])
     [gone] = probe.allocation_request.mappings["a"]
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(), gone=(gone,)))
+    rig.report_providers(gone=(gone,))
     [[claimed]] = scheduler.select(select("r1", groups=groups(a={"VGPU": 1})))
     assert claimed.allocation_request.mappings["a"] != (gone,)
 
 
-# --- Following ------------------------------------------------------------------------------------------------------
+# --- The view -------------------------------------------------------------------------------------------------------
 
 
-def test_what_becomes_of_a_tree_shows_in_the_view(rig: Rig) -> None:
+def test_the_view_follows_each_change_of_a_tree(rig: Rig) -> None:
     rig.add_hosts([1])
     scheduler = rig.scheduler()
 
     def shown(trait: str = "CUSTOM_FAST") -> tuple[float, bool, bool]:
-        scheduler.follower.follow(scheduler.follower.now())
+        scheduler.follow()
         view = scheduler.host_cache.snapshot()
         return float(view.capacity("VGPU")[0]), bool(view.has_trait(trait)[0]), bool(view.flat[0])
 
     assert shown() == (0.0, False, True)
-    report(rig, provider("card", node_uuid(1)), provider("gpu", uuid_of("card"), VGPU=4))
+    rig.report_providers(provider("card", node_uuid(1)), provider("gpu", uuid_of("card"), VGPU=4))
     assert shown() == (4.0, False, False)
-    report(rig, provider("gpu", uuid_of("card"), VGPU=4, traits=["CUSTOM_FAST"]))
+    rig.report_providers(provider("gpu", uuid_of("card"), VGPU=4, traits=["CUSTOM_FAST"]))
     assert shown() == (4.0, True, False)
     moved = UpdateResourceProvider(request_id=rig.fresh(), uuid=uuid_of("gpu"), parent_provider_uuid=node_uuid(1))
     rig.placement.call(moved)
@@ -309,16 +296,16 @@ def test_what_becomes_of_a_tree_shows_in_the_view(rig: Rig) -> None:
     rig.placement.call(freed)
     assert shown() == (0.0, False, False)
     gone = (uuid_of("card"),)
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(), gone=gone))
+    rig.report_providers(gone=gone)
     assert shown() == (0.0, False, True)
 
 
-# --- What cannot be -------------------------------------------------------------------------------------------------
+# --- Refused requests -----------------------------------------------------------------------------------------------
 
 
 def test_a_host_with_room_for_each_group_but_not_for_all_is_explained(rig: Rig) -> None:
     add_gpu_hosts(rig, [1], gpus=1, each=8)
-    report(rig, provider("small", node_uuid(1), VGPU=Inventory(total=8, max_unit=2)))
+    rig.report_providers(provider("small", node_uuid(1), VGPU=Inventory(total=8, max_unit=2)))
     asked = groups(a={"VGPU": 4}, b={"VGPU": 3})
     told = refusal(rig.scheduler(), groups=asked, group_policy="isolate")
     last = told.filters[-1]
@@ -331,8 +318,7 @@ def test_a_host_with_room_for_each_group_but_not_for_all_is_explained(rig: Rig) 
 
 def test_a_group_that_no_provider_serves_alone_is_named(rig: Rig) -> None:
     rig.add_hosts([1])
-    report(
-        rig,
+    rig.report_providers(
         provider("gpu", node_uuid(1), VGPU=1, traits=["CUSTOM_SLOW"]),
         provider("other", node_uuid(1), traits=["CUSTOM_FAST"]),
     )
@@ -354,13 +340,13 @@ def test_a_group_that_no_provider_serves_alone_is_named(rig: Rig) -> None:
         ({"root_required": ("CUSTOM_X",), "root_forbidden": ("CUSTOM_X",)}, "$.request_spec.root_forbidden"),
     ],
 )
-def test_a_request_that_contradicts_itself_is_no_lack_of_room(rig: Rig, changes: dict[str, Any], path: str) -> None:
+def test_a_request_that_contradicts_itself_is_invalid(rig: Rig, changes: dict[str, Any], path: str) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         rig.scheduler().select(select("r1", **changes))
     assert caught.value.path == path
 
 
-def test_a_trait_or_a_class_that_does_not_exist_is_no_lack_of_room(rig: Rig) -> None:
+def test_a_request_with_an_unknown_trait_or_class_is_an_error_that_names_it(rig: Rig) -> None:
     scheduler = rig.scheduler()
     with pytest.raises(errors.TraitNotFound) as caught:
         scheduler.select(select("r1", root_required=("CUSTOM_NOBODYS",)))

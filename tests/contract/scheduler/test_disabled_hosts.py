@@ -1,20 +1,18 @@
-"""A disabled host has COMPUTE_STATUS_DISABLED on its root for as long as it is disabled, whoever reports it."""
+"""Test that the root of a disabled host has COMPUTE_STATUS_DISABLED, whatever the agent of the host reports."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.databases.interrupted_upgrade import migrate_killed_at_each_statement
 from support.scheduler.builders import select
-from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid
 from support.scheduler.rig import report as report_of
 
 from filters.resources import ResourcesFilter
 from filters.traits import TraitsFilter
 from moorage import errors, ids
 from moorage.db.database import Database
-from moorage.messages import ReportProviders, SetHost
 from moorage.model import Inventory, ProviderReport
 from placement_store.db.names import sync
 from placement_store.providers import rows as providers
@@ -26,18 +24,12 @@ from scheduler.plugins.loading import Named
 TRAIT = "COMPUTE_STATUS_DISABLED"
 EMPTY = {"VCPU": Inventory(total=7), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
 
-store = rig_on_each_store
-
 
 @pytest.fixture
-def rig(store: Rig) -> Rig:
-    sync(store.database)
-    store.add_hosts([1, 2])
-    return store
-
-
-def set_host(rig: Rig, host: str = "host1", **what: Any) -> None:
-    rig.registry.set_host(SetHost(request_id=ids.fresh(), service_host=host, **what))
+def rig(rig: Rig) -> Rig:
+    sync(rig.database)
+    rig.add_hosts([1, 2])
+    return rig
 
 
 def marked(rig: Rig, number: int = 1) -> list[str]:
@@ -48,74 +40,74 @@ def marked(rig: Rig, number: int = 1) -> list[str]:
 def report(rig: Rig, *names: str, number: int = 1) -> None:
     """The host's agent reports its root with these traits."""
     described = ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=EMPTY, traits=tuple(names))
-    rig.placement.call(ReportProviders(request_id=ids.fresh(), providers=(described,)))
+    rig.report_providers(described)
 
 
 def test_a_host_has_the_trait_from_disabling_it_to_enabling_it_and_no_other_host_has(rig: Rig) -> None:
-    set_host(rig, disabled=True, disabled_reason="new disks")
+    rig.set_host("host1", disabled=True, disabled_reason="new disks")
     assert (marked(rig), marked(rig, 2)) == ([TRAIT], [])
-    set_host(rig, disabled=True, disabled_reason="old disks")
+    rig.set_host("host1", disabled=True, disabled_reason="old disks")
     assert marked(rig) == [TRAIT]
-    set_host(rig, disabled=False)
+    rig.set_host("host1", disabled=False)
     assert marked(rig) == []
 
 
-def test_each_change_of_the_trait_moves_the_generation_and_tells_the_feed(rig: Rig) -> None:
+def test_each_change_of_the_trait_bumps_the_generation_and_is_in_the_change_feed(rig: Rig) -> None:
     def state() -> tuple[int, int]:
         key = rig.database.read(lambda connection: providers.rows(connection, None))
         [row] = [row for row in key if row.uuid == node_uuid(1)]
         return row.generation, row.seq
 
     generation, seq = state()
-    set_host(rig, disabled=True)
+    rig.set_host("host1", disabled=True)
     assert state() == (generation + 1, seq + 1)
-    set_host(rig, disabled=True)
-    set_host(rig, forced_down=True)
+    rig.set_host("host1", disabled=True)
+    rig.set_host("host1", forced_down=True)
     assert state() == (generation + 1, seq + 1)
-    set_host(rig, disabled=False)
+    rig.set_host("host1", disabled=False)
     assert state() == (generation + 2, seq + 2)
 
 
 def test_a_report_of_the_agent_leaves_the_trait_in_place(rig: Rig) -> None:
-    set_host(rig, disabled=True)
+    rig.set_host("host1", disabled=True)
     report(rig, "HW_CPU_X86_AVX2")
     assert marked(rig) == [TRAIT, "HW_CPU_X86_AVX2"]
-    set_host(rig, disabled=False)
+    rig.set_host("host1", disabled=False)
     assert marked(rig) == ["HW_CPU_X86_AVX2"]
     report(rig, "HW_CPU_X86_AVX2", TRAIT)
-    set_host(rig, forced_down=True)
-    assert marked(rig) == [TRAIT, "HW_CPU_X86_AVX2"], "the driver's own word was taken away"
+    rig.set_host("host1", forced_down=True)
+    assert marked(rig) == [TRAIT, "HW_CPU_X86_AVX2"], "the trait that the driver has reported is gone"
 
 
-def test_a_report_that_differs_in_nothing_else_changes_nothing(rig: Rig) -> None:
+def test_a_report_that_lacks_only_the_trait_changes_nothing(rig: Rig) -> None:
     report(rig, "HW_CPU_X86_AVX2")
-    set_host(rig, disabled=True)
+    rig.set_host("host1", disabled=True)
     before = [row.generation for row in rig.database.read(lambda connection: providers.rows(connection, None))]
     report(rig, "HW_CPU_X86_AVX2")
     assert [row.generation for row in rig.database.read(lambda connection: providers.rows(connection, None))] == before
 
 
-def test_a_disabled_host_whose_provider_comes_later_has_the_trait_too(rig: Rig) -> None:
+def test_a_disabled_host_whose_provider_is_created_later_has_the_trait(rig: Rig) -> None:
     rig.report([report_of(3)], ["host3"])
-    set_host(rig, "host3", disabled=True)
+    rig.set_host("host3", disabled=True)
     report(rig, "HW_CPU_X86_AVX2", number=3)
     assert marked(rig, 3) == [TRAIT, "HW_CPU_X86_AVX2"]
 
 
-def test_the_default_request_filter_keeps_servers_off_it_where_no_filter_looks_at_the_host_itself(rig: Rig) -> None:
+def test_the_default_request_filter_excludes_disabled_hosts_without_the_compute_filter(rig: Rig) -> None:
     by_traits = Funnel([Named("traits", TraitsFilter({})), Named("resources", ResourcesFilter({}))], [])
     scheduler = rig.scheduler(plugins=by_traits, request_filters=["disabled_hosts"])
-    set_host(rig, disabled=True)
+    rig.set_host("host1", disabled=True)
     assert [scheduler.select(select(f"r{number}"))[0][0].service_host for number in range(3)] == ["host2"] * 3
-    set_host(rig, "host2", disabled=True)
+    rig.set_host("host2", disabled=True)
     with pytest.raises(errors.NoValidHost, match="have not the required traits"):
         scheduler.select(select("r3"))
-    set_host(rig, disabled=False)
+    rig.set_host("host1", disabled=False)
     assert scheduler.select(select("r4"))[0][0].service_host == "host1"
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])
-def test_an_upgrade_gives_the_trait_to_hosts_that_are_disabled_already(
+def test_an_upgrade_gives_the_trait_to_hosts_that_are_already_disabled(
     database_before: Database, *, is_killed: bool
 ) -> None:
     database = database_before

@@ -1,9 +1,9 @@
-"""`explain`: the decision that would be made, up to the claim, and why; on SQLite and on MariaDB."""
+"""Test that `explain` shows the decision that would be made, with its reasons, on SQLite and on MariaDB."""
 
 import pytest
 from support.scheduler.builders import CELLS, funnel, instance_uuids, select, spec
 from support.scheduler.moving_builders import build, instance_of, move
-from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig
 
 from filters.num_instances import NumInstancesFilter
 from moorage import errors
@@ -15,8 +15,6 @@ from moorage.plugin import Filter, Host
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from weighers.image_properties import ImagePropertiesWeigher
-
-rig = rig_on_each_store
 
 
 def explain(scheduler: OneScheduler, request: RequestSpec | None = None, **asked: object) -> Explanation:
@@ -34,10 +32,10 @@ def asked_for(request_id: str, **changes: object) -> SelectDestinations:
     )
 
 
-# --- Beside a decision ------------------------------------------------------------------------------------------------
+# --- With a decision --------------------------------------------------------------------------------------------------
 
 
-def test_a_claimed_host_is_explained_where_that_is_wanted_and_only_there(rig: Rig) -> None:
+def test_a_claimed_host_has_an_explanation_only_if_the_request_asks_for_it(rig: Rig) -> None:
     rig.add_hosts(range(3))
     rig.add_hosts([3], vcpus=1)
     scheduler = rig.scheduler()
@@ -52,7 +50,7 @@ def test_a_claimed_host_is_explained_where_that_is_wanted_and_only_there(rig: Ri
     assert scheduler.select(asked_for("r2")) == [[claimed]], "it is stored with the answer"
 
 
-def test_the_weight_of_each_of_the_best_hosts_is_what_its_weighers_have_given(rig: Rig) -> None:
+def test_the_weight_of_a_host_is_the_sum_of_the_scores_of_its_weighers(rig: Rig) -> None:
     for number in range(4):
         rig.add_hosts([number], vcpus=4 + number, memory_mb=8192 - 1024 * number)
     told = explain(rig.scheduler())
@@ -71,7 +69,7 @@ def _score(hosts: tuple[RankedHost, ...], name: str, weigher: str) -> tuple[floa
     return found.score, found.normalised
 
 
-def test_several_instances_are_each_explained_as_the_ones_before_have_left_the_hosts(rig: Rig) -> None:
+def test_each_instance_is_explained_after_the_claims_of_the_instances_before_it(rig: Rig) -> None:
     rig.add_hosts([0, 1], vcpus=2)
     [[first], [second]] = rig.scheduler().select(asked_for("r1", count=2))
     assert first.explanation is not None
@@ -80,27 +78,27 @@ def test_several_instances_are_each_explained_as_the_ones_before_have_left_the_h
     assert second.explanation.chosen == second.service_host != first.service_host
 
 
-def test_an_explanation_crosses_the_wire_as_it_is(rig: Rig) -> None:
+def test_an_explanation_is_the_same_after_it_was_encoded_and_decoded(rig: Rig) -> None:
     rig.add_hosts(range(3))
     told = explain(rig.scheduler(), hosts=("host1",), what_if=True)
     assert decode(Explanation, encode(told)) == told
 
 
-# --- Without one ------------------------------------------------------------------------------------------------------
+# --- Without a decision -----------------------------------------------------------------------------------------------
 
 
-def test_an_explanation_claims_nothing_and_says_what_the_decision_then_does(rig: Rig) -> None:
+def test_an_explanation_names_a_host_with_room_or_none_and_claims_nothing(rig: Rig) -> None:
     rig.add_hosts(range(5), vcpus=4)
-    rig.take(3, vcpus=1)
+    taker = rig.take(3, vcpus=1)
     scheduler = rig.scheduler()
     told = explain(scheduler)
-    assert rig.audit().drifted == ()
-    assert scheduler.used(0) == 0
     assert told.chosen in {f"host{number}" for number in (0, 1, 2, 4)}
     assert explain(scheduler, spec(vcpus=64)).chosen is None
+    assert [holder.uuid for holder in rig.audit().holders] == [taker]
+    assert scheduler.used(0) == 0
 
 
-def test_what_has_changed_behind_the_views_back_is_seen_before_it_is_said_that_there_is_none(rig: Rig) -> None:
+def test_the_view_catches_up_with_the_store_before_the_answer_is_that_no_host_is_valid(rig: Rig) -> None:
     rig.add_hosts([1], vcpus=2)
     taker = rig.take(1, vcpus=2)
     scheduler = rig.scheduler(max_age=3600.0)
@@ -108,7 +106,7 @@ def test_what_has_changed_behind_the_views_back_is_seen_before_it_is_said_that_t
     assert explain(scheduler).chosen == "host1"
 
 
-def test_a_named_host_is_told_of_whatever_becomes_of_it(rig: Rig) -> None:
+def test_each_named_host_is_explained_whether_it_is_chosen_feasible_or_refused(rig: Rig) -> None:
     rig.add_hosts([0], vcpus=16)
     rig.add_hosts([1], vcpus=8)
     rig.add_hosts([2], vcpus=1, memory_mb=64, availability_zone="b")
@@ -122,7 +120,7 @@ def test_a_named_host_is_told_of_whatever_becomes_of_it(rig: Rig) -> None:
     assert [(host.host, host.rank) for host in told.named_scores] == [("host0", 1), ("host1", 2)]
 
 
-def test_a_host_or_cell_that_does_not_exist_is_the_askers_fault(rig: Rig) -> None:
+def test_an_unknown_host_or_cell_and_contradictory_arguments_are_refused(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     with pytest.raises(errors.HostNotFound):
@@ -154,10 +152,10 @@ def test_a_filter_that_cannot_say_why_does_not_break_the_explanation(rig: Rig) -
     assert set(told.nearest_hosts.values()) == {Grumpy.reason}
 
 
-# --- Of an instance ---------------------------------------------------------------------------------------------------
+# --- For an existing instance -----------------------------------------------------------------------------------------
 
 
-def test_what_an_instance_holds_is_free_for_it(rig: Rig) -> None:
+def test_allocations_of_the_instance_count_as_free_for_it(rig: Rig) -> None:
     rig.add_hosts([0], vcpus=2)
     scheduler = rig.scheduler()
     scheduler.select(select("r1"))
@@ -168,16 +166,9 @@ def test_what_an_instance_holds_is_free_for_it(rig: Rig) -> None:
     assert explain(scheduler, spec(vcpus=3), instance_uuid=uuid).chosen is None
 
 
-def full_after_one() -> Funnel:
-    """Return the usual plug-ins, and a filter that gives each host one server."""
-    usual = funnel()
-    one = Named("num_instances", NumInstancesFilter({"max_instances_per_host": 1}))
-    return Funnel([*usual.filters, one], usual.weighers)
-
-
 def test_an_instance_does_not_count_among_the_servers_of_its_own_host(rig: Rig) -> None:
     rig.add_hosts([0])
-    scheduler = rig.scheduler(plugins=full_after_one())
+    scheduler = rig.scheduler(plugins=funnel(num_instances=NumInstancesFilter({"max_instances_per_host": 1})))
     claimed = build(rig, scheduler, "r1", vcpus=1)
     uuid = instance_of("r1")
     assert explain(scheduler).chosen is None
@@ -204,7 +195,7 @@ def test_the_image_of_an_instance_does_not_count_on_its_own_host(rig: Rig) -> No
     assert scheduler.host_cache.snapshot().servers_with("os_distro", "debian").sum() == 2
 
 
-def test_an_instance_that_is_to_move_leaves_its_host_unless_it_is_resized(rig: Rig) -> None:
+def test_an_instance_that_moves_leaves_its_host_unless_it_is_resized(rig: Rig) -> None:
     rig.add_hosts([0, 1], vcpus=2)
     scheduler = rig.scheduler()
     [[claimed]] = scheduler.select(select("r1"))
@@ -231,7 +222,7 @@ def test_the_other_members_of_a_group_count_and_the_instance_itself_does_not(rig
 # --- What if ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_counted_how_many_more_would_fit_in_all_and_by_cell(rig: Rig) -> None:
+def test_what_if_counts_how_many_more_instances_fit_in_all_and_by_cell(rig: Rig) -> None:
     rig.add_hosts([0, 1], vcpus=5)
     rig.add_hosts([2], vcpus=64, memory_mb=4096, cell=1)
     rig.take(0, vcpus=2)
@@ -242,17 +233,17 @@ def test_it_is_counted_how_many_more_would_fit_in_all_and_by_cell(rig: Rig) -> N
     assert explain(rig.scheduler()).what_if is None
 
 
-def test_where_nothing_fits_nothing_more_would(rig: Rig) -> None:
+def test_what_if_counts_none_where_the_request_does_not_fit(rig: Rig) -> None:
     rig.add_hosts([0], vcpus=1)
     told = explain(rig.scheduler(), what_if=True)
     assert told.what_if is not None
     assert (told.what_if.more, told.what_if.cells, told.what_if.exact) == (0, {}, True)
 
 
-def test_a_host_that_takes_no_new_servers_says_why_it_does_not(rig: Rig) -> None:
+def test_a_named_host_that_is_disabled_or_forced_down_is_refused_with_that_reason(rig: Rig) -> None:
     rig.add_hosts([0, 1])
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host0", disabled=True))
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host1", forced_down=True))
+    rig.set_host("host0", disabled=True)
+    rig.set_host("host1", forced_down=True)
     told = explain(rig.scheduler(), hosts=("host0", "host1"))
     assert told.named_hosts == {"host0": "is disabled", "host1": "is forced down"}
     assert told.summary().startswith("0 of 2 hosts: 2 down or disabled; host0 is disabled")

@@ -35,7 +35,7 @@ def test_the_same_request_creates_one_aggregate(rig: Rig, aggregates: Aggregates
 
 
 @pytest.mark.parametrize("value", ["much", "", "nan", "1e999"])
-def test_what_a_plugin_reads_as_a_number_must_be_one(aggregates: Aggregates, value: str) -> None:
+def test_metadata_that_a_plugin_reads_as_a_number_must_be_a_number(aggregates: Aggregates, value: str) -> None:
     before = aggregates.create("one", ram_weight_multiplier="-2.5")
     with pytest.raises(errors.InvalidRequest) as caught:
         aggregates.change("one", ram_weight_multiplier=value, other="x")
@@ -55,14 +55,14 @@ def test_a_zone_has_a_name(aggregates: Aggregates, zone: str) -> None:
     assert caught.value.path == "$.metadata['availability_zone']"
 
 
-def test_an_aggregate_has_so_many_keys_and_no_more(aggregates: Aggregates) -> None:
+def test_an_aggregate_has_at_most_256_keys(aggregates: Aggregates) -> None:
     aggregates.create("one", **{f"a{number}": "" for number in range(200)})
     with pytest.raises(errors.InvalidRequest, match="256 keys"):
         aggregates.change("one", **{f"b{number}": "" for number in range(57)})
     assert len(aggregates.change("one", **{f"b{number}": "" for number in range(56)}).metadata) == 256
 
 
-def test_a_host_that_is_unknown_or_could_be_either_of_two_is_refused(rig: Rig, aggregates: Aggregates) -> None:
+def test_an_unknown_or_ambiguous_host_is_refused(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("ssd")
     mark = marks(rig)
     with pytest.raises(errors.HostNotFound, match="nobody"):

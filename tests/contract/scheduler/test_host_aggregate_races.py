@@ -1,4 +1,4 @@
-"""Writers of aggregates, hosts and providers at the same moment: nodes are where their hosts are, nothing is lost."""
+"""Test that concurrent writers of aggregates, hosts and providers leave each node in the aggregates of its host."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from support.placement_store.builders import at_once
 from support.scheduler.aggregate_builders import Aggregates, host_rows, provider
 from support.scheduler.builders import CELLS
-from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors, ids
 from moorage.messages import (
@@ -20,7 +20,6 @@ from moorage.messages import (
     DeleteHost,
     DeleteResourceProvider,
     GetResourceProvider,
-    ListHosts,
     ReportHosts,
     SetAggregates,
     SetHost,
@@ -32,14 +31,12 @@ from placement_store.providers.create import NewProvider
 from scheduler.registry import hosts, reports
 from scheduler.registry.aggregates import changes
 
-rig = rig_on_each_store
-
 ROUNDS = 6
 ZONES = ("east", "west")
-#: By so much the number of a host's second node is more than that of its first.
+#: The number of a host's second node is the number of its first node plus this.
 ANOTHER = 100
 
-#: Does something to a host of a number, in a transaction that is not its own to end.
+#: Writes to the host of a number, in a transaction of the caller.
 Writer = Callable[[Rig, Connection, int], None]
 
 
@@ -55,7 +52,7 @@ def test_of_two_aggregates_of_different_zones_one_gets_the_host(rig: Rig) -> Non
     assert sorted(hosts) == sorted(host_rows(rig))
 
 
-def test_a_host_that_comes_while_its_aggregate_gets_a_zone_has_one_zone_or_is_refused(rig: Rig) -> None:
+def test_a_host_that_joins_an_aggregate_while_that_gets_a_zone_has_one_zone(rig: Rig) -> None:
     rig.add_hosts(range(ROUNDS))
     aggregates = Aggregates(rig)
     for number in range(ROUNDS):
@@ -70,7 +67,7 @@ def test_a_host_that_comes_while_its_aggregate_gets_a_zone_has_one_zone_or_is_re
         assert len(host_rows(rig)[host].metadata["availability_zone"]) == 1
 
 
-def test_of_several_who_create_an_aggregate_one_is_first(rig: Rig) -> None:
+def test_of_concurrent_creations_of_one_aggregate_one_succeeds(rig: Rig) -> None:
     aggregates = Aggregates(rig)
     for number in range(ROUNDS):
         outcome = at_once(*[lambda n=number: aggregates.create(f"one{n}")] * 3)
@@ -83,7 +80,7 @@ def test_a_host_that_is_deleted_while_it_joins_is_in_no_aggregate(rig: Rig) -> N
     for number in range(ROUNDS):
         name = f"host{number}"
         rig.add_hosts([number])
-        rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, forced_down=True))
+        rig.set_host(name, forced_down=True)
         delete = DeleteHost(request_id=rig.fresh(), service_host=name)
         outcome = at_once(
             lambda delete=delete: rig.registry.delete_host(delete), lambda name=name: aggregates.add("one", name)
@@ -93,7 +90,7 @@ def test_a_host_that_is_deleted_while_it_joins_is_in_no_aggregate(rig: Rig) -> N
         assert aggregates.get("one").hosts == ()
 
 
-# --- What each of two does that do not see each other yet -----------------------------------------------------------
+# --- Two transactions that do not see each other --------------------------------------------------------------------
 
 
 def _create(rig: Rig, connection: Connection, number: int) -> None:
@@ -105,7 +102,7 @@ def _replace(rig: Rig, connection: Connection, number: int) -> None:
     provider_aggregates.set_aggregates(connection, message)
 
 
-def _bring_another_node(rig: Rig, connection: Connection, number: int) -> None:
+def _report_another_node(rig: Rig, connection: Connection, number: int) -> None:
     new = report(number + ANOTHER, service_host=f"host{number}")
     reports.write(connection, ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=(new,)))
 
@@ -123,7 +120,7 @@ def _force_down(rig: Rig, connection: Connection, number: int) -> None:
     hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", forced_down=True))
 
 
-def _say_why(rig: Rig, connection: Connection, number: int) -> None:
+def _set_reason(rig: Rig, connection: Connection, number: int) -> None:
     hosts.set_host(connection, SetHost(request_id=rig.fresh(), service_host=f"host{number}", disabled_reason="disks"))
 
 
@@ -132,11 +129,11 @@ def _enable(rig: Rig, connection: Connection, number: int) -> None:
 
 
 def _prepare(rig: Rig, writer: Writer, number: int) -> list[int]:
-    """Make a host as a writer wants to find it; return the numbers of the nodes that it will have."""
+    """Add a host in the state that a writer needs; return the numbers of the nodes that it has after the write."""
     rig.add_hosts([number])
     if writer is _create:
-        rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number)))
-    if writer is not _bring_another_node:
+        rig.delete_provider(node_uuid(number))
+    if writer is not _report_another_node:
         return [number]
     other = CreateResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number + ANOTHER), name=f"other{number}")
     rig.placement.call(other)
@@ -144,7 +141,7 @@ def _prepare(rig: Rig, writer: Writer, number: int) -> list[int]:
 
 
 def _wait_for_a_waiting_writer(rig: Rig, done: Callable[[], bool]) -> None:
-    """Return once a statement takes its time, as one does that waits for a row lock, or all have been carried out."""
+    """Return once a statement has run for a while, as one that waits for a row lock, or once the writer is done."""
     waiting = text(
         "SELECT COUNT(*) FROM information_schema.processlist"
         " WHERE command = 'Query' AND time_ms > 100 AND id <> CONNECTION_ID()"
@@ -156,7 +153,7 @@ def _wait_for_a_waiting_writer(rig: Rig, done: Callable[[], bool]) -> None:
 
 
 def _begin_both(rig: Rig, first: Writer, second: Writer, number: int) -> None:
-    """Have the second writer begin while the first has written everything and not committed."""
+    """Begin the second write when the first one is complete and not committed."""
 
     def later() -> None:
         retry_on_stale_read(lambda: rig.database.write(lambda connection: second(rig, connection, number)))
@@ -169,12 +166,12 @@ def _begin_both(rig: Rig, first: Writer, second: Writer, number: int) -> None:
         begun.result(timeout=60)
 
 
-def test_nodes_are_in_the_aggregate_of_their_host_whoever_commits_last(mariadb_url: str) -> None:
+def test_nodes_are_in_the_aggregate_of_their_host_whichever_writer_commits_last(mariadb_url: str) -> None:
     rig = Rig(mariadb_url)
     aggregates = Aggregates(rig)
     uuid = aggregates.create("one").uuid
     orders = [
-        order for writer in (_create, _replace, _bring_another_node) for order in ((writer, _join), (_join, writer))
+        order for writer in (_create, _replace, _report_another_node) for order in ((writer, _join), (_join, writer))
     ]
     for number, (first, second) in enumerate(orders):
         nodes = _prepare(rig, first if second is _join else second, number)
@@ -186,33 +183,33 @@ def test_nodes_are_in_the_aggregate_of_their_host_whoever_commits_last(mariadb_u
     rig.close()
 
 
-def test_what_two_operators_say_of_a_host_at_once_is_both_true(mariadb_url: str) -> None:
+def test_concurrent_settings_of_a_host_by_two_operators_are_both_kept(mariadb_url: str) -> None:
     rig = Rig(mariadb_url)
     rig.add_hosts([1, 2])
 
     _begin_both(rig, _force_down, _disable, 1)
     _begin_both(rig, _disable, _force_down, 2)
 
-    listed = rig.registry.list_hosts(ListHosts())
+    listed = rig.hosts()
     assert [(host.disabled, host.forced_down) for host in listed] == [(True, True)] * 2
     rig.close()
 
 
-def test_a_reason_that_comes_while_a_host_is_enabled_is_refused(mariadb_url: str) -> None:
+def test_a_reason_that_is_set_while_the_host_is_being_enabled_is_refused(mariadb_url: str) -> None:
     rig = Rig(mariadb_url)
     rig.add_hosts([1])
     rig.database.write(lambda connection: _disable(rig, connection, 1))
 
     with pytest.raises(errors.InvalidRequest, match="only a disabled host"):
-        _begin_both(rig, _enable, _say_why, 1)
+        _begin_both(rig, _enable, _set_reason, 1)
 
-    [host] = rig.registry.list_hosts(ListHosts())
+    [host] = rig.hosts()
     assert (host.disabled, host.disabled_reason) == (False, None)
     rig.close()
 
 
 def _described(number: int) -> Writer:
-    """The cell describes a host for the time of this number, in a zone that says so."""
+    """Return a writer of the host's description with this number, in the zone of this number."""
 
     def write(rig: Rig, connection: Connection, host: int) -> None:
         new = report(host, availability_zone=f"zone{number}")
@@ -222,18 +219,18 @@ def _described(number: int) -> Writer:
     return write
 
 
-def test_a_description_that_is_written_after_its_successor_is_left_out(mariadb_url: str) -> None:
+def test_a_description_that_is_written_after_a_newer_one_is_left_out(mariadb_url: str) -> None:
     rig = Rig(mariadb_url)
     rig.add_hosts([1])
 
     _begin_both(rig, _described(6), _described(5), 1)
 
-    [host] = rig.registry.list_hosts(ListHosts())
+    [host] = rig.hosts()
     assert host.availability_zone == "zone6"
     rig.close()
 
 
-# --- All at once ----------------------------------------------------------------------------------------------------
+# --- Random writers -------------------------------------------------------------------------------------------------
 
 _MAY_BE_REFUSED = (
     errors.AlreadyExists,
@@ -241,22 +238,22 @@ _MAY_BE_REFUSED = (
     errors.InvalidState,
     errors.ProviderNotFound,
     errors.ZoneConflict,
-    # Where a machine is so slow that others are faster every time.
+    # On a slow machine, a writer may lose every race.
     errors.Overloaded,
     errors.TryAgain,
 )
 
 
-class _Anybody:
-    """Does something at random to three hosts, their providers and three aggregates."""
+class _RandomWriter:
+    """Writes at random to three hosts, their providers and three aggregates."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig, self._random, self._aggregates = rig, random.Random(seed), Aggregates(rig)
 
-    def does_something(self) -> None:
+    def write(self) -> None:
         number, aggregate = self._random.randrange(3), f"aggregate{self._random.randrange(3)}"
         name = f"host{number}"
-        deeds: list[Callable[[], object]] = [
+        writes: list[Callable[[], object]] = [
             lambda: self._aggregates.add(aggregate, name),
             lambda: self._aggregates.add(aggregate, name),
             lambda: self._aggregates.remove(aggregate, name),
@@ -272,24 +269,24 @@ class _Anybody:
             lambda: self._retire(name),
         ]
         with suppress(*_MAY_BE_REFUSED):
-            self._random.choice(deeds)()
+            self._random.choice(writes)()
 
     def _retire(self, name: str) -> None:
-        self._rig.registry.set_host(SetHost(request_id=ids.fresh(), service_host=name, forced_down=True))
+        self._rig.set_host(name, forced_down=True)
         self._rig.registry.delete_host(DeleteHost(request_id=ids.fresh(), service_host=name))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_many_do_at_once_nodes_are_in_the_aggregates_of_their_hosts_and_in_no_other_and_zones_are_one(
+def test_after_random_concurrent_writes_nodes_are_in_the_aggregates_of_their_hosts_alone_and_each_host_has_one_zone(
     rig: Rig, seed: int
 ) -> None:
     rig.add_hosts([0, 1, 2])
     aggregates = Aggregates(rig)
     for number in range(3):
         aggregates.create(f"aggregate{number}")
-    people = [_Anybody(rig, 1000 * seed + number) for number in range(4)]
-    with ThreadPoolExecutor(len(people)) as pool:
-        for future in [pool.submit(lambda one=one: [one.does_something() for _ in range(20)]) for one in people]:
+    writers = [_RandomWriter(rig, 1000 * seed + number) for number in range(4)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for future in [pool.submit(lambda one=one: [one.write() for _ in range(20)]) for one in writers]:
             future.result()
     uuid_of = {name: aggregates.get(name) for name in aggregates.listed()}
     for row in host_rows(rig).values():
@@ -301,7 +298,7 @@ def test_whatever_many_do_at_once_nodes_are_in_the_aggregates_of_their_hosts_and
 
 
 def _aggregates_of(rig: Rig, node: str) -> set[str] | None:
-    """The aggregates of a provider, or nothing if it is not there."""
+    """Return the aggregates of a provider; None if it does not exist."""
     with suppress(errors.ProviderNotFound):
         return set(rig.placement.call(GetResourceProvider(uuid=node)).aggregates)
     return None

@@ -1,4 +1,4 @@
-"""Host aggregates on SQLite and on MariaDB: who is in them, what the view is told, their mirror among providers."""
+"""Test host aggregates on SQLite and on MariaDB: members, the change feed, zones, and the aggregates of providers."""
 
 import pytest
 from support.scheduler.aggregate_builders import (
@@ -12,27 +12,22 @@ from support.scheduler.aggregate_builders import (
     told_since,
 )
 from support.scheduler.builders import CELLS, select
-from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors, ids
 from moorage.messages import (
     CreateResourceProvider,
     DeleteHost,
-    DeleteResourceProvider,
-    ReportProviders,
     SetAggregates,
-    SetHost,
 )
 from moorage.model import Inventory, ProviderReport, ResourceGroup
 from placement_store.schema import provider_aggregates
 from scheduler.registry import hosts
 
-rig = rig_on_each_store
-
 
 @pytest.fixture
 def aggregates(rig: Rig) -> Aggregates:
-    """Four hosts, two of one name in two cells, and nothing yet that they are in."""
+    """No aggregates yet, and four hosts, of which two in different cells have one name."""
     rig.add_hosts([1, 2, 3])
     rig.add_hosts([4], cell=1, service_host="host3")
     return Aggregates(rig)
@@ -41,7 +36,7 @@ def aggregates(rig: Rig) -> Aggregates:
 def retire(rig: Rig, number: int) -> None:
     """Delete a host for good."""
     name = f"host{number}"
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, forced_down=True))
+    rig.set_host(name, forced_down=True)
     rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host=name))
 
 
@@ -62,7 +57,7 @@ def test_an_aggregate_is_created_changed_shown_and_deleted(aggregates: Aggregate
             aggregates.get(gone)
 
 
-def test_names_are_taken_once_and_told_apart_by_case(aggregates: Aggregates) -> None:
+def test_names_are_unique_and_case_sensitive(aggregates: Aggregates) -> None:
     first = aggregates.create("one")
     aggregates.create("ONE")
     for name, uuid in (("one", None), ("two", first.uuid)):
@@ -77,7 +72,7 @@ def test_names_are_taken_once_and_told_apart_by_case(aggregates: Aggregates) -> 
 # --- Hosts and the view ---------------------------------------------------------------------------------------------
 
 
-def test_hosts_come_and_go_and_the_view_is_told_of_them_alone(rig: Rig, aggregates: Aggregates) -> None:
+def test_only_a_host_that_is_added_or_removed_is_in_the_change_feed(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("ssd", disk="ssd")
     mark = marks(rig)
     added = aggregates.add("ssd", "host1")
@@ -94,7 +89,7 @@ def test_hosts_come_and_go_and_the_view_is_told_of_them_alone(rig: Rig, aggregat
     assert aggregates.listed("host2") == ["ssd"]
 
 
-def test_metadata_that_changes_is_told_of_every_host_and_of_no_provider(rig: Rig, aggregates: Aggregates) -> None:
+def test_changed_metadata_puts_each_host_and_no_provider_into_the_change_feed(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("ssd", "host1", "host2", disk="ssd")
     scheduler = rig.scheduler()
     mark, generation = marks(rig), provider(rig, 1).generation
@@ -102,7 +97,7 @@ def test_metadata_that_changes_is_told_of_every_host_and_of_no_provider(rig: Rig
     assert told_since(rig, mark) == (set(), {"host1", "host2"})
     assert metadata(rig, "host2")["disk"] == {"nvme"}
     assert provider(rig, 1).generation == generation
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     view = scheduler.host_cache.snapshot()
     inside = view.named(["host1", "host2"])
     assert view.metadata_number("ram_weight_multiplier", 1.0).tolist() == [7.0 if each else 1.0 for each in inside]
@@ -110,7 +105,7 @@ def test_metadata_that_changes_is_told_of_every_host_and_of_no_provider(rig: Rig
     assert view.where_metadata("disk", lambda values: values == {"nvme"}).tolist() == inside.tolist()
 
 
-def test_the_values_of_several_aggregates_stand_side_by_side(rig: Rig, aggregates: Aggregates) -> None:
+def test_a_host_has_the_values_of_all_its_aggregates(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("one", "host1", disk="ssd", rack="7")
     aggregates.create("two", "host1", "host2", disk="nvme")
     assert metadata(rig, "host1") == {"disk": {"ssd", "nvme"}, "rack": {"7"}}
@@ -119,7 +114,7 @@ def test_the_values_of_several_aggregates_stand_side_by_side(rig: Rig, aggregate
     assert metadata(rig, "host1") == {"disk": {"ssd"}, "rack": {"7"}}
 
 
-def test_what_is_so_already_changes_nothing(rig: Rig, aggregates: Aggregates) -> None:
+def test_setting_what_is_already_set_changes_nothing(rig: Rig, aggregates: Aggregates) -> None:
     before = aggregates.create("ssd", "host1", disk="ssd")
     mark = marks(rig)
     assert aggregates.add("ssd", "host1") == before
@@ -129,7 +124,7 @@ def test_what_is_so_already_changes_nothing(rig: Rig, aggregates: Aggregates) ->
     assert marks(rig) == mark
 
 
-def test_an_aggregate_with_hosts_is_deleted_by_force_alone(rig: Rig, aggregates: Aggregates) -> None:
+def test_an_aggregate_with_hosts_is_deleted_only_by_force(rig: Rig, aggregates: Aggregates) -> None:
     before = aggregates.create("ssd", "host1", disk="ssd")
     mark = marks(rig)
     with pytest.raises(errors.InvalidState, match="ssd has 1 host"):
@@ -141,7 +136,7 @@ def test_an_aggregate_with_hosts_is_deleted_by_force_alone(rig: Rig, aggregates:
     assert aggregates.delete("ssd", force=True) == before
     assert told_since(rig, mark) == ({node_uuid(1)}, {"host1"})
     assert (metadata(rig, "host1"), provider(rig, 1).aggregates) == ({}, ())
-    # Its uuid may be given a name again.
+    # Its uuid can be used again.
     assert aggregates.create("again", uuid=before.uuid).hosts == ()
 
 
@@ -149,7 +144,7 @@ def test_an_aggregate_with_hosts_is_deleted_by_force_alone(rig: Rig, aggregates:
 
 
 def zones(rig: Rig) -> dict[str, str]:
-    """The zone of every host, as the view and as operators see it."""
+    """Return the zone of each host, which is the same for schedulers and for operators."""
     seen = {name: row.availability_zone for name, row in host_rows(rig).items()}
     listed = rig.database.read(hosts.states)
     assert {state.service_host: state.availability_zone for state in listed} == seen
@@ -169,7 +164,7 @@ def test_an_aggregate_gives_its_hosts_their_zone_whatever_their_agents_report(ri
     assert zones(rig) == {"host1": "another", "host2": "another"}
 
 
-def test_a_host_has_one_zone_whichever_way_it_would_come_to_two(rig: Rig, aggregates: Aggregates) -> None:
+def test_each_change_that_would_give_a_host_two_zones_is_refused(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("east", "host1", availability_zone="e")
     aggregates.create("west", "host2", availability_zone="w")
     aggregates.create("also-east", "host1", availability_zone="e")
@@ -189,7 +184,7 @@ def test_a_host_has_one_zone_whichever_way_it_would_come_to_two(rig: Rig, aggreg
     assert zones(rig)["host1"] == "e"
 
 
-def test_a_host_does_not_change_zones_under_its_servers(rig: Rig, aggregates: Aggregates) -> None:
+def test_a_host_with_servers_does_not_change_its_zone(rig: Rig, aggregates: Aggregates) -> None:
     aggregates.create("east", "host1", availability_zone="e")
     aggregates.create("plain", disk="ssd")
     aggregates.create("nova", availability_zone="nova")
@@ -208,7 +203,7 @@ def test_a_host_does_not_change_zones_under_its_servers(rig: Rig, aggregates: Ag
         with pytest.raises(errors.InvalidState, match="host1 would go from zone e to"):
             refused()
     assert (aggregates.get("east"), marks(rig)) == (before, mark)
-    # What does not change where it is may be done.
+    # Changes that leave its zone are allowed.
     aggregates.add("plain", "host1")
     aggregates.create("east-too", "host1", availability_zone="e")
     aggregates.remove("east", "host1")
@@ -222,10 +217,10 @@ def test_a_host_does_not_change_zones_under_its_servers(rig: Rig, aggregates: Ag
     assert zones(rig)["host1"] == "nova"
 
 
-# --- The mirror among providers -------------------------------------------------------------------------------------
+# --- Aggregates of providers ----------------------------------------------------------------------------------------
 
 
-def test_a_hosts_node_is_in_the_aggregate_of_providers_for_as_long_as_the_host_is(
+def test_the_node_of_a_host_is_in_the_aggregate_of_providers_as_long_as_the_host_is_a_member(
     rig: Rig, aggregates: Aggregates
 ) -> None:
     uuid = aggregates.create("ssd", "host1", "host2").uuid
@@ -237,14 +232,14 @@ def test_a_hosts_node_is_in_the_aggregate_of_providers_for_as_long_as_the_host_i
     assert provider(rig, 2).aggregates == (uuid,)
 
 
-def test_an_aggregate_that_providers_are_in_already_is_given_a_name_and_hosts(rig: Rig, aggregates: Aggregates) -> None:
+def test_an_aggregate_of_providers_can_become_a_host_aggregate(rig: Rig, aggregates: Aggregates) -> None:
     uuid = ids.fresh()
     for number in (1, 3):
         _set_aggregates(rig, number, uuid)
     before = provider(rig, 1)
     assert aggregates.create("shared", "host1", "host2", uuid=uuid).uuid == uuid
     assert provider(rig, 1) == before
-    # One that is no host of it stays in it for itself.
+    # A node whose host is no member stays in it.
     aggregates.delete("shared", force=True)
     assert [provider(rig, number).aggregates for number in (1, 2, 3)] == [(), (), (uuid,)]
 
@@ -257,16 +252,16 @@ def _set_aggregates(rig: Rig, number: int, *uuids: str) -> tuple[str, ...]:
 def _report_aggregates(rig: Rig, number: int, *uuids: str) -> int:
     known = provider(rig, number)
     one = ProviderReport(uuid=known.uuid, name=known.name, inventories=known.inventories, aggregates=uuids)
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one,)))
+    rig.report_providers(one)
     return provider(rig, number).generation - known.generation
 
 
-def test_whoever_replaces_a_nodes_aggregates_leaves_those_of_its_host(rig: Rig, aggregates: Aggregates) -> None:
+def test_replacing_the_aggregates_of_a_node_keeps_the_aggregates_of_its_host(rig: Rig, aggregates: Aggregates) -> None:
     uuid, own = aggregates.create("ssd", "host1").uuid, ids.fresh()
     assert _set_aggregates(rig, 1, own) == tuple(sorted([uuid, own]))
     assert _set_aggregates(rig, 1) == (uuid,)
     assert _set_aggregates(rig, 2, own) == (own,)
-    # A report that says no more than that is no news, however often it comes.
+    # A report with the same aggregates changes nothing, however often it is repeated.
     assert _report_aggregates(rig, 1) == 0
     assert _report_aggregates(rig, 1, own) == 1
     assert _report_aggregates(rig, 1, own) == 0
@@ -276,13 +271,13 @@ def test_whoever_replaces_a_nodes_aggregates_leaves_those_of_its_host(rig: Rig, 
 
 
 @pytest.mark.parametrize("how", ["created", "reported"])
-def test_a_provider_that_is_deleted_and_created_anew_is_back_in_the_aggregates_of_its_host(
+def test_a_provider_that_is_deleted_and_created_again_is_in_the_aggregates_of_its_host(
     rig: Rig, aggregates: Aggregates, how: str
 ) -> None:
     uuid = aggregates.create("ssd", "host1").uuid
     gone = provider(rig, 1)
-    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=gone.uuid))
-    # What has no provider has nothing that could be missing, and hosts come and go without one.
+    rig.delete_provider(gone.uuid)
+    # A host without a provider needs no repair, and can join and leave aggregates.
     assert aggregates.sync() == []
     aggregates.create("other", "host1")
     aggregates.remove("other", "host1")
@@ -292,11 +287,11 @@ def test_a_provider_that_is_deleted_and_created_anew_is_back_in_the_aggregates_o
     else:
         one = ProviderReport(uuid=gone.uuid, name=gone.name, inventories={"VCPU": Inventory(total=1)}, aggregates=())
         child = ProviderReport(uuid=ids.fresh(), name="child", parent_provider_uuid=gone.uuid)
-        rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one, child)))
+        rig.report_providers(one, child)
     assert provider(rig, 1).aggregates == (uuid,)
 
 
-def test_a_host_that_is_deleted_leaves_its_aggregates_and_a_new_one_of_its_name_is_in_none(
+def test_a_deleted_host_leaves_its_aggregates_and_a_new_host_of_its_name_is_in_none(
     rig: Rig, aggregates: Aggregates
 ) -> None:
     aggregates.create("ssd", "host1", "host2", disk="ssd")
@@ -306,16 +301,16 @@ def test_a_host_that_is_deleted_leaves_its_aggregates_and_a_new_one_of_its_name_
     assert (metadata(rig, "host1"), provider(rig, 1).aggregates) == ({}, ())
 
 
-def test_another_node_of_a_host_is_in_its_aggregates_by_itself(rig: Rig, aggregates: Aggregates) -> None:
+def test_a_second_node_of_a_host_joins_the_aggregates_of_the_host(rig: Rig, aggregates: Aggregates) -> None:
     uuid = aggregates.create("bare", "host1", "host2", disk="ssd").uuid
     nodes = [report(number, service_host="host1") for number in (7, 8)]
     for number in (7, 8):
         inventories = {"VCPU": Inventory(total=1)}
         one = ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=inventories)
-        # One's provider comes before it is reported, the other's after.
+        # The provider of one node is created before the node is reported, and the other one after.
         if number == 8:
             rig.report(nodes, ["host1"])
-        rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=(one,)))
+        rig.report_providers(one)
     assert provider(rig, 7).aggregates == provider(rig, 8).aggregates == (uuid,)
     of_host = [row for row in all_rows(rig) if row.service_host == "host1"]
     assert [row.metadata for row in of_host] == [{"disk": frozenset({"ssd"})}] * 3
@@ -323,7 +318,7 @@ def test_another_node_of_a_host_is_in_its_aggregates_by_itself(rig: Rig, aggrega
     assert [provider(rig, number).aggregates for number in (1, 2, 7, 8)] == [(), (uuid,), (), ()]
 
 
-def test_what_others_have_taken_out_of_the_tables_is_named_and_put_back(rig: Rig, aggregates: Aggregates) -> None:
+def test_rows_that_are_missing_among_providers_are_listed_and_restored(rig: Rig, aggregates: Aggregates) -> None:
     created = aggregates.create("ssd", "host1", "host2")
     assert aggregates.sync() == []
     rig.database.write(lambda connection: connection.execute(provider_aggregates.delete()))
@@ -352,5 +347,5 @@ def test_a_request_goes_to_members_of_the_aggregate_that_it_names(rig: Rig, aggr
     assert chosen("r1") == "host2"
     aggregates.add("ssd", "host1")
     aggregates.remove("ssd", "host2")
-    # The view hears of it by the feed, before it decides.
+    # The view follows the change feed before a decision.
     assert chosen("r2") == "host1"

@@ -1,4 +1,4 @@
-"""Deleting a host that will not come back, on SQLite and on MariaDB: what goes with it, and what forbids it."""
+"""Test the deletion of a host, on SQLite and on MariaDB: what is deleted with it, and when it is refused."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,19 +8,15 @@ from sqlalchemy import func
 from sqlalchemy import select as query
 from support.scheduler.builders import CELLS, select
 from support.scheduler.moving_builders import build, consumer, end, held, instance_of, migration_of, move
-from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid, report
 
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import (
-    CompareView,
     DeleteAllocations,
     DeleteHost,
     EndMove,
-    ListHosts,
     ListResourceProviders,
-    ReportProviders,
-    SetHost,
 )
 from moorage.model import Inventory, ProviderReport, Selection
 from placement_store.db.names import sync
@@ -34,8 +30,6 @@ from placement_store.schema import (
     tombstones,
 )
 
-rig = rig_on_each_store
-
 I1 = instance_of("i1")
 OF_A_PROVIDER = (inventories, provider_traits, provider_aggregates, allocations)
 
@@ -44,12 +38,12 @@ def delete(rig: Rig, name: str = "host0", **more: Any) -> None:
     rig.registry.delete_host(DeleteHost(request_id=rig.fresh(), service_host=name, **more))
 
 
-def force_down(rig: Rig, name: str = "host0", *, down: bool = True) -> None:
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, forced_down=down))
+def force_down(rig: Rig, name: str = "host0") -> None:
+    rig.set_host(name, forced_down=True)
 
 
 def known(rig: Rig) -> list[str]:
-    return [host.service_host for host in rig.registry.list_hosts(ListHosts())]
+    return [host.service_host for host in rig.hosts()]
 
 
 def providers(rig: Rig) -> list[str]:
@@ -61,7 +55,7 @@ def count(rig: Rig, table: Any) -> int:
 
 
 def orphans(rig: Rig) -> int:
-    """How many rows are left of providers that are not there."""
+    """Return the number of rows that belong to providers which do not exist."""
     there = query(resource_providers.c.id).scalar_subquery()
 
     def work(connection: Any) -> int:
@@ -88,7 +82,7 @@ def add_nested_host(rig: Rig) -> None:
         )
         for number in range(2)
     )
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=children))
+    rig.report_providers(*children)
 
 
 def evacuated(rig: Rig) -> tuple[Selection, Selection]:
@@ -117,10 +111,10 @@ def leave_residue(rig: Rig, source: Selection, claimed: Selection) -> str:
     return ended.residue_uuid
 
 
-# --- What goes ------------------------------------------------------------------------------------------------------
+# --- What is deleted ------------------------------------------------------------------------------------------------
 
 
-def test_a_host_goes_with_its_whole_tree_and_the_schedulers_see_it(rig: Rig) -> None:
+def test_a_host_is_deleted_with_its_whole_tree_and_leaves_the_schedulers_views(rig: Rig) -> None:
     add_nested_host(rig)
     rig.add_hosts([1])
     scheduler = rig.scheduler()
@@ -129,13 +123,13 @@ def test_a_host_goes_with_its_whole_tree_and_the_schedulers_see_it(rig: Rig) -> 
     assert known(rig) == ["host1"]
     assert providers(rig) == ["host1"]
     assert orphans(rig) == 0
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     assert [host.service_host for host in scheduler.host_cache.snapshot().hosts] == ["host1"]
-    assert scheduler.view_endpoint.compare_view(CompareView()).drifted == ()
+    assert scheduler.drifted() == ()
     assert scheduler.select(select("i1"))[0][0].service_host == "host1"
 
 
-def test_residues_there_go_for_good_with_what_they_hold(rig: Rig) -> None:
+def test_residues_on_the_host_are_deleted_for_good_with_their_allocations(rig: Rig) -> None:
     rig.add_hosts(range(2))
     residue = leave_residue(rig, *evacuated(rig))
     assert set(held(rig, residue)) == {node_uuid(0)}
@@ -145,20 +139,20 @@ def test_residues_there_go_for_good_with_what_they_hold(rig: Rig) -> None:
         consumer(rig, residue)
     assert count(rig, tombstones.select().where(tombstones.c.consumer_uuid == residue).subquery()) == 1
     assert set(held(rig, I1)) == {node_uuid(1)}
-    # Whoever hears of the guest's end later finds that said already.
+    # A later message about the end of the guest finds the tombstone.
     rig.placement.call(
         DeleteAllocations(request_id=rig.fresh(), consumer_uuid=residue, for_good=True, leave_residue=True)
     )
     assert [holder.uuid for holder in rig.audit().holders] == [I1]
 
 
-def test_a_host_that_has_been_missed_need_not_be_forced_down(rig: Rig) -> None:
+def test_a_host_that_is_down_need_not_be_forced_down(rig: Rig) -> None:
     rig.report([report(0)])
     delete(rig)
     assert known(rig) == []
 
 
-def test_a_host_without_providers_and_one_with_several_nodes_go_too(rig: Rig) -> None:
+def test_a_host_with_several_nodes_and_without_providers_is_deleted(rig: Rig) -> None:
     rig.add_hosts([0])
     rig.report([report(1, service_host="host0", nodename="second")])
     force_down(rig)
@@ -166,7 +160,7 @@ def test_a_host_without_providers_and_one_with_several_nodes_go_too(rig: Rig) ->
     assert (known(rig), providers(rig)) == ([], [])
 
 
-def test_a_host_that_comes_back_is_a_new_one(rig: Rig) -> None:
+def test_a_deleted_host_that_is_reported_again_is_a_new_host(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     force_down(rig)
@@ -176,7 +170,7 @@ def test_a_host_that_comes_back_is_a_new_one(rig: Rig) -> None:
     assert claimed.service_host == "host0"
 
 
-def test_a_dry_run_says_what_would_be_refused_and_deletes_nothing(rig: Rig) -> None:
+def test_a_dry_run_is_refused_like_a_deletion_and_deletes_nothing(rig: Rig) -> None:
     rig.add_hosts([0])
     with pytest.raises(errors.InvalidState):
         delete(rig, dry_run=True)
@@ -185,7 +179,7 @@ def test_a_dry_run_says_what_would_be_refused_and_deletes_nothing(rig: Rig) -> N
     assert (known(rig), providers(rig)) == (["host0"], ["host0"])
 
 
-def test_a_repeated_request_deletes_no_host_that_has_come_back_meanwhile(rig: Rig) -> None:
+def test_a_repeated_request_does_not_delete_a_host_that_was_reported_again(rig: Rig) -> None:
     rig.add_hosts([0])
     force_down(rig)
     message = DeleteHost(request_id="once", service_host="host0")
@@ -206,7 +200,7 @@ def test_a_host_that_may_be_up_is_not_deleted(rig: Rig) -> None:
     assert providers(rig) == ["host0"]
 
 
-def test_a_host_on_which_an_instance_holds_anything_is_not_deleted(rig: Rig) -> None:
+def test_a_host_with_allocations_of_an_instance_is_not_deleted(rig: Rig) -> None:
     add_nested_host(rig)
     scheduler = rig.scheduler()
     build(rig, scheduler, "i1")
@@ -218,7 +212,7 @@ def test_a_host_on_which_an_instance_holds_anything_is_not_deleted(rig: Rig) -> 
     assert known(rig) == []
 
 
-def test_a_host_that_an_evacuation_has_not_left_yet_is_not_deleted(rig: Rig) -> None:
+def test_the_source_of_an_evacuation_is_not_deleted_before_the_evacuation_has_ended(rig: Rig) -> None:
     rig.add_hosts(range(2))
     source, claimed = evacuated(rig)
     with pytest.raises(errors.InvalidState, match=migration_of("m1")):
@@ -228,7 +222,7 @@ def test_a_host_that_an_evacuation_has_not_left_yet_is_not_deleted(rig: Rig) -> 
     assert known(rig) == ["host1"]
 
 
-def test_a_host_on_which_a_deleted_server_has_left_what_others_had_put_there_is_not_deleted(rig: Rig) -> None:
+def test_a_host_with_foreign_allocations_of_a_deleted_server_is_not_deleted(rig: Rig) -> None:
     rig.add_hosts([0])
     uuid = rig.take(0, vcpus=1)
     rig.placement.call(DeleteAllocations(request_id=rig.fresh(), consumer_uuid=uuid, for_good=True, keep_extras=True))
@@ -240,7 +234,7 @@ def test_a_host_on_which_a_deleted_server_has_left_what_others_had_put_there_is_
     assert known(rig) == []
 
 
-def test_a_refusal_names_a_few_of_those_that_hold_something(rig: Rig) -> None:
+def test_a_refusal_names_a_few_of_the_consumers_on_the_host(rig: Rig) -> None:
     rig.add_hosts([0])
     for _ in range(7):
         rig.take(0, vcpus=1)
@@ -250,7 +244,7 @@ def test_a_refusal_names_a_few_of_those_that_hold_something(rig: Rig) -> None:
     assert count(rig, consumers) == 7
 
 
-def test_a_host_that_is_unknown_or_ambiguous_is_not_deleted(rig: Rig) -> None:
+def test_an_unknown_or_ambiguous_host_is_not_deleted(rig: Rig) -> None:
     rig.report([report(1)])
     rig.report([report(2, service_host="host1")], cell=1)
     with pytest.raises(errors.HostNotFound):
@@ -261,13 +255,13 @@ def test_a_host_that_is_unknown_or_ambiguous_is_not_deleted(rig: Rig) -> None:
     with pytest.raises(errors.HostNotFound):
         delete(rig, "host1", cell_uuid=derived("tests", "cell", "nowhere"))
     delete(rig, "host1", cell_uuid=CELLS[1])
-    assert [host.cell_uuid for host in rig.registry.list_hosts(ListHosts())] == [CELLS[0]]
+    assert [host.cell_uuid for host in rig.hosts()] == [CELLS[0]]
 
 
 # --- At the same time -----------------------------------------------------------------------------------------------
 
 
-def test_a_host_is_either_deleted_or_claimed_of(rig: Rig) -> None:
+def test_of_a_concurrent_deletion_and_allocation_one_succeeds(rig: Rig) -> None:
     for number in range(10):
         rig.add_hosts([number])
         force_down(rig, f"host{number}")
@@ -291,7 +285,7 @@ def test_a_host_is_either_deleted_or_claimed_of(rig: Rig) -> None:
     assert orphans(rig) == 0
 
 
-def test_a_host_that_reports_itself_while_it_is_deleted_is_there_whole_or_new(rig: Rig) -> None:
+def test_a_host_that_is_reported_while_it_is_deleted_exists_afterwards(rig: Rig) -> None:
     for _ in range(5):
         rig.report([report(0)])
         with ThreadPoolExecutor(2) as pool:

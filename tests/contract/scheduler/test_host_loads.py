@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.scheduler.builders import CELLS
-from support.scheduler.rig import OneScheduler, Rig, report, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig, report
 
 from moorage import errors
 from moorage.messages import ListHosts, ReportHosts
@@ -16,18 +16,16 @@ from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts
 from scheduler.view.snapshot import Snapshot
 
-empty_rig = rig_on_each_store
-
 BUSY = HostLoad(io_ops=3, failed_builds=1.5, image_properties={"os_distro=debian": 2})
 
 
 @pytest.fixture
-def rig(empty_rig: Rig) -> Rig:
-    empty_rig.add_hosts(range(3))
-    return empty_rig
+def rig(rig: Rig) -> Rig:
+    rig.add_hosts(range(3))
+    return rig
 
 
-def tell(rig: Rig, loads: dict[str, HostLoad], at: float = 1.0, cell: int = 0) -> None:
+def report_loads(rig: Rig, loads: dict[str, HostLoad], at: float = 1.0, cell: int = 0) -> None:
     rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[cell], loads=loads, loads_at=at))
 
 
@@ -41,7 +39,7 @@ def seqs(rig: Rig) -> dict[int, int]:
 
 
 def view(scheduler: OneScheduler) -> Snapshot:
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     return scheduler.host_cache.snapshot()
 
 
@@ -49,9 +47,9 @@ def row(snapshot: Snapshot, name: str) -> int:
     return [host.service_host for host in snapshot.hosts].index(name)
 
 
-def test_the_view_follows_what_a_cell_says_of_its_hosts(rig: Rig) -> None:
+def test_the_view_follows_the_loads_that_a_cell_reports(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    tell(rig, {"host1": BUSY, "host2": HostLoad(io_ops=1)})
+    report_loads(rig, {"host1": BUSY, "host2": HostLoad(io_ops=1)})
 
     shown = view(scheduler)
     here = row(shown, "host1")
@@ -63,45 +61,45 @@ def test_the_view_follows_what_a_cell_says_of_its_hosts(rig: Rig) -> None:
     assert shown.io_ops.sum() == 4
     assert (state(rig, "host1").io_ops, state(rig, "host1").failed_builds) == (3, 1.5)
 
-    tell(rig, {"host1": HostLoad()}, at=2.0)
+    report_loads(rig, {"host1": HostLoad()}, at=2.0)
     shown = view(scheduler)
     assert (shown.io_ops[here], shown.failed_builds[here], shown.servers_with("os_distro", "debian")[here]) == (0, 0, 0)
 
 
-def test_a_load_that_is_known_already_is_no_change(rig: Rig) -> None:
-    tell(rig, {"host1": BUSY})
+def test_a_load_that_is_already_stored_is_no_change(rig: Rig) -> None:
+    report_loads(rig, {"host1": BUSY})
     before, mark = seqs(rig), rig.database.read(change_feed.newest)
-    tell(rig, {"host0": HostLoad(), "host1": BUSY, "unheard of": BUSY}, at=2.0)
+    report_loads(rig, {"host0": HostLoad(), "host1": BUSY, "unheard of": BUSY}, at=2.0)
     assert (seqs(rig), rig.database.read(change_feed.newest)) == (before, mark)
-    tell(rig, {"host0": HostLoad(), "host1": HostLoad(io_ops=4)}, at=3.0)
+    report_loads(rig, {"host0": HostLoad(), "host1": HostLoad(io_ops=4)}, at=3.0)
     assert sum(seqs(rig).values()) == sum(before.values()) + 1
 
 
-def test_of_two_loads_that_overtake_each_other_the_later_one_counts(rig: Rig) -> None:
-    tell(rig, {"host1": HostLoad(io_ops=2)}, at=20.0)
-    tell(rig, {"host1": HostLoad(io_ops=1)}, at=10.0)
+def test_of_two_loads_that_arrive_in_the_wrong_order_the_later_one_counts(rig: Rig) -> None:
+    report_loads(rig, {"host1": HostLoad(io_ops=2)}, at=20.0)
+    report_loads(rig, {"host1": HostLoad(io_ops=1)}, at=10.0)
     assert state(rig, "host1").io_ops == 2
-    tell(rig, {"host1": HostLoad()}, at=20.5)
+    report_loads(rig, {"host1": HostLoad()}, at=20.5)
     assert state(rig, "host1").io_ops == 0
 
 
-def test_a_cell_whose_clock_has_been_set_back_is_believed(rig: Rig) -> None:
-    tell(rig, {"host1": HostLoad(io_ops=2)}, at=100_000.0)
-    tell(rig, {"host1": HostLoad(io_ops=1)}, at=10_000.0)
+def test_a_load_of_a_cell_whose_clock_was_set_back_counts(rig: Rig) -> None:
+    report_loads(rig, {"host1": HostLoad(io_ops=2)}, at=100_000.0)
+    report_loads(rig, {"host1": HostLoad(io_ops=1)}, at=10_000.0)
     assert state(rig, "host1").io_ops == 1
 
 
-def test_a_cell_says_it_of_its_own_hosts_alone_and_of_all_nodes_of_a_host(rig: Rig) -> None:
+def test_a_load_is_stored_for_all_nodes_of_a_host_of_the_reporting_cell(rig: Rig) -> None:
     rig.report([report(1, nodename="second", compute_node_uuid=report(9).compute_node_uuid)], ["host1"])
-    tell(rig, {"host1": BUSY}, cell=1)
-    assert not any(host.io_ops for host in rig.registry.list_hosts(ListHosts()))
-    tell(rig, {"host1": BUSY})
+    report_loads(rig, {"host1": BUSY}, cell=1)
+    assert not any(host.io_ops for host in rig.hosts())
+    report_loads(rig, {"host1": BUSY})
     found = rig.registry.list_hosts(ListHosts(service_host="host1"))
     assert [(host.nodename, host.io_ops) for host in found] == [("host1", 3), ("second", 3)]
 
 
-def test_a_host_that_is_described_anew_keeps_its_load(rig: Rig) -> None:
-    tell(rig, {"host1": BUSY})
+def test_a_host_with_a_new_description_keeps_its_load(rig: Rig) -> None:
+    report_loads(rig, {"host1": BUSY})
     rig.report([report(1, attributes={"rack": 1})], ["host1"])
     assert state(rig, "host1").io_ops == 3
 
@@ -117,26 +115,26 @@ def test_a_host_that_is_described_anew_keeps_its_load(rig: Rig) -> None:
         {"unheard_of": 1},
     ],
 )
-def test_a_load_that_cannot_be_is_refused_with_its_path(wrong: dict[str, Any]) -> None:
+def test_an_invalid_load_is_refused_with_its_path(wrong: dict[str, Any]) -> None:
     message = encode(ReportHosts(request_id="r", cell_uuid=CELLS[0], loads_at=1.0))
     with pytest.raises(errors.InvalidRequest) as caught:
         decode_strictly(ReportHosts, message | {"loads": {"host1": wrong}})
     assert caught.value.path.startswith("$.loads")
 
 
-def test_only_a_report_that_brings_loads_needs_schedulers_that_understand_them() -> None:
+def test_only_a_report_with_loads_needs_the_version_with_loads() -> None:
     without = ReportHosts(request_id="r", cell_uuid=CELLS[0], alive=("host1",))
     assert without.lowest_version() == "1.0"
     assert msgspec.structs.replace(without, loads={"host1": BUSY}, loads_at=1.0).lowest_version() == "1.4"
 
 
-def test_thousands_of_loads_are_written_at_once_and_told_again_without_a_change(rig: Rig) -> None:
+def test_thousands_of_loads_are_written_at_once_and_their_repetition_changes_nothing(rig: Rig) -> None:
     names = [f"host{number}" for number in range(3_000)]
     rig.report([report(number) for number in range(3_000)], names)
     loads = {name: HostLoad(io_ops=number % 3, failed_builds=0.5) for number, name in enumerate(names)}
-    tell(rig, loads)
+    report_loads(rig, loads)
     before = seqs(rig)
-    tell(rig, loads, at=2.0)
+    report_loads(rig, loads, at=2.0)
     assert seqs(rig) == before
     shown = rig.scheduler().host_cache.snapshot()
     assert (shown.io_ops.sum(), shown.failed_builds.sum()) == (3000, 1500.0)

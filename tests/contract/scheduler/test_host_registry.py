@@ -1,4 +1,4 @@
-"""The registry of hosts, on SQLite and on MariaDB: who is there, who is alive, and what the view is told of it."""
+"""Test the registry of hosts, on SQLite and on MariaDB: descriptions, heartbeats, and changes for the views."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.scheduler.builders import CELLS
-from support.scheduler.rig import Rig, report, rig_on_each_store
+from support.scheduler.rig import Rig, report
 
 from moorage import errors
-from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts, SetHost
+from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts
 from moorage.model import HostState
 from placement_store.db import change_feed
 from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts as host_table
 from scheduler.registry import hosts
-
-rig = rig_on_each_store
 
 
 def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:
@@ -38,24 +36,14 @@ def newest(rig: Rig) -> int:
     return rig.database.read(change_feed.newest)
 
 
-def age(rig: Rig, seconds: float) -> None:
-    """Let the last heartbeats be so much older."""
-    older = host_table.update().values(heartbeat_at=host_table.c.heartbeat_at - seconds)
-    rig.database.write(lambda connection: connection.execute(older))
-
-
 def sweep(rig: Rig) -> list[str]:
     return rig.database.write(lambda connection: hosts.mark_down(connection, 60.0))
-
-
-def set_host(rig: Rig, name: str, **wanted: Any) -> HostState:
-    return rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, **wanted))
 
 
 # --- Reports --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_host_is_known_and_counts_as_up_only_once_it_is_alive(rig: Rig) -> None:
+def test_a_new_host_is_up_only_after_its_first_heartbeat(rig: Rig) -> None:
     rig.report([report(1, availability_zone="a", attributes={"rack": 7}), report(2)], ["host2", "never heard of"])
     assert [state.up for state in states(rig).values()] == [False, True]
     first = states(rig)["host1"]
@@ -66,7 +54,7 @@ def test_a_new_host_is_known_and_counts_as_up_only_once_it_is_alive(rig: Rig) ->
     assert states(rig)["host1"].up
 
 
-def test_a_host_whose_name_ends_with_a_blank_is_left_out_and_the_others_are_known(
+def test_a_host_whose_name_ends_with_a_blank_is_left_out_of_the_report(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     hosts = [report(1), structs.replace(report(2), service_host="host1 ", nodename=report(1).nodename), report(3)]
@@ -79,7 +67,7 @@ def test_a_host_whose_name_ends_with_a_blank_is_left_out_and_the_others_are_know
 
 def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> None:
     rig.report([report(1), report(2)], ["host1", "host2"])
-    age(rig, 50)
+    rig.shift_heartbeats(-50)
     before, mark = seqs(rig), newest(rig)
     rig.report([report(1), report(2)], ["host1", "host2"])
     assert (seqs(rig), newest(rig)) == (before, mark)
@@ -91,7 +79,7 @@ def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> 
     assert (states(rig)["host1"].attributes, states(rig)["host1"].agent) == ({"rack": 8}, "another")
 
 
-def test_a_report_of_a_cell_that_does_not_exist_writes_nothing(rig: Rig) -> None:
+def test_a_report_of_an_unknown_cell_writes_nothing(rig: Rig) -> None:
     nowhere = "00000000-0000-0000-0000-000000000000"
     with pytest.raises(errors.CellNotFound):
         rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=nowhere, hosts=(report(1),)))
@@ -100,10 +88,10 @@ def test_a_report_of_a_cell_that_does_not_exist_writes_nothing(rig: Rig) -> None
     assert not states(rig)
 
 
-def test_a_report_that_comes_late_once_more_changes_nothing(rig: Rig) -> None:
+def test_a_late_copy_of_a_report_changes_nothing(rig: Rig) -> None:
     message = ReportHosts(request_id="once", cell_uuid=CELLS[0], hosts=(report(1),), alive=("host1",))
     rig.registry.report_hosts(message)
-    age(rig, 100)
+    rig.shift_heartbeats(-100)
     assert sweep(rig) == ["host1"]
     rig.registry.report_hosts(message)
     assert not states(rig)["host1"].up
@@ -120,7 +108,7 @@ def alive(rig: Rig, at: float, *names: str) -> HostsRegistered:
     return rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=names, alive_at=at))
 
 
-def test_a_description_that_comes_after_its_successor_is_left_out_and_the_cell_hears_of_the_newer_one(rig: Rig) -> None:
+def test_an_older_description_is_left_out_and_the_cell_is_told_the_newer_number(rig: Rig) -> None:
     numbered(rig, 1, "first")
     numbered(rig, 2, "second")
     assert numbered(rig, 4, "second") == HostsRegistered(), "the same under another number counts as well"
@@ -138,17 +126,17 @@ def test_a_description_that_comes_after_its_successor_is_left_out_and_the_cell_h
     assert numbered(rig, 4, "late").newer[0].number == 5
 
 
-def test_numbers_that_are_not_one_for_each_description_are_refused(rig: Rig) -> None:
+def test_a_report_whose_descriptions_and_numbers_differ_in_count_is_refused(rig: Rig) -> None:
     with pytest.raises(errors.InvalidRequest, match="numbers"):
         rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(1, 2)))
     assert not states(rig)
 
 
-def test_heartbeats_that_come_late_wake_no_host(rig: Rig) -> None:
+def test_late_heartbeats_do_not_bring_a_host_up(rig: Rig) -> None:
     rig.report([report(1), report(2)])
     alive(rig, 100.0, "host1", "host2")
     alive(rig, 110.0, "host2")
-    age(rig, 100)
+    rig.shift_heartbeats(-100)
     assert sorted(sweep(rig)) == ["host1", "host2"]
 
     alive(rig, 100.0, "host1", "host2")
@@ -160,7 +148,7 @@ def test_heartbeats_that_come_late_wake_no_host(rig: Rig) -> None:
     assert [state.up for state in states(rig).values()] == [True, True], "the cell's clock was set back"
 
 
-def test_a_heartbeat_of_a_host_that_is_not_known_is_answered_with_its_name(rig: Rig) -> None:
+def test_the_answer_to_heartbeats_names_unknown_hosts(rig: Rig) -> None:
     rig.report([report(1), report(2), report(3, service_host="host2")])
     assert alive(rig, 1.0, "host1", "host2", "gone", "also gone").unknown == ("also gone", "gone")
     assert alive(rig, 2.0, "host1", "host2") == HostsRegistered()
@@ -180,7 +168,7 @@ def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.Lo
     assert [record.args[0] for record in caplog.records if record.args] == ["host1", "impostor", "twin"]  # type: ignore[index]
 
 
-def test_a_host_that_comes_back_with_another_compute_node_keeps_the_one_it_had(
+def test_a_host_that_reports_another_compute_node_keeps_the_first_one(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.report([report(1)], ["host1"])
@@ -193,7 +181,7 @@ def test_a_host_that_comes_back_with_another_compute_node_keeps_the_one_it_had(
     assert other in caplog.text
 
 
-def test_hosts_of_one_name_in_two_cells_are_two_and_names_are_told_apart_by_case(rig: Rig) -> None:
+def test_a_host_is_identified_by_its_cell_and_its_case_sensitive_name(rig: Rig) -> None:
     rig.report([report(1), report(2, service_host="HOST1")], ["host1"])
     rig.report([report(3, service_host="host1")], [], cell=1)
     assert [(state.service_host, state.up) for state in states(rig, cell=0).values()] == [
@@ -203,7 +191,7 @@ def test_hosts_of_one_name_in_two_cells_are_two_and_names_are_told_apart_by_case
     assert [state.up for state in states(rig, cell=1).values()] == [False]
 
 
-def test_the_same_new_hosts_reported_by_many_at_once_are_there_once(rig: Rig) -> None:
+def test_new_hosts_in_concurrent_reports_are_stored_once(rig: Rig) -> None:
     reported = [report(number) for number in range(50)]
     endpoints = [rig.scheduler().endpoint for _ in range(4)]
 
@@ -221,7 +209,7 @@ def test_ten_thousand_hosts_are_reported_at_once_and_stay_alive_by_one_report(ri
     names = [f"host{number}" for number in range(10_001)]
     rig.report([report(number) for number in range(10_001)], names)
     assert len(told(rig)) == 10_001
-    age(rig, 100)
+    rig.shift_heartbeats(-100)
     rig.report([], names)
     assert sweep(rig) == []
 
@@ -233,7 +221,7 @@ def test_a_silent_host_goes_down_once_and_comes_back_with_its_next_heartbeat(rig
     rig.report([report(1), report(2)], ["host1", "host2"])
     before, mark = seqs(rig), newest(rig)
     assert sweep(rig) == []
-    age(rig, 61)
+    rig.shift_heartbeats(-61)
     rig.report([], ["host2"])
     assert sweep(rig) == ["host1"]
     assert sweep(rig) == []
@@ -244,50 +232,50 @@ def test_a_silent_host_goes_down_once_and_comes_back_with_its_next_heartbeat(rig
     assert sorted(seqs(rig)[id_] - seq for id_, seq in before.items()) == [0, 2]
 
 
-# --- What the operator says -----------------------------------------------------------------------------------------
+# --- Settings of operators ------------------------------------------------------------------------------------------
 
 
 def test_a_host_is_disabled_with_a_reason_and_enabled_again(rig: Rig) -> None:
     rig.report([report(1)], ["host1"])
     mark = newest(rig)
-    disabled = set_host(rig, "host1", disabled=True, disabled_reason="new disks: ü")
+    disabled = rig.set_host("host1", disabled=True, disabled_reason="new disks: ü")
     assert (disabled.disabled, disabled.disabled_reason, disabled.up) == (True, "new disks: ü", True)
     assert len(told(rig, mark)) == 1
-    # What is not named stays as it is.
-    assert set_host(rig, "host1", forced_down=True).disabled_reason == "new disks: ü"
-    assert set_host(rig, "host1", disabled=True).disabled_reason == "new disks: ü"
-    assert set_host(rig, "host1", disabled_reason="another").disabled_reason == "another"
-    enabled = set_host(rig, "host1", disabled=False)
+    # Fields that are not named stay as they are.
+    assert rig.set_host("host1", forced_down=True).disabled_reason == "new disks: ü"
+    assert rig.set_host("host1", disabled=True).disabled_reason == "new disks: ü"
+    assert rig.set_host("host1", disabled_reason="another").disabled_reason == "another"
+    enabled = rig.set_host("host1", disabled=False)
     assert (enabled.disabled, enabled.disabled_reason, enabled.forced_down) == (False, None, True)
-    assert not set_host(rig, "host1", forced_down=False).forced_down
+    assert not rig.set_host("host1", forced_down=False).forced_down
 
 
-def test_setting_what_is_set_already_changes_nothing(rig: Rig) -> None:
+def test_setting_what_is_already_set_changes_nothing(rig: Rig) -> None:
     rig.report([report(1)], ["host1"])
-    set_host(rig, "host1", disabled=True, disabled_reason="why")
+    rig.set_host("host1", disabled=True, disabled_reason="why")
     before, mark = seqs(rig), newest(rig)
-    set_host(rig, "host1", disabled=True, disabled_reason="why", forced_down=False)
+    rig.set_host("host1", disabled=True, disabled_reason="why", forced_down=False)
     assert (seqs(rig), newest(rig)) == (before, mark)
 
 
-def test_a_report_leaves_what_the_operator_has_said(rig: Rig) -> None:
+def test_a_report_keeps_the_settings_of_operators(rig: Rig) -> None:
     rig.report([report(1)], ["host1"])
-    set_host(rig, "host1", disabled=True, forced_down=True)
+    rig.set_host("host1", disabled=True, forced_down=True)
     rig.report([report(1, agent="restarted")], ["host1"])
     state = states(rig)["host1"]
     assert (state.disabled, state.forced_down, state.agent) == (True, True, "restarted")
 
 
-def test_a_host_that_cannot_be_told_or_found_is_not_set(rig: Rig) -> None:
+def test_the_settings_of_an_unknown_or_ambiguous_host_are_refused(rig: Rig) -> None:
     rig.report([report(1)])
     rig.report([report(2, service_host="host1")], cell=1)
     with pytest.raises(errors.HostNotFound):
-        set_host(rig, "nobody", disabled=True)
+        rig.set_host("nobody", disabled=True)
     with pytest.raises(errors.InvalidRequest) as caught:
-        set_host(rig, "host1", disabled=True)
+        rig.set_host("host1", disabled=True)
     assert caught.value.path == "$.cell_uuid"
     with pytest.raises(errors.InvalidRequest) as caught:
-        set_host(rig, "host1", cell_uuid=CELLS[0], disabled_reason="of what?")
+        rig.set_host("host1", cell_uuid=CELLS[0], disabled_reason="of what?")
     assert caught.value.path == "$.disabled_reason"
-    assert set_host(rig, "host1", cell_uuid=CELLS[1], disabled=True).disabled
+    assert rig.set_host("host1", cell_uuid=CELLS[1], disabled=True).disabled
     assert [state.disabled for state in states(rig, cell=0).values()] == [False]

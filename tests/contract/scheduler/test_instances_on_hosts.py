@@ -1,4 +1,4 @@
-"""How many servers are on each host, on SQLite and on MariaDB: a view that follows shows what a recount shows."""
+"""Test that a view which follows the change feed has the number of servers of each host, on SQLite and on MariaDB."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select as query
 from support.scheduler.builders import funnel, select
 from support.scheduler.moving_builders import accept, consumer, end, instance_of, move
-from support.scheduler.rig import OneScheduler, Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, report
 
 from filters.different_host import DifferentHostFilter
 from filters.num_instances import NumInstancesFilter
@@ -17,25 +17,18 @@ from filters.same_host import SameHostFilter
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import (
-    CompareView,
     DeleteAllocations,
-    ListHosts,
     PutAllocations,
-    ReportProviders,
     SelectDestinations,
     SwapClaim,
 )
 from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts, ProviderReport, Selection
-from moorage.model.inspection import ViewDrift
 from placement_store.db.names import sync
-from placement_store.schema import changes, consumers, resource_providers
+from placement_store.schema import consumers, resource_providers
 from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Named
-
-rig = rig_on_each_store
 
 HOSTS = range(6)
-#: These have all that they have on a child: a claim there does not touch the host's root provider.
+#: These have all inventories on a child provider: a claim does not touch the root provider of the host.
 NESTED = range(3, 6)
 
 
@@ -49,14 +42,14 @@ def add_hosts(rig: Rig) -> None:
             ProviderReport(uuid=node_uuid(number), name=f"host{number}"),
             ProviderReport(uuid=child, name=f"child{number}", parent_provider_uuid=node_uuid(number), inventories=held),
         ]
-    rig.placement.call(ReportProviders(request_id=rig.fresh(), providers=tuple(providers)))
+    rig.report_providers(*providers)
     rig.report([report(number) for number in NESTED], [f"host{number}" for number in NESTED])
 
 
 def shown(scheduler: OneScheduler, *, follow: bool = True) -> dict[str, int]:
-    """How many servers a scheduler believes to be on each host that has any."""
+    """Return the number of servers of each host with servers in the view of a scheduler."""
     if follow:
-        scheduler.follower.follow(scheduler.follower.now())
+        scheduler.follow()
     snapshot = scheduler.host_cache.snapshot()
     assert [snapshot.host(row).instances for row in range(len(snapshot))] == snapshot.instances.tolist()
     counts = zip(snapshot.hosts, snapshot.instances.tolist(), strict=True)
@@ -77,7 +70,7 @@ def recounted(rig: Rig) -> dict[str, int]:
 
 @dataclass
 class Player:
-    """Does at random what conductors and operators do with servers, through two schedulers."""
+    """Sends at random the requests of conductors and operators about servers, through two schedulers."""
 
     rig: Rig
     random: Random
@@ -88,7 +81,7 @@ class Player:
     spare: dict[str, Selection] = field(default_factory=dict)
 
     def step(self) -> str:
-        deeds: list[Callable[[], None]] = [
+        actions: list[Callable[[], None]] = [
             self.build,
             self.build,
             self.move,
@@ -97,12 +90,12 @@ class Player:
             self.end,
             self.put,
         ]
-        deed = self.random.choice(deeds)
+        action = self.random.choice(actions)
         try:
-            deed()
+            action()
         except (errors.NoValidHost, errors.CapacityExceeded, errors.CannotCarryOver) as fault:
-            return f"{deed.__name__}: {fault}"
-        return deed.__name__
+            return f"{action.__name__}: {fault}"
+        return action.__name__
 
     def ask(self, message: SelectDestinations) -> list[list[Selection]]:
         return self.random.choice(self.schedulers).select(message)
@@ -140,7 +133,7 @@ class Player:
         request_id, source, claimed = self.moving.pop(uuid)
         outcome = self.random.choice(["confirm", "revert"])
         end(self.rig, request_id, uuid, outcome, source, claimed)
-        # Its generation is not known here any more: it moves no further.
+        # Its generation is unknown here from now on, so it is not moved again.
         self.placed.pop(uuid)
 
     def delete(self) -> None:
@@ -178,7 +171,7 @@ class Player:
         )
 
     def put(self) -> None:
-        """Somebody else writes what a server holds: a claim that has nothing left on its host is cleared by that."""
+        """Write the allocations of a server as another client: a claim without allocations on its host is cleared."""
         if not self.settled():
             return
         uuid = self.random.choice(self.settled())
@@ -195,7 +188,7 @@ class Player:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_after_every_step_every_view_that_follows_shows_as_many_servers_as_a_recount(rig: Rig, seed: int) -> None:
+def test_after_each_random_step_all_views_have_the_recounted_numbers_of_servers(rig: Rig, seed: int) -> None:
     sync(rig.database)
     add_hosts(rig)
     schedulers = [rig.scheduler(), rig.scheduler()]
@@ -206,30 +199,25 @@ def test_after_every_step_every_view_that_follows_shows_as_many_servers_as_a_rec
         expected = recounted(rig)
         for scheduler in schedulers:
             assert shown(scheduler) == expected, done
-            assert drift(scheduler).drifted == ()
-        states = rig.registry.list_hosts(ListHosts())
-        assert {host.compute_node_uuid: host.instances for host in states if host.instances} == expected
+            assert scheduler.drifted() == ()
+        assert {host.compute_node_uuid: host.instances for host in rig.hosts() if host.instances} == expected
     assert shown(rig.scheduler()) == expected
 
 
-def drift(scheduler: OneScheduler) -> ViewDrift:
-    return scheduler.view_endpoint.compare_view(CompareView())
-
-
-def test_what_the_feed_has_not_told_is_found_by_comparing_everything(rig: Rig) -> None:
+def test_numbers_that_the_feed_has_not_named_are_found_by_a_comparison(rig: Rig) -> None:
     sync(rig.database)
     add_hosts(rig)
     here, there = rig.scheduler(), rig.scheduler()
     for number in range(12):
         there.select(select(f"r{number}", vcpus=2))
-    rig.database.write(lambda connection: connection.execute(changes.delete()))
+    rig.lose_changes()
     assert shown(here) == {}
-    assert len(drift(here).drifted) == len(HOSTS)
-    here.follower.catch_up(here.follower.now())
+    assert len(here.drifted()) == len(HOSTS)
+    here.catch_up()
     assert shown(here) == recounted(rig)
 
 
-def test_a_claim_made_here_is_counted_here_at_once_and_once(rig: Rig) -> None:
+def test_a_claim_counts_at_once_and_once_in_the_view_of_its_scheduler(rig: Rig) -> None:
     sync(rig.database)
     add_hosts(rig)
     scheduler = rig.scheduler(max_age=3600.0)
@@ -240,13 +228,12 @@ def test_a_claim_made_here_is_counted_here_at_once_and_once(rig: Rig) -> None:
     accept(rig, uuid, source)
     [[moved]] = scheduler.select(move("m1", uuid, source, "resize", force_hosts=(source.service_host,)))
     assert moved.compute_node_uuid == source.compute_node_uuid
-    assert shown(scheduler, follow=False) == recounted(rig), "it has been there before"
+    assert shown(scheduler, follow=False) == recounted(rig), "the server is already counted on this host"
 
 
-def test_servers_of_one_request_see_each_other_where_a_host_takes_only_so_many(rig: Rig) -> None:
+def test_servers_of_one_request_count_for_the_limit_of_servers_on_a_host(rig: Rig) -> None:
     rig.add_hosts(range(3))
-    plugins = funnel_with(NumInstancesFilter({"max_instances_per_host": 2}))
-    scheduler = rig.scheduler(plugins=plugins)
+    scheduler = rig.scheduler(plugins=funnel(num_instances=NumInstancesFilter({"max_instances_per_host": 2})))
     placed = Counter(claimed.service_host for [claimed] in scheduler.select(select("r1", count=6)))
     assert set(placed.values()) == {2}
     with pytest.raises(errors.NoValidHost):
@@ -255,17 +242,16 @@ def test_servers_of_one_request_see_each_other_where_a_host_takes_only_so_many(r
     scheduler.select(select("r3"))
 
 
-def funnel_with(*plugins: NumInstancesFilter | SameHostFilter | DifferentHostFilter) -> Funnel:
-    filters = [*funnel().filters, *(Named(type(plugin).__name__, plugin) for plugin in plugins)]
-    return Funnel(filters, funnel().weighers)
+# --- Servers named in hints -------------------------------------------------------------------------------------------
 
 
-# --- Servers that hints name ------------------------------------------------------------------------------------------
+def with_hints() -> Funnel:
+    return funnel(same_host=SameHostFilter({}), different_host=DifferentHostFilter({}))
 
 
-def test_a_request_can_keep_off_servers_and_go_where_servers_are_by_its_hints(rig: Rig) -> None:
+def test_hints_place_servers_on_the_same_host_as_others_or_on_another_one(rig: Rig) -> None:
     rig.add_hosts(range(3))
-    scheduler = rig.scheduler(plugins=funnel_with(SameHostFilter({}), DifferentHostFilter({})))
+    scheduler = rig.scheduler(plugins=with_hints())
     here = scheduler.select(select("a"))[0][0].service_host
     uuids = f'["{instance_of("a")}"]'
     apart = {
@@ -280,9 +266,9 @@ def test_a_request_can_keep_off_servers_and_go_where_servers_are_by_its_hints(ri
         scheduler.select(select("none", scheduler_hints={"same_host": uuids, "different_host": everywhere}))
 
 
-def test_a_server_that_moves_is_a_neighbour_on_both_of_its_hosts_until_its_move_has_ended(rig: Rig) -> None:
+def test_a_moving_server_counts_on_both_of_its_hosts_until_its_move_has_ended(rig: Rig) -> None:
     rig.add_hosts(range(3))
-    scheduler = rig.scheduler(plugins=funnel_with(SameHostFilter({}), DifferentHostFilter({})))
+    scheduler = rig.scheduler(plugins=with_hints())
     uuid = instance_of("a")
     [[source]] = scheduler.select(select("a"))
     accept(rig, uuid, source)
@@ -298,9 +284,9 @@ def test_a_server_that_moves_is_a_neighbour_on_both_of_its_hosts_until_its_move_
     assert apart("two") == {"host0", "host1", "host2"} - {claimed.service_host}
 
 
-def test_a_server_that_is_nowhere_keeps_nobody_off_and_nobody_can_join_it(rig: Rig) -> None:
+def test_a_hint_with_an_unplaced_server_excludes_no_host_or_all_hosts(rig: Rig) -> None:
     rig.add_hosts(range(2))
-    scheduler = rig.scheduler(plugins=funnel_with(SameHostFilter({}), DifferentHostFilter({})))
+    scheduler = rig.scheduler(plugins=with_hints())
     nobody = derived("tests", "nobody")
     scheduler.select(select("a", scheduler_hints={"different_host": nobody}))
     with pytest.raises(errors.NoValidHost):
@@ -308,7 +294,7 @@ def test_a_server_that_is_nowhere_keeps_nobody_off_and_nobody_can_join_it(rig: R
 
 
 @pytest.mark.parametrize("hint", ["same_host", "different_host"])
-def test_a_hint_that_names_no_servers_is_refused_with_its_path_before_anything_is_claimed(rig: Rig, hint: str) -> None:
+def test_an_invalid_hint_is_refused_with_its_path_and_claims_nothing(rig: Rig, hint: str) -> None:
     rig.add_hosts([0])
     with pytest.raises(errors.InvalidRequest) as caught:
         rig.scheduler().select(select("a", scheduler_hints={hint: "not a uuid"}))

@@ -1,16 +1,14 @@
-"""A claim that replaces an earlier one of its instance: the view has what the store has, on each store."""
+"""Test that the view agrees with the store after a claim has replaced an earlier claim of its instance."""
 
 from typing import Any
 
 from msgspec import structs
 from support.scheduler.builders import select, spec
-from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig
 
 from moorage.batches import BatchItem
 from moorage.messages import SelectDestinations
 from scheduler.decide.selections import Selections
-
-rig = rig_on_each_store
 
 
 def replacing(rig: Rig, request_id: str, **changes: Any) -> SelectDestinations:
@@ -26,12 +24,12 @@ def replacing(rig: Rig, request_id: str, **changes: Any) -> SelectDestinations:
 
 
 def in_the_store(rig: Rig, number: int) -> tuple[float, int]:
-    """Return the used CPUs and the instances of a host as a scheduler that has just begun reads them."""
+    """Return the used CPUs of a host and the number of instances in the view of a new scheduler."""
     return seen(rig.scheduler(), number)
 
 
 def seen(scheduler: OneScheduler, number: int) -> tuple[float, int]:
-    scheduler.follower.catch_up(scheduler.follower.now())
+    scheduler.catch_up()
     return scheduler.used(number), int(scheduler.host_cache.snapshot().instances.sum())
 
 
@@ -42,11 +40,11 @@ def test_an_instance_that_stays_on_its_host_counts_there_once(rig: Rig) -> None:
 
     scheduler.select(again)
 
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     assert seen(scheduler, 1) == in_the_store(rig, 1) == (2, 1)
 
 
-def test_a_host_that_it_leaves_counts_what_another_has_claimed_there_in_the_same_transaction(rig: Rig) -> None:
+def test_the_host_that_an_instance_leaves_counts_another_claim_of_the_same_transaction(rig: Rig) -> None:
     rig.add_hosts([1, 2])
     again = replacing(rig, "r1", force_hosts=("host1",))
     to_the_other = structs.replace(again, request_spec=spec(force_hosts=("host2",)))
@@ -58,5 +56,5 @@ def test_a_host_that_it_leaves_counts_what_another_has_claimed_there_in_the_same
 
     assert scheduler.endpoint.select_many(calls) == [None, None]
 
-    scheduler.follower.follow(scheduler.follower.now())
+    scheduler.follow()
     assert [seen(scheduler, number) for number in (1, 2)] == [in_the_store(rig, number) for number in (1, 2)]

@@ -1,14 +1,12 @@
-"""A request whose answer was lost, repeated after the world has moved on: what stands is kept, the rest asked anew."""
+"""Test repeating a request whose answer was lost: claims that stand are kept, released ones are requested again."""
 
 import msgspec
 import pytest
 from support.scheduler.builders import select
-from support.scheduler.rig import Rig, rig_on_each_store
+from support.scheduler.rig import Rig
 
 from moorage import errors
 from moorage.messages import SelectDestinations
-
-rig = rig_on_each_store
 
 
 def for_those_released(message: SelectDestinations, rig: Rig, request_id: str) -> SelectDestinations:
@@ -27,7 +25,7 @@ def for_those_released(message: SelectDestinations, rig: Rig, request_id: str) -
     )
 
 
-def test_of_fifty_one_was_deleted_before_the_repeat_and_the_other_49_keep_their_hosts_once(rig: Rig) -> None:
+def test_if_one_of_fifty_instances_was_deleted_before_the_repetition_the_others_keep_their_hosts(rig: Rig) -> None:
     rig.add_hosts(range(5), vcpus=20, memory_mb=10 * 2048)
     message = select("r1", count=50, num_alternates=1)
     lost = rig.scheduler().select(message)
@@ -42,12 +40,12 @@ def test_of_fifty_one_was_deleted_before_the_repeat_and_the_other_49_keep_their_
     holders = rig.audit().holders
     assert {holder.uuid for holder in holders} == set(message.instance_uuids) - {deleted}
     assert {holder.allocations for holder in holders} == {3}
-    # It was deleted for good: going on for it comes to nothing.
+    # It was deleted for good, so nothing can be claimed for it.
     with pytest.raises(errors.ConsumerDeleted):
         rig.scheduler().select(for_those_released(message, rig, "r2"))
 
 
-def test_what_was_released_is_asked_for_again_with_a_new_id_and_the_generation_that_it_was_told(rig: Rig) -> None:
+def test_released_claims_are_requested_again_with_a_new_id_and_the_returned_generation(rig: Rig) -> None:
     rig.add_hosts(range(3))
     message = select("r1", count=3, num_alternates=1)
     lost = rig.scheduler().select(message)
@@ -63,12 +61,12 @@ def test_what_was_released_is_asked_for_again_with_a_new_id_and_the_generation_t
     assert len(alternates) == 1
     assert rig.scheduler().select(follow_up) == [[claimed, *alternates]]
     assert {holder.uuid for holder in rig.audit().holders} == set(message.instance_uuids)
-    # The first answer still tells what stands of it, and that the rest has gone on without it.
+    # The answer to the first request still marks the claim that was released.
     again = rig.scheduler().select(message)
     assert [selections[0].released for selections in again] == [False, True, False]
 
 
-def test_a_generation_that_has_moved_on_is_a_conflict_and_claims_nothing(rig: Rig) -> None:
+def test_a_stale_generation_is_a_conflict_and_claims_nothing(rig: Rig) -> None:
     rig.add_hosts(range(3))
     message = select("r1", count=2)
     rig.scheduler().select(message)

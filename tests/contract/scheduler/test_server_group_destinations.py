@@ -1,85 +1,60 @@
-"""select_destinations for members of server groups, on SQLite and on MariaDB: hard rules kept, soft ones wished for."""
+"""Test select_destinations for members of server groups with hard and soft rules, on SQLite and on MariaDB."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import pytest
-from support.scheduler.builders import funnel, select
+from support.scheduler.builders import by_number, funnel, select
 from support.scheduler.moving_builders import build, consumer, end, group, held, instance_of, migration_of, move
-from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.rig import Rig
 
 from moorage import errors
-from moorage.messages import CreateServerGroup, SetHost, SwapClaim
-from moorage.messages.wire import decode
+from moorage.messages import CreateServerGroup, SwapClaim
 from moorage.model import Explanation, Selection, ServerGroup
-from moorage.plugin import Host, Weigher
 from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Weighted
-
-rig = rig_on_each_store
 
 APART, TOGETHER = group("anti-affinity"), group("affinity")
 
 
-class LowestNumberFirst(Weigher):
-    """Makes it plain which host is best."""
-
-    def weigh(self, host: Host, request: Any) -> float:
-        return -float(host.service_host.removeprefix("host"))
-
-
-def by_number(*, knows_groups: bool = True) -> Funnel:
-    whole = funnel()
-    whole.weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
-    if not knows_groups:
-        whole.filters = [one for one in whole.filters if not one.name.startswith("server_group")]
-    return whole
+def without_group_filters() -> Funnel:
+    """Return the funnel `by_number` without the filters that check the rules of groups."""
+    whole = by_number()
+    return Funnel([one for one in whole.filters if not one.name.startswith("server_group")], whole.weighers)
 
 
 def hosts_of(answer: list[list[Selection]]) -> list[str]:
     return [claimed.service_host for claimed, *_ in answer]
 
 
-def refusal(scheduler: OneScheduler, message: Any) -> Explanation:
-    with pytest.raises(errors.NoValidHost) as caught:
-        scheduler.select(message)
-    return decode(Explanation, caught.value.explanation)
-
-
 def removed(told: Explanation) -> dict[str, int]:
     return {count.name: count.removed for count in told.filters if count.removed}
 
 
-def forced_down(rig: Rig, name: str, *, down: bool = True) -> None:
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, forced_down=down))
+# --- Anti-affinity --------------------------------------------------------------------------------------------------
 
 
-# --- Apart ----------------------------------------------------------------------------------------------------------
-
-
-def test_members_of_an_anti_affinity_group_get_a_host_each_and_the_next_one_is_refused(rig: Rig) -> None:
+def test_each_member_of_an_anti_affinity_group_gets_its_own_host_and_one_more_is_refused(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     claimed = [build(rig, scheduler, f"i{number}", server_group=APART) for number in range(3)]
     assert {one.service_host for one in claimed} == {"host0", "host1", "host2"}
     assert {one.group for one in claimed} == {APART.uuid}
-    assert removed(refusal(scheduler, select("i3", server_group=APART))) == {"server_group_anti_affinity": 3}
-    # Another group, and none at all, are not concerned.
+    assert removed(scheduler.refusal(select("i3", server_group=APART))) == {"server_group_anti_affinity": 3}
+    # Servers of another group or of no group are not affected.
     build(rig, scheduler, "i4", server_group=group("anti-affinity", number=2))
     assert build(rig, scheduler, "i5").group is None
 
 
-def test_one_host_has_as_many_members_as_the_group_says(rig: Rig) -> None:
+def test_a_host_has_as_many_members_as_the_group_allows(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     in_pairs = group("anti-affinity", 2)
     answer = scheduler.select(select("r1", count=4, server_group=in_pairs))
     assert sorted(hosts_of(answer)) == ["host0", "host0", "host1", "host1"]
-    refusal(scheduler, select("r2", server_group=in_pairs))
+    scheduler.refusal(select("r2", server_group=in_pairs))
 
 
-def test_members_of_one_request_see_each_other(rig: Rig) -> None:
+def test_members_of_one_request_get_different_hosts(rig: Rig) -> None:
     rig.add_hosts(range(4))
     scheduler = rig.scheduler()
     answer = scheduler.select(select("r1", count=3, num_alternates=3, server_group=APART))
@@ -91,18 +66,18 @@ def test_members_of_one_request_see_each_other(rig: Rig) -> None:
         scheduler.select(select("r2", count=2, server_group=APART))
 
 
-def test_a_moving_member_keeps_others_off_both_of_its_hosts(rig: Rig) -> None:
+def test_a_moving_member_excludes_other_members_from_both_of_its_hosts(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1", server_group=APART)
     [[claimed]] = scheduler.select(move("m1", instance_of("i1"), source, server_group=APART))
     assert consumer(rig, migration_of("m1")).claim_id == source.claim_id
-    refusal(scheduler, select("i2", server_group=APART))
+    scheduler.refusal(select("i2", server_group=APART))
     end(rig, "m1", instance_of("i1"), "confirm", source, claimed)
     assert build(rig, scheduler, "i2", server_group=APART).service_host == source.service_host
 
 
-def test_a_member_is_not_in_its_own_way(rig: Rig) -> None:
+def test_a_member_can_be_resized_on_its_own_host(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1", server_group=APART)
@@ -110,7 +85,7 @@ def test_a_member_is_not_in_its_own_way(rig: Rig) -> None:
     assert claimed.service_host == source.service_host
 
 
-def test_an_alternate_is_refused_once_another_member_has_come_there(rig: Rig) -> None:
+def test_an_alternate_is_refused_after_another_member_was_placed_there(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler(plugins=by_number())
     [[claimed, alternate]] = scheduler.select(select("i1", num_alternates=1, server_group=APART))
@@ -128,50 +103,50 @@ def test_an_alternate_is_refused_once_another_member_has_come_there(rig: Rig) ->
         )
 
 
-# --- Together -------------------------------------------------------------------------------------------------------
+# --- Affinity -------------------------------------------------------------------------------------------------------
 
 
-def test_members_of_an_affinity_group_go_where_the_others_are(rig: Rig) -> None:
+def test_members_of_an_affinity_group_get_the_host_of_the_others(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     home = build(rig, scheduler, "i1", server_group=TOGETHER, num_alternates=2)
     for number in range(2, 5):
         [selections] = scheduler.select(select(f"i{number}", num_alternates=2, server_group=TOGETHER))
         assert [one.service_host for one in selections] == [home.service_host]
-    told = refusal(scheduler, select("i5", vcpus=16, server_group=TOGETHER))
+    told = scheduler.refusal(select("i5", vcpus=16, server_group=TOGETHER))
     assert removed(told) == {"server_group_affinity": 2, "resources": 1}
 
 
-def test_several_first_members_go_where_there_is_room_for_all_of_them(rig: Rig) -> None:
+def test_several_first_members_get_a_host_with_room_for_all_of_them(rig: Rig) -> None:
     rig.add_hosts([0], vcpus=4)
     rig.add_hosts([1], vcpus=6)
     scheduler = rig.scheduler(plugins=by_number())
     answer = scheduler.select(select("r1", count=3, num_alternates=1, server_group=TOGETHER))
     assert hosts_of(answer) == ["host1"] * 3
-    # Were one of them to go elsewhere, it would not be together with the others.
+    # An alternate would separate one member from the others.
     assert all(len(selections) == 1 for selections in answer)
     other = group("affinity", number=2)
-    told = refusal(scheduler, select("r2", count=3, server_group=other))
+    told = scheduler.refusal(select("r2", count=3, server_group=other))
     assert removed(told) == {"together": 2}
     assert hosts_of(scheduler.select(select("r3", count=2, server_group=other))) == ["host0"] * 2
 
 
-def test_the_only_member_takes_its_home_along_and_nobody_joins_before_it_has_arrived(rig: Rig) -> None:
+def test_the_only_member_can_move_and_no_member_joins_until_the_move_has_ended(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1", server_group=TOGETHER)
     [[claimed]] = scheduler.select(move("m1", instance_of("i1"), source, server_group=TOGETHER))
-    assert removed(refusal(scheduler, select("i2", server_group=TOGETHER))) == {"server_group_affinity": 2}
+    assert removed(scheduler.refusal(select("i2", server_group=TOGETHER))) == {"server_group_affinity": 2}
     end(rig, "m1", instance_of("i1"), "confirm", source, claimed)
     assert build(rig, scheduler, "i2", server_group=TOGETHER).service_host == claimed.service_host
 
 
-def test_a_member_that_is_not_the_only_one_stays(rig: Rig) -> None:
+def test_one_of_several_members_cannot_move(rig: Rig) -> None:
     rig.add_hosts(range(2))
     scheduler = rig.scheduler()
     source = build(rig, scheduler, "i1", server_group=TOGETHER)
     build(rig, scheduler, "i2", server_group=TOGETHER)
-    told = refusal(scheduler, move("m1", instance_of("i1"), source, server_group=TOGETHER))
+    told = scheduler.refusal(move("m1", instance_of("i1"), source, server_group=TOGETHER))
     assert removed(told) == {"leaving": 1, "server_group_affinity": 1}
     assert held(rig, instance_of("i1")).keys() == {source.compute_node_uuid}
 
@@ -180,7 +155,7 @@ def test_members_of_a_host_that_is_forced_down_are_evacuated_to_one_other_host(r
     rig.add_hosts(range(4))
     scheduler = rig.scheduler()
     sources = [build(rig, scheduler, f"i{number}", server_group=TOGETHER) for number in range(3)]
-    forced_down(rig, sources[0].service_host)
+    rig.set_host(sources[0].service_host, forced_down=True)
     moved = [
         scheduler.select(move(f"m{n}", instance_of(f"i{n}"), source, "evacuation", server_group=TOGETHER))
         for n, source in enumerate(sources)
@@ -188,15 +163,15 @@ def test_members_of_a_host_that_is_forced_down_are_evacuated_to_one_other_host(r
     assert len({host for answer in moved for host in hosts_of(answer)} - {sources[0].service_host}) == 1
 
 
-# --- The store decides ----------------------------------------------------------------------------------------------
+# --- Rules in the store ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(APART, "host1"), (TOGETHER, "host0")])
-def test_where_the_filters_are_left_out_the_claim_is_refused_and_planned_anew(
+def test_without_the_filters_the_store_refuses_the_claim_and_another_host_is_claimed(
     rig: Rig, asked: ServerGroup, expected: str
 ) -> None:
     rig.add_hosts(range(3))
-    scheduler = rig.scheduler(plugins=by_number(knows_groups=False))
+    scheduler = rig.scheduler(plugins=without_group_filters())
     first = build(rig, scheduler, "i1", server_group=asked, force_hosts=("host0",))
     assert first.service_host == "host0"
     ignored = () if asked is APART else ("host2",)
@@ -204,9 +179,9 @@ def test_where_the_filters_are_left_out_the_claim_is_refused_and_planned_anew(
     assert hosts_of(answer) == [expected]
 
 
-def test_a_rule_that_no_host_keeps_is_no_valid_host_even_without_the_filters(rig: Rig) -> None:
+def test_without_the_filters_a_member_that_fits_on_no_host_is_refused(rig: Rig) -> None:
     rig.add_hosts(range(2))
-    scheduler = rig.scheduler(plugins=by_number(knows_groups=False))
+    scheduler = rig.scheduler(plugins=without_group_filters())
     for number in range(2):
         build(rig, scheduler, f"i{number}", server_group=APART)
     with pytest.raises((errors.NoValidHost, errors.ClaimContention)):
@@ -214,7 +189,7 @@ def test_a_rule_that_no_host_keeps_is_no_valid_host_even_without_the_filters(rig
     assert len(rig.audit().holders) == 2
 
 
-def test_a_group_that_the_store_knows_with_another_rule_is_refused_whatever_hosts_there_are(rig: Rig) -> None:
+def test_a_group_that_has_another_rule_in_the_store_is_an_invalid_request(rig: Rig) -> None:
     rig.add_hosts([0])
     rig.placement.call(
         CreateServerGroup(request_id=rig.fresh(), group=group("anti-affinity", 2), name="web", project_id="project")
@@ -241,7 +216,7 @@ def test_many_schedulers_place_first_members_of_one_affinity_group_together(rig:
         assert len(set(pool.map(place, range(8)))) == 1
 
 
-def test_a_repeated_request_of_a_member_is_answered_alike(rig: Rig) -> None:
+def test_a_repeated_request_of_a_member_gets_the_same_answer(rig: Rig) -> None:
     rig.add_hosts([0])
     message = select("i1", server_group=APART)
     answer = rig.scheduler().select(message)
@@ -250,7 +225,7 @@ def test_a_repeated_request_of_a_member_is_answered_alike(rig: Rig) -> None:
         rig.scheduler().select(select("i1", server_group=group("anti-affinity", number=2)))
 
 
-def test_a_member_that_was_released_and_is_placed_again_is_not_in_its_own_way(rig: Rig) -> None:
+def test_a_released_member_can_be_placed_on_the_same_host_again(rig: Rig) -> None:
     rig.add_hosts([0])
     scheduler = rig.scheduler()
     build(rig, scheduler, "i1", accepted=False, server_group=APART)
@@ -263,15 +238,15 @@ def test_a_member_that_was_released_and_is_placed_again_is_not_in_its_own_way(ri
     assert hosts_of(scheduler.select(again)) == ["host0"]
 
 
-# --- Wishes ---------------------------------------------------------------------------------------------------------
+# --- Soft rules -----------------------------------------------------------------------------------------------------
 
 
-def test_soft_groups_are_kept_as_long_as_there_is_room_and_never_refused(rig: Rig) -> None:
+def test_soft_rules_are_kept_while_there_is_room_and_refuse_no_request(rig: Rig) -> None:
     rig.add_hosts(range(2), vcpus=6)
     scheduler = rig.scheduler(plugins=funnel((0.0, 0.0, 0.0)))
     near, apart = group("soft-affinity", number=3), group("soft-anti-affinity", number=4)
     assert len(set(hosts_of(scheduler.select(select("r1", count=2, server_group=near))))) == 1
     assert len(set(hosts_of(scheduler.select(select("r2", count=2, server_group=apart))))) == 2
-    # Room for two more: one on either host, whatever is wished for.
+    # There is room for two more servers, one on each host, whatever the rule.
     assert scheduler.used(0) + scheduler.used(1) == 8
     assert len(scheduler.select(select("r3", count=2, server_group=near))) == 2

@@ -1,4 +1,4 @@
-"""Claims of concurrent decisions share a transaction, and each request gets the answer that is its own."""
+"""Test that claims of concurrent decisions share a transaction, and that each request gets its own answer."""
 
 import itertools
 import threading
@@ -15,19 +15,15 @@ from msgspec import structs
 from sqlalchemy import event, func, select
 from support.scheduler.builders import funnel
 from support.scheduler.builders import select as asked
-from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig, node_uuid
 
 from moorage import context, errors
 from moorage.batches import BatchItem
 from moorage.ids import derived
-from moorage.messages import DeleteResourceProvider, SelectDestinations
+from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec, Selection, ServerGroup
 from moorage.plugin import Filter, Host
 from placement_store.schema import allocations, consumers, requests, resource_providers
-from scheduler.decide.funnel import Funnel
-from scheduler.plugins.loading import Named
-
-rig = rig_on_each_store
 
 Answers = list[list[Selection]]
 
@@ -79,16 +75,16 @@ def at_once(
     *,
     planned: bool = True,
 ) -> list[Future[Answers]]:
-    """Have a request wait for the store, and others, planned meanwhile, wait for that one.
+    """Have one request wait for the store and the others, which are planned meanwhile, wait for the first one.
 
-    :param planned: whether there is a host for each, as long as no other has one.
+    :param planned: whether each request finds a host if it is decided alone.
     """
     batches = scheduler.endpoint._shared._batches
     with held(rig, pool):
         first = pool.submit(scheduler.select, messages[0])
         wait_for(lambda: batches._is_under_way)
         others = [pool.submit(scheduler.select, message) for message in messages[1:]]
-        # A refusal is not waited for: it may need the rows that are held.
+        # Do not wait for a refusal: it may need the locked rows.
         wait_for(lambda: len(batches._waiting) == len(others), 10 if planned else 0.3, surely=planned)
     return [first, *others]
 
@@ -141,7 +137,7 @@ def test_requests_that_wait_together_are_written_by_one_transaction(rig: Rig, po
     assert rig.scheduler().select(named(8)[0]) == answers[0]
 
 
-def test_the_view_has_all_that_a_shared_transaction_has_claimed(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_the_view_has_all_claims_of_a_shared_transaction(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts([1], vcpus=64, memory_mb=10**6)
     scheduler = rig.scheduler()
     for future in at_once(rig, scheduler, pool, named(6)):
@@ -149,7 +145,7 @@ def test_the_view_has_all_that_a_shared_transaction_has_claimed(rig: Rig, pool: 
     assert scheduler.used(1) == 12
 
 
-def test_the_last_room_goes_to_as_many_as_fit_and_the_others_are_refused_alone(
+def test_as_many_requests_as_fit_are_claimed_and_only_the_others_are_refused(
     rig: Rig, pool: ThreadPoolExecutor
 ) -> None:
     rig.add_hosts([1], vcpus=8)
@@ -159,17 +155,17 @@ def test_the_last_room_goes_to_as_many_as_fit_and_the_others_are_refused_alone(
     assert rig.database.read(lambda connection: connection.scalar(select(func.count()).select_from(requests))) >= 4
 
 
-def test_a_refusal_of_one_is_none_of_its_neighbours(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_the_refusal_of_one_request_does_not_affect_the_others(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts([1])
     scheduler = rig.scheduler()
     messages = named(5)
-    # Its instance holds something already.
+    # The instance of this request already has allocations.
     rig.take(1, 1, consumer=messages[2].instance_uuids[0])
     outcomes = [outcome(future) for future in at_once(rig, scheduler, pool, messages)]
     assert outcomes == ["claimed", "claimed", "ConsumerGenerationConflict", "claimed", "claimed"]
 
 
-def test_the_same_request_twice_among_others_has_one_answer(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_a_request_that_is_sent_twice_at_once_has_one_answer(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     messages = [*named(4), named(4)[2]]
@@ -178,7 +174,7 @@ def test_the_same_request_twice_among_others_has_one_answer(rig: Rig, pool: Thre
     assert len({answer[0][0].claim_id for answer in answers}) == 4
 
 
-def test_a_request_that_another_scheduler_has_answered_meanwhile_has_that_answer(
+def test_a_request_that_another_scheduler_answers_meanwhile_gets_that_answer(
     rig: Rig, pool: ThreadPoolExecutor
 ) -> None:
     rig.add_hosts(range(3))
@@ -195,7 +191,7 @@ def test_a_request_that_another_scheduler_has_answered_meanwhile_has_that_answer
     assert len({answer[0][0].claim_id for answer in answers}) == 4
 
 
-def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_a_request_past_its_deadline_claims_nothing_and_the_others_do(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     batches = scheduler.endpoint._shared._batches
@@ -215,7 +211,7 @@ def test_whose_caller_waits_no_longer_claims_nothing_and_its_neighbours_do(rig: 
     assert holders == {*first.instance_uuids, *patient.instance_uuids}
 
 
-def test_one_whose_time_ends_within_a_batch_claims_nothing_and_its_neighbours_are_decided_alone(
+def test_a_request_whose_deadline_passes_within_a_batch_claims_nothing_and_the_others_are_decided_alone(
     rig: Rig, pool: ThreadPoolExecutor
 ) -> None:
     rig.add_hosts(range(3))
@@ -230,7 +226,7 @@ def test_one_whose_time_ends_within_a_batch_claims_nothing_and_its_neighbours_ar
     with held(rig, pool):
         futures = [pool.submit(scheduler.select, first)]
         wait_for(lambda: batches._is_under_way)
-        # These two wait; the next batch is theirs, and its transaction is held up until the time of one is over.
+        # These two wait. They form the next batch, whose transaction waits for the rows beyond the deadline of one.
         futures += [pool.submit(hurry), pool.submit(scheduler.select, patient)]
         wait_for(lambda: len(batches._waiting) == 2)
         batches._waiting[0].turn.set()
@@ -245,15 +241,15 @@ def hosts_of(answers: Sequence[Answers]) -> Counter[str]:
     return Counter(selections[0].service_host for answer in answers for selections in answer)
 
 
-def test_requests_that_are_decided_together_see_each_other_s_claims(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_requests_that_are_decided_together_see_the_claims_of_each_other(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(9))
     scheduler = rig.scheduler()
-    # Each goes to the host with the most free memory; the first claim is not committed while they are planned.
+    # Each request gets the host with the most free memory. The first claim is not committed while they are planned.
     answers = [future.result(30) for future in at_once(rig, scheduler, pool, named(9))]
     assert set(hosts_of(answers[1:]).values()) == {1}
 
 
-def test_members_of_a_group_that_come_together_keep_its_rule(rig: Rig, pool: ThreadPoolExecutor) -> None:
+def test_concurrent_requests_for_members_of_a_group_keep_its_rule(rig: Rig, pool: ThreadPoolExecutor) -> None:
     rig.add_hosts(range(6))
     scheduler = rig.scheduler()
     group = ServerGroup(uuid=derived("tests", "group"), policy="anti-affinity")
@@ -262,12 +258,12 @@ def test_members_of_a_group_that_come_together_keep_its_rule(rig: Rig, pool: Thr
     assert set(hosts_of(answers[2:6]).values()) == {1}
 
 
-def test_a_provider_that_has_been_created_again_is_noticed_by_the_claim(rig: Rig) -> None:
+def test_a_claim_notices_that_a_provider_was_deleted_and_created_again(rig: Rig) -> None:
     rig.add_hosts([1, 2])
-    # It does not follow the feed, so that its view has the ids of providers that are gone.
+    # This scheduler does not follow the feed, so its view has the ids of deleted providers.
     scheduler = rig.scheduler(max_age=3600.0)
     for number in (1, 2):
-        rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(number)))
+        rig.delete_provider(node_uuid(number))
     rig.add_hosts([1, 2])
     answers = [scheduler.select(message) for message in named(3)]
     assert hosts_of(answers).total() == 3
@@ -282,10 +278,10 @@ _ROUNDS = itertools.count()
     rooms=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     wanted=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=2, max_size=9),
 )
-def test_whatever_comes_at_once_each_has_the_answer_that_some_order_gives(
+def test_concurrent_requests_get_answers_that_are_possible_in_some_order(
     rig: Rig, rooms: list[int], wanted: list[tuple[int, int]]
 ) -> None:
-    """Each request wants so many instances of a size, in a zone of new hosts."""
+    """Give each example its own zone with new hosts; ``wanted`` has the count and the size of each request."""
     number = next(_ROUNDS)
     zone, hosts = f"zone {number}", [10 * number + each for each in range(len(rooms))]
     for host, vcpus in zip(hosts, rooms, strict=True):
@@ -307,7 +303,7 @@ def test_whatever_comes_at_once_each_has_the_answer_that_some_order_gives(
     free = [room - taken[node_uuid(host)] for host, room in zip(hosts, rooms, strict=True)]
     assert min(free) >= 0
     for (count, size), result in zip(wanted, outcomes, strict=True):
-        # Room only shrinks: what fits in the end would have fitted whenever it was refused.
+        # Free room only decreases, so a refused request must not fit at the end.
         assert result == "claimed" or sum(room // size for room in free) < count
     assert taken == stored_amounts(rig, {node_uuid(host) for host in hosts})
 
@@ -327,7 +323,7 @@ def stored_amounts(rig: Rig, nodes: set[str]) -> Counter[str]:
     return Counter({uuid: int(used) for uuid, used in rows if uuid in nodes})
 
 
-def test_requests_of_one_message_get_the_answers_and_errors_that_they_would_get_one_by_one(rig: Rig) -> None:
+def test_requests_of_one_message_get_the_answers_and_errors_of_single_requests(rig: Rig) -> None:
     rig.add_hosts(range(3))
     scheduler = rig.scheduler()
     first, again, wrong, moving = named(4)
@@ -361,12 +357,12 @@ def test_requests_of_one_message_get_the_answers_and_errors_that_they_would_get_
     assert calls[0].outcome() == calls[2].outcome()
     holders = rig.database.read(lambda connection: set(connection.scalars(select(consumers.c.uuid))))
     assert holders == {*first.instance_uuids, *again.instance_uuids, *moving.instance_uuids}
-    # One whose decision is to be explained is decided alone, and the first two are not.
+    # A request with an explanation is decided alone, and the first two are decided together.
     assert [decide is None for decide in (alone[0], alone[1], alone[4])] == [True, True, False]
 
 
-class Noting(Filter):
-    """A filter that notes the requests that it is to check, and lets every host pass."""
+class Recording(Filter):
+    """A filter that records the size of each request that it checks, and passes every host."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -381,17 +377,16 @@ class Noting(Filter):
         return True
 
 
-def test_requests_with_the_same_wishes_that_come_together_are_checked_once_and_others_by_themselves(rig: Rig) -> None:
+def test_equal_request_specs_of_one_message_are_checked_once_and_invalid_ones_one_by_one(rig: Rig) -> None:
     rig.add_hosts(range(3))
-    filters = funnel()
-    noting = Noting()
-    scheduler = rig.scheduler(plugins=Funnel([*filters.filters, Named("noting", noting)], filters.weighers))
+    recording = Recording()
+    scheduler = rig.scheduler(plugins=funnel(recording=recording))
     messages = [*named(3), *named(2, 3, vcpus=4), *named(2, 5, vcpus=5), *named(1, 7)]
 
     calls = [BatchItem(message) for message in messages]
     alone = scheduler.endpoint.select_many(calls)
 
-    assert noting.checked == [2, 4, 5, 5]
+    assert recording.checked == [2, 4, 5, 5]
     assert [decide is None for decide in alone] == [True] * 5 + [False] * 2 + [True]
     held = {2: 4, 4: 2}
     amounts = select(allocations.c.used).where(allocations.c.resource_class_id == 0)

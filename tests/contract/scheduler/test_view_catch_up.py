@@ -11,7 +11,7 @@ from support.scheduler.builders import select
 from support.scheduler.rig import OneScheduler, Rig
 
 from filters.compute import ComputeFilter
-from moorage.messages import CatchUpView, SetHost
+from moorage.messages import CatchUpView
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from scheduler.decide.environment import InFlight
@@ -20,7 +20,7 @@ from scheduler.plugins.loading import Named
 
 
 class Gate(Filter):
-    """Lets a decision think for as long as a test likes, after it has taken its snapshot of the hosts."""
+    """Blocks a decision after it has taken its snapshot of the hosts, until a test opens the gate."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -47,18 +47,14 @@ def catch_up(scheduler: OneScheduler, patience: float) -> int:
     return scheduler.view_endpoint.catch_up_view(CatchUpView(patience=patience)).undecided
 
 
-def disable(rig: Rig, name: str) -> None:
-    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, disabled=True))
-
-
 def host_of(scheduler: OneScheduler, request_id: str) -> str:
     [[claimed]] = scheduler.select(select(request_id, force_hosts=("host1", "host2")))
     return claimed.service_host
 
 
-def test_a_view_that_would_not_look_for_an_hour_has_the_change_once_it_has_said_so(rig: Rig) -> None:
+def test_a_view_has_all_changes_after_it_has_confirmed_the_catch_up(rig: Rig) -> None:
     scheduler = rig.scheduler(max_age=3600.0)
-    disable(rig, "host1")
+    rig.set_host("host1", disabled=True)
     enabled = scheduler.host_cache.snapshot().enabled
     assert enabled.all()
     assert catch_up(scheduler, 60.0) == 0
@@ -66,26 +62,26 @@ def test_a_view_that_would_not_look_for_an_hour_has_the_change_once_it_has_said_
     assert {host_of(scheduler, f"r{number}") for number in range(8)} == {"host2"}
 
 
-def test_a_decision_that_began_before_is_waited_for_and_counted_where_it_has_not_ended(rig: Rig) -> None:
+def test_a_catch_up_waits_for_earlier_decisions_and_counts_those_that_have_not_ended(rig: Rig) -> None:
     gate = Gate()
     filters: list[Named[Filter]] = [Named("compute", ComputeFilter({})), Named("gate", gate)]
     scheduler = rig.scheduler(max_age=3600.0, plugins=Funnel(filters, []))
-    disable(rig, "host2")
+    rig.set_host("host2", disabled=True)
     assert catch_up(scheduler, 0.0) == 0
     with ThreadPoolExecutor(2) as pool:
         decision = pool.submit(host_of, scheduler, "r1")
         assert gate.reached.wait(60)
-        disable(rig, "host1")
+        rig.set_host("host1", disabled=True)
         assert catch_up(scheduler, 0.0) == 1
-        word = pool.submit(catch_up, scheduler, 60.0)
+        caught_up = pool.submit(catch_up, scheduler, 60.0)
         gate.open.set()
-        # It was under way, and nobody can call it back; but whoever has waited knows that it was the last.
+        # The decision was under way, so it may still claim host1, but the catch-up waits for its end.
         assert decision.result(60) == "host1"
-        assert word.result(60) == 0
+        assert caught_up.result(60) == 0
     assert not scheduler.host_cache.snapshot().enabled.any()
 
 
-def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
+def test_decisions_that_begin_during_the_wait_are_not_waited_for() -> None:
     under_way = InFlight()
     with ThreadPoolExecutor(1) as pool, under_way.counted():
         assert under_way.wait(0.0) == 1

@@ -1,30 +1,19 @@
-"""Test that `compare_view` reports as drift, on each store, only differences that the change feed has not reported."""
+"""Test that `compare_view` reports as drift, on each store, only differences that the change feed has not named."""
 
 import pytest
-from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import Rig, node_uuid
 
-from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
-from placement_store.schema import changes, hosts
-
-empty_rig = rig_on_each_store
+from moorage.messages import CompareView, CreateResourceProvider
+from placement_store.schema import hosts
 
 
 @pytest.fixture
-def rig(empty_rig: Rig) -> Rig:
-    empty_rig.add_hosts(range(3))
-    return empty_rig
+def rig(rig: Rig) -> Rig:
+    rig.add_hosts(range(3))
+    return rig
 
 
-def drifted(scheduler: OneScheduler) -> tuple[str, ...]:
-    return scheduler.view_endpoint.compare_view(CompareView()).drifted
-
-
-def silence(rig: Rig) -> None:
-    """Let the feed forget what it has not told yet: a change that it misses."""
-    rig.database.write(lambda connection: connection.execute(changes.delete()))
-
-
-def test_a_view_that_has_yet_to_follow_the_feed_has_not_drifted(rig: Rig) -> None:
+def test_changes_that_the_view_has_not_read_yet_are_no_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
     rig.take(1, vcpus=4)
     rig.add_hosts([7])
@@ -34,44 +23,44 @@ def test_a_view_that_has_yet_to_follow_the_feed_has_not_drifted(rig: Rig) -> Non
     assert (answer.hosts, answer.drifted) == (4, ())
 
 
-def test_what_the_feed_has_not_told_is_drift_and_stays_so(rig: Rig) -> None:
+def test_changes_that_the_feed_has_missed_are_drift_until_the_view_catches_up(rig: Rig) -> None:
     scheduler = rig.scheduler()
     rig.take(1, vcpus=4)
     rig.add_hosts([7])
-    silence(rig)
+    rig.lose_changes()
 
-    assert drifted(scheduler) == ("host1", "host7")
-    assert drifted(scheduler) == ("host1", "host7"), "looking must not mend it"
+    assert scheduler.drifted() == ("host1", "host7")
+    assert scheduler.drifted() == ("host1", "host7"), "a comparison changes nothing"
 
-    scheduler.follower.catch_up(scheduler.follower.now())
-    assert drifted(scheduler) == ()
+    scheduler.catch_up()
+    assert scheduler.drifted() == ()
 
 
-def test_what_is_gone_from_the_store_and_not_from_the_view_is_drift(rig: Rig) -> None:
+def test_hosts_and_providers_that_only_the_view_has_are_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(2)))
+    rig.delete_provider(node_uuid(2))
     rig.database.write(lambda connection: connection.execute(hosts.delete().where(hosts.c.service_host == "host0")))
-    silence(rig)
+    rig.lose_changes()
 
-    assert drifted(scheduler) == ("host0", "host2")
+    assert scheduler.drifted() == ("host0", "host2")
 
 
-def test_a_claim_made_here_and_not_read_again_yet_is_no_drift(rig: Rig) -> None:
+def test_a_claim_of_this_scheduler_that_it_has_not_read_back_is_no_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
     versions = scheduler.host_cache.versions([node_uuid(0)])
     rig.take(0, vcpus=2)
-    silence(rig)
+    rig.lose_changes()
     scheduler.host_cache.apply_claims([(node_uuid(0), {"VCPU": 2})], versions)
 
-    assert drifted(scheduler) == ()
+    assert scheduler.drifted() == ()
 
 
-def test_a_provider_without_a_host_is_named_by_its_uuid(rig: Rig) -> None:
+def test_a_provider_without_a_host_is_reported_by_its_uuid(rig: Rig) -> None:
     scheduler = rig.scheduler()
     pool = node_uuid(50)
     rig.placement.call(CreateResourceProvider(request_id=rig.fresh(), uuid=pool, name="a pool"))
-    silence(rig)
+    rig.lose_changes()
 
-    assert drifted(scheduler) == (pool,)
-    rig.placement.call(DeleteResourceProvider(request_id=rig.fresh(), uuid=pool))
-    assert drifted(scheduler) == ()
+    assert scheduler.drifted() == (pool,)
+    rig.delete_provider(pool)
+    assert scheduler.drifted() == ()

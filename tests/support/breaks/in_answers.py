@@ -13,7 +13,7 @@ ALTERNATES = (
         module="scheduler.decide.choosing",
         line="            among = offered & (view.cell_codes == cell)",
         broken="            among = offered",
-        tests=(_DESTINATIONS + "test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody",),
+        tests=(_DESTINATIONS + "test_alternates_are_different_unclaimed_hosts_of_the_claimed_hosts_cell",),
     ),
     Break(
         name="claimed_host_as_its_own_alternate",
@@ -22,7 +22,7 @@ ALTERNATES = (
         module="scheduler.decide.choosing",
         line=" if other.row != choice.row][:count]",
         broken="][:count]",
-        tests=(_DESTINATIONS + "test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody",),
+        tests=(_DESTINATIONS + "test_alternates_are_different_unclaimed_hosts_of_the_claimed_hosts_cell",),
     ),
     Break(
         name="refusing_hosts_are_alternates",
@@ -31,7 +31,7 @@ ALTERNATES = (
         module="scheduler.decide.planner",
         line="_rows_of(view, refused_claims.lost))",
         broken="_rows_of(view, ()))",
-        tests=(_DESTINATIONS + "test_a_host_that_has_refused_is_no_alternate_either_once_the_view_has_caught_up",),
+        tests=(_DESTINATIONS + "test_a_host_that_refused_a_claim_is_no_alternate_after_the_view_has_caught_up",),
     ),
     Break(
         name="alternates_before_the_claims",
@@ -41,7 +41,7 @@ ALTERNATES = (
         line="            evaluation = evaluations.of(self._funnel, view, request, entering, infeasible)",
         broken="            _ = infeasible",
         tests=(
-            "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_see_each_other",
+            "tests/contract/scheduler/test_server_group_destinations.py::test_members_of_one_request_get_different_hosts",
         ),
     ),
 )
@@ -54,10 +54,7 @@ TRUE_REFUSALS = (
         module="scheduler.decide.decision",
         line="                if caught_up:",
         broken="                if caught_up or not caught_up:",
-        tests=(
-            _NO_VALID_HOST
-            + "test_room_that_was_made_behind_the_views_back_is_found_before_it_is_said_that_there_is_none",
-        ),
+        tests=(_NO_VALID_HOST + "test_room_that_the_view_lacks_is_found_before_the_answer_is_that_no_host_is_valid",),
     ),
     Break(
         name="refused_hosts_stay_refused",
@@ -66,9 +63,7 @@ TRUE_REFUSALS = (
         module="scheduler.decide.decision",
         line="                self.refused_claims.try_all_again()",
         broken="                _ = self.refused_claims",
-        tests=(
-            _DESTINATIONS + "test_a_host_that_refused_and_has_room_again_is_claimed_before_there_is_said_to_be_none",
-        ),
+        tests=(_DESTINATIONS + "test_a_host_that_refused_a_claim_is_tried_again_before_the_answer_is_no_valid_host",),
     ),
     Break(
         name="nothing_is_compared",
@@ -77,7 +72,7 @@ TRUE_REFUSALS = (
         module="scheduler.view.follower",
         line="change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())",
         broken="set()",
-        tests=(_NO_VALID_HOST + "test_a_change_that_the_feed_has_missed_is_found_by_comparing",),
+        tests=(_NO_VALID_HOST + "test_a_change_that_the_feed_has_missed_is_found_by_a_comparison",),
     ),
     Break(
         name="any_comparison_will_do",
@@ -86,7 +81,7 @@ TRUE_REFUSALS = (
         module="scheduler.view.follower",
         line="        if self._compared >= begun_after:",
         broken="        if self._compared > float('-inf'):",
-        tests=(_NO_VALID_HOST + "test_hosts_that_came_or_grew_or_woke_behind_the_views_back_are_found_too",),
+        tests=(_NO_VALID_HOST + "test_a_new_host_and_a_larger_host_that_the_view_lacks_are_found",),
     ),
 )
 

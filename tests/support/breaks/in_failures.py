@@ -211,7 +211,7 @@ STAYS_ALONE = (
         tests=(
             (
                 "tests/contract/scheduler/test_destinations.py::"
-                "test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done"
+                "test_a_request_whose_answer_would_be_too_large_to_store_is_refused"
             ),
         ),
     ),

@@ -14,7 +14,7 @@ from filters.traits import TraitsFilter
 from moorage.ids import derived
 from moorage.messages import SelectDestinations
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec
-from moorage.plugin import HostInventory
+from moorage.plugin import Filter, Host, HostInventory, Weigher
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
@@ -76,8 +76,8 @@ def host_cache(hosts: Iterable[HostRow], providers: Iterable[FetchedProvider] | 
     return shown
 
 
-def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
-    """Some of the filters and weighers that are enabled by default."""
+def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0), **more_filters: Filter) -> Funnel:
+    """Some of the filters and weighers that are enabled by default, and after these filters the given ones by name."""
     return Funnel(
         [
             Named("compute", ComputeFilter({})),
@@ -88,6 +88,7 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
             Named("server_group_affinity", ServerGroupAffinityFilter({})),
             Named("server_group_anti_affinity", ServerGroupAntiAffinityFilter({})),
             Named("resources", ResourcesFilter({})),
+            *(Named(name, plugin) for name, plugin in more_filters.items()),
         ],
         [
             Weighted("ram", RamWeigher({}), multipliers[0]),
@@ -97,6 +98,18 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
             Weighted("server_group_soft_anti_affinity", ServerGroupSoftAntiAffinityWeigher({}), 1.0),
         ],
     )
+
+
+class LowestNumberFirst(Weigher):
+    """Gives each host another weight, so that a test knows which one is best."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return -float(host.service_host.removeprefix("host"))
+
+
+def by_number() -> Funnel:
+    """The usual filters; hosts are weighed by their numbers."""
+    return Funnel(funnel().filters, [Weighted("number", LowestNumberFirst({}), 1.0)])
 
 
 def spec(vcpus: int = 2, memory_mb: int = 2048, root_gb: int = 20, **changes: Any) -> RequestSpec:

@@ -7,23 +7,38 @@ from typing import Any
 
 import pytest
 
+from moorage import errors
 from moorage.db.database import Database
 from moorage.ids import derived
 from moorage.messages import (
+    CompareView,
     DeleteAllocations,
+    DeleteResourceProvider,
     GetResourceProvider,
+    ListHosts,
     PutAllocations,
     ReportHosts,
     ReportProviders,
+    SelectDestinations,
+    SetHost,
     SetInventories,
 )
-from moorage.model import ConsumerAllocations, HostReport, Inventory, ProviderAmounts, ProviderReport
+from moorage.messages.wire import decode
+from moorage.model import (
+    ConsumerAllocations,
+    Explanation,
+    HostReport,
+    HostState,
+    Inventory,
+    ProviderAmounts,
+    ProviderReport,
+)
 from moorage.model.inspection import StoreAudit
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells
 from placement_store.db.names import ResourceClassNames
 from placement_store.dispatcher import Dispatcher
-from placement_store.schema import MAIN, requests
+from placement_store.schema import MAIN, changes, hosts, requests
 from placement_store.upkeep.audit import report as audit_report
 from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
@@ -77,7 +92,25 @@ class OneScheduler:
         self.select = self.endpoint.select_destinations
         self.explain = ExplainEndpoint(environment).explain
         self.view_endpoint = ViewEndpoint(environment, self.endpoint.decisions)
+        self.catch_up()
+
+    def follow(self) -> None:
+        """Read the changes that the change feed has named since the last time, as each decision does."""
+        self.follower.follow(self.follower.now())
+
+    def catch_up(self) -> None:
+        """Compare everything with the store."""
         self.follower.catch_up(self.follower.now())
+
+    def drifted(self) -> tuple[str, ...]:
+        """Return the hosts and providers whose difference from the store the change feed has not named."""
+        return self.view_endpoint.compare_view(CompareView()).drifted
+
+    def refusal(self, message: SelectDestinations) -> Explanation:
+        """Send a request for which no host is valid, and return the explanation."""
+        with pytest.raises(errors.NoValidHost) as caught:
+            self.select(message)
+        return decode(Explanation, caught.value.explanation)
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:
         """Return the used amount of a host in this scheduler's view."""
@@ -126,13 +159,39 @@ class Rig:
         providers = tuple(
             ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=held) for number in numbers
         )
-        self.placement.call(ReportProviders(request_id=self.fresh(), providers=providers))
+        self.report_providers(*providers)
         self.report([report(number, **described) for number in numbers], [f"host{n}" for n in numbers], cell)
 
-    def report(self, hosts: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> None:
+    def report(self, described: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> None:
         self.registry.report_hosts(
-            ReportHosts(request_id=self.fresh(), cell_uuid=CELLS[cell], hosts=tuple(hosts), alive=tuple(alive))
+            ReportHosts(request_id=self.fresh(), cell_uuid=CELLS[cell], hosts=tuple(described), alive=tuple(alive))
         )
+
+    def report_providers(self, *providers: ProviderReport, gone: Sequence[str] = ()) -> None:
+        self.placement.call(ReportProviders(request_id=self.fresh(), providers=providers, gone=tuple(gone)))
+
+    def set_host(self, name: str, **wanted: Any) -> HostState:
+        """Disable, enable or force down a host, as an operator does."""
+        return self.registry.set_host(SetHost(request_id=self.fresh(), service_host=name, **wanted))
+
+    def delete_provider(self, uuid: str) -> None:
+        self.placement.call(DeleteResourceProvider(request_id=self.fresh(), uuid=uuid))
+
+    def shift_heartbeats(self, seconds: float) -> None:
+        """Add seconds to the time of each heartbeat: to age it, or to move the database's clock the other way."""
+        shifted = hosts.update().values(heartbeat_at=hosts.c.heartbeat_at + seconds)
+        self.database.write(lambda connection: connection.execute(shifted))
+
+    def hosts(self) -> Sequence[HostState]:
+        return self.registry.list_hosts(ListHosts())
+
+    def up(self) -> list[str]:
+        """Return the names of the hosts that are up."""
+        return [host.service_host for host in self.hosts() if host.up]
+
+    def lose_changes(self) -> None:
+        """Delete the changes from the change feed, so that schedulers miss those that they have not read."""
+        self.database.write(lambda connection: connection.execute(changes.delete()))
 
     def take(self, number: int, vcpus: int, memory_mb: int = 1, consumer: str | None = None) -> str:
         """Let another consumer take amounts of a host; return the consumer."""
