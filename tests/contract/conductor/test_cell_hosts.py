@@ -1,4 +1,4 @@
-"""Descriptions of hosts on their way from the agents to the schedulers, as a cell keeps them, on each store."""
+"""Test that a cell stores descriptions and heartbeats of its hosts and reports them to schedulers, on each store."""
 
 import itertools
 from typing import Any
@@ -28,9 +28,9 @@ def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent=agent, hosts=reports))
 
 
-def to_be_told(hosts: CellHosts) -> dict[str, Any]:
+def unacknowledged(hosts: CellHosts) -> dict[str, Any]:
     """Return the host attributes that the schedulers have not acknowledged yet, by host."""
-    return {told.service_host: told.attributes for told, _number in hosts.forwarded.unacknowledged(1000)}
+    return {host.service_host: host.attributes for host, _number in hosts.forwarded.unacknowledged(1000)}
 
 
 def alive(hosts: CellHosts, *names: str) -> None:
@@ -43,51 +43,51 @@ def last_seen(database: Database) -> dict[str, float]:
     return {row.service_host: row.last_seen for row in database.read(lambda connection: connection.execute(query))}
 
 
-def test_hosts_are_told_of_again_when_they_are_described_otherwise_and_only_those(database: Database) -> None:
+def test_only_hosts_with_a_changed_description_are_reported_again(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, *(described(number, load=0) for number in range(4)))
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     hosts.changed.clear()
     report(hosts, described(0, load=0), described(1, load=1), described(2, load=2))
     assert hosts.changed.is_set()
-    assert to_be_told(hosts) == {"h1": {"load": 1}, "h2": {"load": 2}}
+    assert unacknowledged(hosts) == {"h1": {"load": 1}, "h2": {"load": 2}}
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
-    assert to_be_told(hosts) == {}
+    assert unacknowledged(hosts) == {}
     hosts.changed.clear()
     report(hosts, described(1, load=1))
     assert not hosts.changed.is_set()
 
 
-def test_a_description_that_changes_while_it_is_told_stays_to_be_told(database: Database) -> None:
+def test_a_description_that_changes_during_a_report_stays_unacknowledged(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, *(described(number, load=0) for number in range(3)))
     report(hosts, described(1, load=1))
-    told = hosts.forwarded.unacknowledged(1000)
+    reported = hosts.forwarded.unacknowledged(1000)
     report(hosts, described(2, load=2))
-    hosts.forwarded.acknowledge(told)
-    assert to_be_told(hosts) == {"h2": {"load": 2}}
-    # As a slower teller would, who has read before.
+    hosts.forwarded.acknowledge(reported)
+    assert unacknowledged(hosts) == {"h2": {"load": 2}}
+    # As a slower conductor does, which has read the older descriptions.
     hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
-    hosts.forwarded.acknowledge(told)
-    assert to_be_told(hosts) == {}
+    hosts.forwarded.acknowledge(reported)
+    assert unacknowledged(hosts) == {}
 
 
 class Registry:
-    """A scheduler that takes reports, while all hosts change again with each report."""
+    """A scheduler; with each report that it gets, all hosts change again."""
 
     def __init__(self, hosts: CellHosts, number: int) -> None:
         self.hosts = hosts
         self.number = number
-        self.told: list[ReportHosts] = []
+        self.reports: list[ReportHosts] = []
 
     def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
-        self.told.append(message)
-        assert len(self.told) < 50, "one round goes on for ever"
-        report(self.hosts, *(described(number, load=len(self.told)) for number in range(self.number)))
+        self.reports.append(message)
+        assert len(self.reports) < 50, "one round has no end"
+        report(self.hosts, *(described(number, load=len(self.reports)) for number in range(self.number)))
         return HostsRegistered()
 
 
-def test_hosts_that_change_faster_than_they_are_told_of_are_told_of_as_alive_all_the_same(
+def test_hosts_that_change_faster_than_they_are_reported_are_reported_as_alive(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("conductor.cell.hosts.forwarder.BATCH", 2)
@@ -101,11 +101,11 @@ def test_hosts_that_change_faster_than_they_are_told_of_are_told_of_as_alive_all
     forwarder.forward()
 
     names = [f"h{number}" for number in range(5)]
-    assert [told.service_host for message in registry.told for told in message.hosts] == names
-    assert [sorted(message.alive) for message in registry.told if message.alive] == [names]
+    assert [host.service_host for message in registry.reports for host in message.hosts] == names
+    assert [sorted(message.alive) for message in registry.reports if message.alive] == [names]
 
 
-def test_a_host_that_another_agent_describes_is_that_ones(database: Database) -> None:
+def test_a_host_belongs_to_the_agent_that_described_it_last(database: Database) -> None:
     cell = ids.fresh()
     hosts = CellHosts(options.new(), database, cell)
     other = CellHosts(options.new(), database, ids.fresh())
@@ -113,12 +113,12 @@ def test_a_host_that_another_agent_describes_is_that_ones(database: Database) ->
     report(other, described(1))
     report(hosts, described(1, agent="new"), agent="new")
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="new", alive=("h1",)))
-    [mine] = [told for told, _number in hosts.forwarded.unacknowledged(1000) if told.service_host == "h1"]
-    [theirs] = [told for told, _number in other.forwarded.unacknowledged(1000)]
+    [mine] = [host for host, _number in hosts.forwarded.unacknowledged(1000) if host.service_host == "h1"]
+    [theirs] = [host for host, _number in other.forwarded.unacknowledged(1000)]
     assert (mine.agent, theirs.agent) == ("new", "agent")
 
 
-def test_a_host_whose_node_has_another_name_by_now_is_asked_for_until_it_is_described_and_not_for_ever(
+def test_a_host_with_a_renamed_node_is_requested_only_until_it_is_described(
     database: Database,
 ) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
@@ -141,7 +141,7 @@ def test_a_host_whose_node_has_another_name_by_now_is_asked_for_until_it_is_desc
     assert tell(alive=("h1", "h2")) == ()
 
 
-def test_a_host_that_comes_back_with_another_agent_and_another_node_returns_whole(database: Database) -> None:
+def test_a_host_returns_with_another_agent_and_another_node(database: Database) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
     report(hosts, described(1))
     away = cell_hosts.update().values(last_seen=cell_hosts.c.last_seen - 100.0)
@@ -153,13 +153,13 @@ def test_a_host_that_comes_back_with_another_agent_and_another_node_returns_whol
     assert (hosts.why_returning("h1") is not None, hosts.agent_of("h1")) == (True, "new")
 
     hosts.returned("another", ["h1"], lives)
-    assert hosts.why_returning("h1") is not None, "it is none of that agent's hosts"
+    assert hosts.why_returning("h1") is not None, "the host belongs to another agent"
     assert hosts.returned("new", ["h1"], lives) == ["h1"]
 
     assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
 
 
-def test_a_node_of_a_former_agent_that_was_returning_keeps_its_host_returning_no_longer(database: Database) -> None:
+def test_a_returning_node_of_a_former_agent_does_not_keep_the_host_returning(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(described(1),), started=("h1",)))
     renamed = structs.replace(described(1, agent="new"), nodename="h1.example")
@@ -171,7 +171,7 @@ def test_a_node_of_a_former_agent_that_was_returning_keeps_its_host_returning_no
     assert (hosts.why_returning("h1"), hosts.agent_of("h1")) == (None, "new")
 
 
-def test_of_the_heartbeats_of_ten_seconds_one_is_recorded(database: Database) -> None:
+def test_a_heartbeat_within_ten_seconds_of_the_last_one_is_not_recorded(database: Database) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
     report(hosts, described(1), described(2))
     described_at = last_seen(database)
@@ -183,7 +183,9 @@ def test_of_the_heartbeats_of_ten_seconds_one_is_recorded(database: Database) ->
     assert all(seen >= described_at[name] for name, seen in last_seen(database).items())
 
 
-def test_soon_after_others_a_host_that_comes_back_is_recorded_and_an_unknown_one_asked_for(database: Database) -> None:
+def test_a_heartbeat_of_a_silent_host_is_recorded_at_once_and_one_of_an_unknown_host_is_refused(
+    database: Database,
+) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())
     report(hosts, described(1), described(2))
     before = last_seen(database)
@@ -197,7 +199,7 @@ def test_soon_after_others_a_host_that_comes_back_is_recorded_and_an_unknown_one
         alive(hosts, "h1", "h2", "h3")
 
 
-def test_each_conductor_of_a_cell_knows_which_hosts_an_agent_withholds(database: Database) -> None:
+def test_all_conductors_of_a_cell_know_which_hosts_an_agent_withholds(database: Database) -> None:
     conf, cell = options.new({"scheduler": {"host_down_after": 60.0}}), ids.fresh()
     one, other, elsewhere = (CellHosts(conf, database, uuid) for uuid in (cell, cell, ids.fresh()))
     report(one, described(1), described(2))
@@ -209,7 +211,7 @@ def test_each_conductor_of_a_cell_knows_which_hosts_an_agent_withholds(database:
 
 
 @pytest.mark.parametrize("seconds", [-61.0, 3600.0])
-def test_a_host_that_was_withheld_long_ago_or_by_a_clock_that_was_set_back_is_so_no_more(
+def test_a_host_is_not_withheld_any_more_after_some_time_or_after_the_clock_was_set_back(
     database: Database, seconds: float
 ) -> None:
     hosts = CellHosts(options.new({"scheduler": {"host_down_after": 60.0}}), database, ids.fresh())

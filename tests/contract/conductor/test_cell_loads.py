@@ -29,7 +29,7 @@ DAY = 86400.0
 
 
 class Records:
-    """Rows as the operations of a cell leave them."""
+    """Writes the records that the operations of a cell leave."""
 
     def __init__(self, database: Database, cell: str = CELL_UUID) -> None:
         self.database = database
@@ -134,10 +134,10 @@ def records(database: Database) -> Records:
     return Records(database)
 
 
-# --- Servers that something is done to --------------------------------------------------------------------------------
+# --- Operations under way ---------------------------------------------------------------------------------------------
 
 
-def test_servers_that_are_started_rebuilt_or_moved_count_on_every_host_concerned_once(records: Records) -> None:
+def test_an_operation_that_starts_rebuilds_or_moves_a_server_counts_once_on_each_of_its_hosts(records: Records) -> None:
     records.operation("build", records.instance("a", "building"))
     records.operation("unshelve", records.instance("a", "unshelving"))
     records.operation("rebuild", records.instance("b", "rebuilding"))
@@ -146,7 +146,7 @@ def test_servers_that_are_started_rebuilt_or_moved_count_on_every_host_concerned
     assert {host: load.io_ops for host, load in records.loads().items()} == {"a": 2, "b": 2, "c": 2}
 
 
-def test_what_has_ended_what_only_takes_away_and_what_another_cell_does_counts_for_nothing(records: Records) -> None:
+def test_ended_operations_deletions_and_operations_of_other_cells_do_not_count(records: Records) -> None:
     records.operation("build", records.instance("a"), state="done")
     records.operation("delete", records.instance("b", "deleting"))
     records.operation("build", records.instance(None, "deleting"))
@@ -160,7 +160,7 @@ def test_what_has_ended_what_only_takes_away_and_what_another_cell_does_counts_f
 
 
 class Failures:
-    """The failed builds of a cell, and time that passes."""
+    """The failed builds of a cell, and the passage of time."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -187,7 +187,7 @@ class Failures:
         older = table.update().values(failed_at=table.c.failed_at - seconds)
         self.records.database.write(lambda connection: connection.execute(older))
 
-    def told(self) -> dict[str, float]:
+    def by_host(self) -> dict[str, float]:
         loads = self.records.loads(failed_build_half_life=DAY)
         return {host: load.failed_builds for host, load in loads.items()}
 
@@ -203,65 +203,65 @@ def failures(records: Records) -> Failures:
     return Failures(records)
 
 
-def test_a_host_sinks_with_each_failure_and_one_attempt_fails_once(failures: Failures) -> None:
+def test_each_failed_attempt_counts_once_for_its_host(failures: Failures) -> None:
     first = failures.fail("a")
     failures.fail("a", first)
-    assert failures.told() == {"a": 1.0}
+    assert failures.by_host() == {"a": 1.0}
     failures.fail("a")
     failures.fail("b")
-    assert failures.told() == {"a": 2.0, "b": 1.0}
+    assert failures.by_host() == {"a": 2.0, "b": 1.0}
 
 
-def test_a_guest_that_starts_takes_as_much_away_as_a_half_life_and_from_its_own_host_alone(failures: Failures) -> None:
+def test_a_started_guest_halves_the_failures_of_its_host_as_a_half_life_does(failures: Failures) -> None:
     for _ in range(4):
         failures.fail("a")
     for _ in range(2):
         failures.fail("b")
     failures.succeed("a")
-    assert failures.told() == {"a": 2.0, "b": 2.0}
+    assert failures.by_host() == {"a": 2.0, "b": 2.0}
     failures.pass_(DAY)
-    assert failures.told() == {"a": 1.0, "b": 1.0}
+    assert failures.by_host() == {"a": 1.0, "b": 1.0}
 
 
-def test_a_host_rises_with_time_alone_until_nothing_is_told_of_it_and_then_nothing_is_kept(failures: Failures) -> None:
+def test_failures_decay_with_time_and_are_deleted_in_the_end(failures: Failures) -> None:
     for _ in range(8):
         failures.fail("a")
-    told = []
+    seen = []
     for _ in range(10):
-        told.append(failures.told().get("a", 0.0))
+        seen.append(failures.by_host().get("a", 0.0))
         failures.pass_(DAY / 2)
-    assert told == sorted(told, reverse=True)
-    assert (told[0], told[-1]) == (8.0, 0.0)
+    assert seen == sorted(seen, reverse=True)
+    assert (seen[0], seen[-1]) == (8.0, 0.0)
     assert failures.rows() == 8
     failures.pass_(20 * DAY)
-    assert failures.told() == {}
+    assert failures.by_host() == {}
     assert failures.rows() == 0
 
 
-def test_a_clock_that_is_set_back_makes_a_failure_count_no_more_than_it_did(failures: Failures) -> None:
+def test_a_failure_counts_no_more_than_once_after_the_clock_was_set_back(failures: Failures) -> None:
     failures.fail("a")
     failures.pass_(-3 * DAY)
-    assert failures.told() == {"a": 1.0}
+    assert failures.by_host() == {"a": 1.0}
 
 
-def test_any_number_of_failures_is_forgotten_in_transactions_of_a_bounded_size(failures: Failures) -> None:
+def test_old_failures_are_deleted_in_transactions_of_a_bounded_size(failures: Failures) -> None:
     failures.fail_often("a", 1100)
     failures.pass_(20 * DAY)
     failures.fail("b")
     left = []
     for _ in range(3):
-        assert failures.told() == {"b": 1.0}
+        assert failures.by_host() == {"b": 1.0}
         left.append(failures.rows())
     assert left == [101, 1, 1]
 
 
-def test_a_cell_knows_only_its_own_failures(failures: Failures) -> None:
+def test_failures_of_other_cells_do_not_count(failures: Failures) -> None:
     elsewhere = Failures(Records(failures.records.database, OTHER_CELL))
     attempt = failures.fail("a")
     elsewhere.fail("a", attempt)
     elsewhere.succeed("a")
     elsewhere.succeed("a")
-    assert (failures.told(), elsewhere.told()) == ({"a": 1.0}, {})
+    assert (failures.by_host(), elsewhere.by_host()) == ({"a": 1.0}, {})
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_a_cell_knows_only_its_own_failures(failures: Failures) -> None:
 LINUX, WINDOWS = {"os_distro": "debian", "secret": "x"}, {"os_distro": "windows", "hw_vif": "e1000"}
 
 
-def test_images_are_counted_by_the_properties_that_are_asked_for_of_servers_that_are_there(records: Records) -> None:
+def test_image_properties_of_placed_servers_are_counted_if_they_are_configured(records: Records) -> None:
     for host in "abc":
         records.host(host)
     for state in ("active", "moving", "moved", "rebuilding", "shelving", "error"):
@@ -288,7 +288,7 @@ def test_images_are_counted_by_the_properties_that_are_asked_for_of_servers_that
     assert records.loads() == {}
 
 
-def test_hosts_where_an_operation_has_ended_are_counted_anew_and_no_others(records: Records) -> None:
+def test_only_hosts_on_which_an_operation_has_ended_are_counted_again(records: Records) -> None:
     for host in "ab":
         records.host(host)
     counts = ImageCounts(records.database, records.cell, ["os_distro"])
@@ -306,13 +306,13 @@ def test_hosts_where_an_operation_has_ended_are_counted_anew_and_no_others(recor
     assert counts.now() == {}
 
 
-def test_hosts_where_an_operation_ended_after_the_clock_was_set_back_are_counted_anew(records: Records) -> None:
+def test_hosts_on_which_an_operation_ended_after_the_clock_was_set_back_are_counted_again(records: Records) -> None:
     records.host("a")
     counts = ImageCounts(records.database, records.cell, ["os_distro"])
     records.operation("build", records.instance("a", image=LINUX), state="done")
     assert counts.now() == {"a": {"os_distro=debian": 1}}
 
-    # For the clock, which is set back by an hour, the last look was an hour ahead.
+    # After the clock was set back by an hour, the time of the last count is an hour ahead.
     assert counts._looked_at is not None
     counts._looked_at += 3600.0
     records.operation("build", records.instance("a", image=LINUX), state="done")
@@ -320,7 +320,7 @@ def test_hosts_where_an_operation_ended_after_the_clock_was_set_back_are_counted
     assert counts.now() == {"a": {"os_distro=debian": 2}}
 
 
-def test_the_most_frequent_properties_of_a_host_are_told_and_not_more_than_so_many(records: Records) -> None:
+def test_at_most_64_properties_of_a_host_are_reported_the_most_frequent_first(records: Records) -> None:
     records.host("a")
     records.instance("a", image={"build": "often"})
     for number in range(100):

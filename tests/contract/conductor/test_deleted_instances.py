@@ -32,7 +32,7 @@ OTHER_CELL = ids.fresh()
 
 
 class FakeCells(Cells):
-    """Cells that know these instances, in these states; one without an entry does not answer."""
+    """Cells with these instances in these states; a cell without an entry does not answer."""
 
     patience = 1.0
 
@@ -97,7 +97,7 @@ def begun(database: Database, table: Table, subject: str, kind: str = DELETE) ->
 
 
 def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
-    """Let so much time pass for all instances there are."""
+    """Make all instances older by some seconds."""
     for table in (conductor_instances, cell_instances):
         older = table.update().values(updated_at=table.c.updated_at - seconds)
         database.write(lambda connection, older=older: connection.execute(older))
@@ -110,7 +110,7 @@ def left(database: Database, table: Table, column: str = "uuid") -> set[str]:
 # --- A cell ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_cell_forgets_an_instance_that_was_deleted_long_ago_with_its_attempts_and_operations(
+def test_a_cell_purges_an_instance_that_was_deleted_long_ago_with_its_attempts_and_operations(
     database: Database,
 ) -> None:
     old, active = in_cell(database, "deleted", guest_gone=True), in_cell(database, "active", guest_gone=False)
@@ -125,7 +125,7 @@ def test_a_cell_forgets_an_instance_that_was_deleted_long_ago_with_its_attempts_
     assert left(database, cell_operations) == set()
 
 
-def test_a_cell_keeps_an_instance_whose_guest_a_host_may_have_or_that_is_worked_on(database: Database) -> None:
+def test_a_cell_keeps_an_instance_that_may_have_a_guest_or_has_an_operation(database: Database) -> None:
     with_guest = in_cell(database, "deleted", guest_gone=False)
     worked_on = in_cell(database, "deleted", guest_gone=True)
     begun(database, cell_operations, worked_on)
@@ -139,7 +139,7 @@ def test_a_cell_keeps_an_instance_whose_guest_a_host_may_have_or_that_is_worked_
 # --- The super conductor ---------------------------------------------------------------------------------------------
 
 
-def test_the_super_conductor_forgets_what_its_cells_have_forgotten_and_what_no_cell_ever_had(
+def test_the_super_conductor_purges_instances_that_no_cell_has(
     database: Database,
 ) -> None:
     forgotten, known = ordered(database, "deleted"), ordered(database, "deleted")
@@ -165,7 +165,7 @@ def test_the_super_conductor_forgets_what_its_cells_have_forgotten_and_what_no_c
         database.read(lambda connection: super_records.read(connection, forgotten))
 
 
-def test_the_super_conductor_keeps_an_instance_as_long_as_an_operation_is_about_it(database: Database) -> None:
+def test_the_super_conductor_keeps_an_instance_that_has_an_operation(database: Database) -> None:
     deleted, built = ordered(database, "deleted", None), ordered(database, "deleted", None)
     operation = begun(database, conductor_operations, deleted)
     building = begun(database, conductor_operations, ids.fresh(), BUILD)
@@ -185,11 +185,11 @@ def test_the_super_conductor_keeps_an_instance_as_long_as_an_operation_is_about_
     assert instances.prune() == 2
 
 
-def test_more_than_one_transaction_forgets_and_what_must_stay_is_not_in_the_way(database: Database) -> None:
+def test_more_instances_than_fit_in_one_transaction_are_purged_and_kept_ones_block_none(database: Database) -> None:
     stuck = {ordered(database, "deleted", OTHER_CELL) for _ in range(5)}
     for _ in range(20):
         ordered(database, "deleted", None)
-    # All of one moment: the parts go by the number as well.
+    # All have the same time, so the parts must also be ordered by the number.
     database.write(lambda connection: connection.execute(conductor_instances.update().values(updated_at=1.0)))
 
     assert SuperDeletedInstances(database, FakeCells({}), KEPT, at_once=3).prune() == 20
@@ -197,7 +197,7 @@ def test_more_than_one_transaction_forgets_and_what_must_stay_is_not_in_the_way(
     assert left(database, conductor_instances) == stuck
 
 
-def test_an_instance_is_deleted_once_its_cell_says_so_or_knows_it_no_more(database: Database) -> None:
+def test_an_instance_becomes_deleted_after_its_cell_has_deleted_or_purged_it(database: Database) -> None:
     deleted, forgotten = ordered(database, "deleting"), ordered(database, "deleting")
     under_way, silent = ordered(database, "deleting"), ordered(database, "deleting", OTHER_CELL)
     not_taken = ordered(database, "deleting")

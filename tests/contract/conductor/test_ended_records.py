@@ -53,14 +53,14 @@ def note_gone(database: Database, attempt_id: str) -> None:
 
 
 def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
-    """Let so much time pass for all operations there are."""
+    """Make all operations older by some seconds."""
     for table in (cell_operations, conductor_operations):
         older = {name: table.c[name] - seconds for name in ("due_at", "updated_at", "created_at")}
         database.write(lambda connection, table=table, older=older: connection.execute(table.update().values(**older)))
 
 
 def left(database: Database) -> set[str]:
-    """Return the uuids of the operations that a cell has on record."""
+    """Return the uuids of the operations in the records of all cells."""
     return set(database.read(lambda connection: connection.scalars(select(cell_operations.c.uuid)).all()))
 
 
@@ -68,7 +68,7 @@ def attempts_left(database: Database) -> set[str]:
     return set(database.read(lambda connection: connection.scalars(select(cell_attempts.c.attempt_id)).all()))
 
 
-def test_what_has_ended_is_forgotten_when_it_is_old_and_what_is_under_way_never(
+def test_old_ended_operations_are_purged_and_operations_under_way_are_kept(
     database: Database, operations: Operations
 ) -> None:
     ended(database, operations, BUILD, ids.fresh())
@@ -83,7 +83,7 @@ def test_what_has_ended_is_forgotten_when_it_is_old_and_what_is_under_way_never(
     assert left(database) == {waiting, young}
 
 
-def test_what_an_older_version_has_ended_is_forgotten_too(database: Database, operations: Operations) -> None:
+def test_operations_that_an_older_version_has_ended_are_purged(database: Database, operations: Operations) -> None:
     ended(database, operations, BUILD, ids.fresh())
     database.write(lambda connection: connection.execute(cell_operations.update().values(due_at=None)))
     records = CellEndedRecords(database, cell_operations, SCOPE, KEPT)
@@ -94,7 +94,7 @@ def test_what_an_older_version_has_ended_is_forgotten_too(database: Database, op
     assert records.prune() == 1
 
 
-def test_the_attempts_of_a_deleted_instance_go_with_the_record_of_its_delete(
+def test_the_attempts_of_a_deleted_instance_are_purged_with_the_operation_that_deleted_it(
     database: Database, operations: Operations
 ) -> None:
     (deleted, gone), (_, kept) = built(database), built(database)
@@ -105,12 +105,12 @@ def test_the_attempts_of_a_deleted_instance_go_with_the_record_of_its_delete(
 
     CellEndedRecords(database, cell_operations, SCOPE, KEPT).prune()
 
-    assert attempts_left(database) == {kept}, "the other instance has not been deleted"
+    assert attempts_left(database) == {kept}, "the other instance is not deleted"
     instances = database.read(lambda connection: connection.scalars(select(cell_instances.c.uuid)).all())
-    assert deleted in instances, "nothing that comes late builds it once more"
+    assert deleted in instances, "a late order must not build it again"
 
 
-def test_an_attempt_whose_host_may_have_the_guest_stays_until_that_host_has_answered(
+def test_an_attempt_is_kept_until_its_host_has_reported_that_the_guest_is_gone(
     database: Database, operations: Operations
 ) -> None:
     deleted, attempt = built(database)
@@ -128,10 +128,8 @@ def test_an_attempt_whose_host_may_have_the_guest_stays_until_that_host_has_answ
     assert attempts_left(database) == set()
 
 
-def test_more_than_one_transaction_forgets_at_once_is_forgotten_all_the_same(
-    database: Database, operations: Operations
-) -> None:
-    # One that must stay is not in the way of those behind it.
+def test_more_operations_than_fit_in_one_transaction_are_purged(database: Database, operations: Operations) -> None:
+    # An operation that is kept does not block the others.
     stuck = ended(database, operations, DELETE, built(database)[0])
     for _ in range(5):
         ended(database, operations, BUILD, ids.fresh())
@@ -142,14 +140,14 @@ def test_more_than_one_transaction_forgets_at_once_is_forgotten_all_the_same(
     assert left(database) == {stuck}
 
 
-def test_one_cell_does_not_forget_what_is_anothers(database: Database, operations: Operations) -> None:
+def test_a_cell_does_not_purge_operations_of_another_cell(database: Database, operations: Operations) -> None:
     ended(database, operations, BUILD, ids.fresh())
     grow_old(database)
 
     assert CellEndedRecords(database, cell_operations, {"cell_uuid": ids.fresh()}, KEPT).prune() == 0
 
 
-def test_the_super_conductor_forgets_its_own(database: Database) -> None:
+def test_the_super_conductor_purges_its_own_operations(database: Database) -> None:
     operations = Operations(database, conductor_operations, "me", {}, Backoff())
     ended(database, operations, DELETE, ids.fresh())
     grow_old(database)

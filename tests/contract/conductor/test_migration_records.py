@@ -53,7 +53,7 @@ def listed(database: Database, **wanted: Any) -> list[str]:
     return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, message))]
 
 
-def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_so(
+def test_a_migration_is_on_record_from_its_order_on_and_does_not_change_after_its_end(
     database: Database, operations: Operations
 ) -> None:
     uuid, other = instance(database), instance(database)
@@ -76,7 +76,7 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
     assert listed(database) == [first.uuid, second.uuid]
     assert listed(database, instance_uuid=other) == [second.uuid]
     assert listed(database, ended=False) == [second.uuid]
-    # In parts, each after the number of the last of the one before.
+    # In parts, each of which begins after the last number of the previous part.
     [part] = database.read(lambda c: super_migrations.list_all(c, ListMigrations(ended=True, limit=1)))
     assert part.uuid == first.uuid
     assert listed(database, limit=1, after=part.number) == [second.uuid]
@@ -86,7 +86,7 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
         database.read(lambda c: super_migrations.read(c, first.uuid))
 
 
-def test_of_orders_about_one_instance_at_the_same_time_one_is_taken(database: Database, operations: Operations) -> None:
+def test_of_concurrent_orders_about_one_instance_one_is_recorded(database: Database, operations: Operations) -> None:
     uuid = instance(database)
     refused: list[errors.MoorageError] = []
     together = threading.Barrier(4)
@@ -108,7 +108,9 @@ def test_of_orders_about_one_instance_at_the_same_time_one_is_taken(database: Da
     assert len(listed(database)) == 1
 
 
-def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Database, operations: Operations) -> None:
+def test_an_order_to_delete_ends_a_move_unless_the_move_is_being_cancelled(
+    database: Database, operations: Operations
+) -> None:
     deletes = SuperDeletes(cast(Any, SimpleNamespace(operations=operations)))
     uuid, undone = instance(database), instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
@@ -128,7 +130,7 @@ def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Data
             database.write(partial(order, operations=operations, uuid=each))
 
 
-def test_an_instance_is_free_again_once_its_move_has_ended(database: Database, operations: Operations) -> None:
+def test_an_instance_can_be_moved_again_after_its_move_has_ended(database: Database, operations: Operations) -> None:
     uuid = instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
     assert database.read(partial(super_records.being_placed, uuids=[uuid]))[uuid] == (MOVE, begun.uuid)

@@ -1,4 +1,4 @@
-"""Records of conductors that were written before the database's clock was set back by an hour, on each store."""
+"""Test records of conductors that were written before the database's clock was set, on each store."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def of(database: Database, owner: str) -> Operations:
 
 
 def set_back(database: Database, table: Table, *columns: str) -> None:
-    """Have the clock set back: all times on record are an hour ahead of it."""
+    """Set the clock back by an hour: all times on record are an hour ahead of it."""
     ahead = table.update().values({name: table.c[name] + HOUR for name in columns})
     database.write(lambda connection: connection.execute(ahead))
 
@@ -38,7 +38,7 @@ def seconds_until(database: Database, column: str) -> float:
     return database.read(lambda connection: connection.scalars(query).one())
 
 
-def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_anew(database: Database) -> None:
+def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_again(database: Database) -> None:
     operations = of(database, "me")
     operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=30.0))
     set_back(database, conductor_operations, "due_at", "updated_at", "created_at")
@@ -49,7 +49,7 @@ def test_a_wait_that_was_recorded_before_the_clock_was_set_back_begins_anew(data
     assert operations.due((), 10) == []
 
 
-def test_the_lease_of_a_dead_conductor_runs_out_though_the_clock_was_set_back(database: Database) -> None:
+def test_the_lease_of_a_dead_conductor_expires_although_the_clock_was_set_back(database: Database) -> None:
     dead, others = of(database, "dead"), of(database, "other")
     operation = begin(database, dead)
     set_back(database, conductor_operations, "due_at", "lease_until", "updated_at", "created_at")
@@ -57,21 +57,21 @@ def test_the_lease_of_a_dead_conductor_runs_out_though_the_clock_was_set_back(da
 
     others.restart_waits()
 
-    assert 0 < seconds_until(database, "lease_until") <= others.lease_seconds, "its owner may be alive, and renews it"
+    assert 0 < seconds_until(database, "lease_until") <= others.lease_seconds, "its owner may be alive and renew it"
     assert others.take(operation.uuid) is None
     database.write(lambda connection: connection.execute(conductor_operations.update().values(lease_until=now() - 1)))
     assert others.take(operation.uuid) is not None
 
 
 @pytest.mark.parametrize("since", [(), ("updated_at",)])
-def test_the_age_of_an_operation_that_began_before_the_clock_was_set_back_begins_anew(
+def test_the_age_of_an_operation_that_began_before_the_clock_was_set_back_is_counted_again(
     database: Database, since: tuple[str, ...]
 ) -> None:
     operations = of(database, "me")
     operation = begin(database, operations)
     set_back(database, conductor_operations, "created_at", "due_at", "updated_at")
     if since:
-        # Its step has been repeated since: that alone is no reason to have another hour's patience.
+        # The step was repeated since then, which must not extend the life of the operation by an hour.
         repeated = conductor_operations.update().values({name: now() for name in since})
         database.write(lambda connection: connection.execute(repeated))
 
@@ -81,7 +81,9 @@ def test_the_age_of_an_operation_that_began_before_the_clock_was_set_back_begins
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
-def test_a_wait_that_is_ahead_by_no_more_than_clocks_differ_stays_as_it_is(database: Database, seconds: float) -> None:
+def test_a_wait_that_is_ahead_by_a_normal_difference_of_clocks_is_not_changed(
+    database: Database, seconds: float
+) -> None:
     operations = of(database, "me")
     operations.advance(begin(database, operations), lambda _connection: Wait("two", NoPayload(), seconds=100.0))
     ahead = conductor_operations.update().values(updated_at=now() + seconds, due_at=now() + 100.0 + seconds)
@@ -102,15 +104,17 @@ def test_heartbeats_are_recorded_and_forwarded_again_after_the_clock_was_set_bac
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=reports, alive=names))
     _, clock = hosts.forwarded.seen_since(None, 60.0)
     set_back(database, cell_hosts, "last_seen")
-    assert hosts.forwarded.seen_since(clock + HOUR, 60.0)[0] == [], "nobody has been heard of since"
+    assert hosts.forwarded.seen_since(clock + HOUR, 60.0)[0] == [], "no heartbeat has arrived since then"
 
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("alive",)))
 
     assert hosts.forwarded.seen_since(clock, 60.0)[0] == ["alive"]
-    assert hosts.why_returning("alive") is None, "it has missed nothing"
+    assert hosts.why_returning("alive") is None, "the host was not silent"
 
 
-def test_a_host_that_died_before_the_clock_was_set_back_is_silent_after_the_whole_time_out(database: Database) -> None:
+def test_a_host_that_failed_before_the_clock_was_set_back_is_silent_after_the_whole_time_out(
+    database: Database,
+) -> None:
     conf = options.new({"scheduler": {"host_down_after": 0.3}})
     hosts = CellHosts(conf, database, ids.fresh())
     reports = tuple(
@@ -130,7 +134,7 @@ def test_a_host_that_died_before_the_clock_was_set_back_is_silent_after_the_whol
 
 
 @pytest.mark.parametrize("known_by", ["heartbeats", "looks"])
-def test_no_host_is_silent_for_its_cell_because_the_clock_was_set_forward(tmp_path: Path, known_by: str) -> None:
+def test_no_host_becomes_silent_because_the_clock_was_set_forward(tmp_path: Path, known_by: str) -> None:
     ahead = [0.0]
     database = Database(migrated.sqlite(tmp_path / "cell.sqlite", CELL), "cell")
 
@@ -150,5 +154,5 @@ def test_no_host_is_silent_for_its_cell_because_the_clock_was_set_forward(tmp_pa
 
     assert hosts.why_silent("h1") is None
     time.sleep(0.6)
-    assert "has not reported" in str(hosts.why_silent("h1")), "it has the whole time-out, and no more"
+    assert "has not reported" in str(hosts.why_silent("h1")), "the host becomes silent after the whole time-out"
     database.close()

@@ -1,4 +1,4 @@
-"""Instances of a build that are in error: those that a cell has refused are told from those that nobody has claimed."""
+"""Test that the records of a build distinguish instances that a cell has refused from unplaced ones."""
 
 from support.conductor.record_builders import SPEC, selected
 
@@ -8,7 +8,7 @@ from moorage import ids
 from moorage.db.database import Database
 
 
-def test_what_a_cell_has_refused_is_told_from_what_was_never_claimed(database: Database) -> None:
+def test_only_instances_that_a_cell_has_refused_are_listed_as_refused(database: Database) -> None:
     operation, refused, unplaced, deleted = (ids.fresh() for _ in range(4))
     build = NewInstances([refused, unplaced, deleted], SPEC, operation, "req")
     database.write(lambda connection: super_records.add(connection, [build]))
@@ -16,7 +16,7 @@ def test_what_a_cell_has_refused_is_told_from_what_was_never_claimed(database: D
     database.write(lambda connection: super_records.select_for(connection, chosen))
     database.write(lambda connection: super_records.set_state(connection, [deleted], "deleting"))
 
-    database.write(lambda connection: super_records.fail(connection, [unplaced], "it is no host's"))
+    database.write(lambda connection: super_records.fail(connection, [unplaced], "there is no host"))
     database.write(lambda connection: super_records.fail(connection, [refused, deleted], "not here", by_cell=True))
 
     assert database.read(lambda connection: super_records.refused(connection, operation)) == {refused: "not here"}

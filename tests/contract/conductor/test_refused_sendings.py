@@ -1,4 +1,4 @@
-"""A refusal is stored for the sending that it answers: copies of it are refused too, and whoever repeats it is not."""
+"""Test that a stored refusal answers all copies of one sending, and does not answer a repetition of the request."""
 
 import threading
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from moorage.service.stored_requests import StoredRequests
 
 
 class Room:
-    """An order and the state that it depends on."""
+    """An order, and the state on which it depends."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.stored = StoredRequests(database, conductor_requests)
         self.message = ShelveInstance(request_id=ids.fresh(), instance_uuid=ids.fresh())
-        #: Why the order is not possible; null where it is.
+        #: The reason for which the order is not possible; None if it is possible.
         self.obstacle: Exception | None = None
         self.done = 0
 
@@ -40,7 +40,7 @@ class Room:
         return self.answer(sending, lambda: self.stored.once_or_refused(self.message, work).result)
 
     def refuse(self, sending: Sending | None, refusal: errors.MoorageError) -> object:
-        """Refuse the order before its transaction."""
+        """Refuse the order before a transaction begins."""
         return self.answer(sending, lambda: self.stored.refused(self.message, refusal).result)
 
     @staticmethod
@@ -67,7 +67,7 @@ REFUSED = (errors.InvalidState, {"reason": "not now"})
 
 
 @pytest.mark.parametrize("where", ["in the transaction", "before it"])
-def test_a_copy_of_a_refused_sending_is_refused_alike_though_it_is_possible_by_now(room: Room, where: str) -> None:
+def test_a_copy_of_a_refused_sending_is_refused_although_the_order_is_possible_now(room: Room, where: str) -> None:
     sending, room.obstacle = SENDINGS.next(), NOT_NOW
     assert (room.order(sending) if where == "in the transaction" else room.refuse(sending, NOT_NOW)) == REFUSED
     room.obstacle = None
@@ -75,7 +75,7 @@ def test_a_copy_of_a_refused_sending_is_refused_alike_though_it_is_possible_by_n
     assert room.done == 0
 
 
-def test_a_refused_request_that_is_repeated_is_carried_out_and_then_answered_alike_by_all(room: Room) -> None:
+def test_a_repeated_request_is_carried_out_after_a_refusal_and_all_its_sendings_get_the_answer(room: Room) -> None:
     first, second, room.obstacle = SENDINGS.next(), SENDINGS.next(), NOT_NOW
     assert room.order(first) == REFUSED
     room.obstacle = None
@@ -91,7 +91,7 @@ def test_an_earlier_sending_of_the_same_process_is_refused_with_the_one_that_was
     assert room.done == 0
 
 
-def test_the_later_of_two_refusals_counts(room: Room) -> None:
+def test_the_refusal_of_the_latest_sending_is_stored(room: Room) -> None:
     one, two, three, room.obstacle = *(SENDINGS.next() for _ in range(3)), NOT_NOW
     assert [room.order(sending) for sending in (one, three, two)] == [REFUSED] * 3
     room.obstacle = None
@@ -123,7 +123,7 @@ def test_another_request_of_the_same_process_is_not_refused(room: Room) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_answer_that_leaves_open_whether_it_is_carried_out_refuses_nothing(
+def test_an_error_that_leaves_the_outcome_open_is_not_stored_as_a_refusal(
     room: Room, undecided: errors.MoorageError
 ) -> None:
     sending, room.obstacle = SENDINGS.next(), undecided
@@ -134,7 +134,7 @@ def test_an_answer_that_leaves_open_whether_it_is_carried_out_refuses_nothing(
     assert room.order(sending) == Done()
 
 
-def test_an_order_without_a_sending_is_refused_without_a_trace(room: Room) -> None:
+def test_the_refusal_of_an_order_without_a_sending_is_not_stored(room: Room) -> None:
     before, room.obstacle = room.rows, NOT_NOW
     assert room.order(None) == REFUSED
     assert room.rows == before
@@ -143,7 +143,7 @@ def test_an_order_without_a_sending_is_refused_without_a_trace(room: Room) -> No
 
 
 @pytest.mark.parametrize("has_sending", [True, False])
-def test_whoever_is_refused_after_a_copy_was_carried_out_gets_the_answer_of_the_copy(
+def test_a_refusal_after_a_copy_was_carried_out_is_replaced_by_the_answer_of_the_copy(
     room: Room, has_sending: bool
 ) -> None:
     sending = SENDINGS.next() if has_sending else None
@@ -152,7 +152,7 @@ def test_whoever_is_refused_after_a_copy_was_carried_out_gets_the_answer_of_the_
     assert room.order(sending) == Done()
 
 
-def test_two_copies_at_once_get_the_same_answer_whichever_comes_first(room: Room) -> None:
+def test_two_concurrent_copies_get_the_same_answer(room: Room) -> None:
     answers = set()
     with ThreadPoolExecutor(2) as threads:
         for number in range(30):
@@ -169,13 +169,13 @@ def test_two_copies_at_once_get_the_same_answer_whichever_comes_first(room: Room
             calls = [threads.submit(give, refused) for refused in (True, False)]
             one, other = (call.result(30) for call in calls)
             assert one == other
-            # A third one, afterwards.
+            # A third copy gets the same answer later.
             assert room.order(sending) == one
             answers.add(str(one))
     assert answers <= {str(REFUSED), str(Done())}
 
 
-def test_a_refusal_is_pruned_like_an_answer_that_is_acknowledged_at_once(room: Room) -> None:
+def test_a_refusal_is_pruned_like_an_acknowledged_answer(room: Room) -> None:
     before, sending, room.obstacle = room.rows, SENDINGS.next(), NOT_NOW
     assert room.order(sending) == REFUSED
     assert room.rows == before + 1
@@ -186,19 +186,19 @@ def test_a_refusal_is_pruned_like_an_answer_that_is_acknowledged_at_once(room: R
     assert room.order(sending) == Done()
 
 
-def test_a_refusal_that_a_later_release_has_stored_is_a_refusal(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_refusal_with_an_unknown_code_is_still_a_refusal(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     sending, room.obstacle = SENDINGS.next(), NOT_NOW
     with monkeypatch.context() as patched:
-        patched.setattr(errors.InvalidState, "code", "of.tomorrow")
+        patched.setattr(errors.InvalidState, "code", "of.a.later.release")
         assert room.order(sending) == REFUSED
     room.obstacle = None
-    assert room.order(sending) == (errors.InvalidState, {"reason": "it was refused before (of.tomorrow)"})
+    assert room.order(sending) == (errors.InvalidState, {"reason": "it was refused before (of.a.later.release)"})
 
 
-# --- Beside the message -----------------------------------------------------------------------------------------------
+# --- On the wire ------------------------------------------------------------------------------------------------------
 
 
-def test_each_call_is_a_sending_of_its_own_and_what_it_asks_for_in_turn_is_of_the_same() -> None:
+def test_each_call_is_its_own_sending_and_calls_on_its_behalf_have_the_same_sending() -> None:
     message = ShelveInstance(request_id=ids.fresh(), instance_uuid=ids.fresh())
     first, second = (read_sending(outgoing(message, 1.0)["sending"]) for _ in range(2))
     assert first is not None
@@ -211,5 +211,5 @@ def test_each_call_is_a_sending_of_its_own_and_what_it_asks_for_in_turn_is_of_th
 @pytest.mark.parametrize(
     "text", [None, 7, "", "a", "a/", "a/b", "a/-1", "a/1.5", "a/\u0663", "x" * 50 + "/123456"], ids=repr
 )
-def test_what_is_no_sending_of_ours_is_ignored(text: object) -> None:
+def test_a_malformed_sending_is_ignored(text: object) -> None:
     assert read_sending(text) is None

@@ -1,4 +1,4 @@
-"""Steps that are due at the same time are done together by one thread; each has its own answer, outcome and error."""
+"""Test that one thread carries out steps that are due together; each has its own answer, outcome and error."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ class Ask(wire.Mutation[str], frozen=True, kw_only=True):
 
 
 class Peer:
-    """Plays a client: answers what comes together in portions, and one subject only when it is told."""
+    """A client that answers calls in portions; it answers the subjects in `late` when a test allows it."""
 
     takes_many = True
 
@@ -72,7 +72,7 @@ class Peer:
         return f"answer to {message.subject}"
 
 
-class Told:
+class AcknowledgementReceiver:
     """Takes acknowledgements."""
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Stage:
     def __init__(self, database: Database, share: int = 2, threads: int = 4) -> None:
         self.database = database
         self.peer = Peer()
-        self.told = Told()
+        self.receiver = AcknowledgementReceiver()
         self.operations = Operations(database, conductor_operations, "me", {}, QUICK)
         self.bulkheads = Bulkheads("peer", share, QUICK, (errors.NoReply,), 60.0, postpones=True)
-        self.acknowledgements = Acknowledgements(self.told)  # type: ignore[arg-type]  # what it needs of a client
+        self.acknowledgements = Acknowledgements(self.receiver)  # type: ignore[arg-type]  # the part of a client that is used
         self.client = AcknowledgingClient(self.peer, self.acknowledgements)  # type: ignore[arg-type]
         self.worker = Worker(self.operations, threads, "test", self.bulkheads, self.acknowledgements)
         self.answers: dict[str, str] = {}
@@ -134,7 +134,7 @@ class Stage:
         return record
 
     def order(self, count: int = MANY) -> None:
-        """Begin so many operations at once."""
+        """Begin several operations at once."""
         new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()) for number in range(count)]
         self.uuids = {each.subject: each.uuid for each in new}
         begun = self.database.write(
@@ -163,7 +163,7 @@ def subjects(*without: int) -> set[str]:
     return {f"s{number}" for number in range(MANY) if number not in without}
 
 
-def test_steps_that_are_due_together_make_their_calls_together_and_each_gets_its_own_answer(stage: Stage) -> None:
+def test_steps_that_are_due_together_call_in_one_message_and_each_gets_its_own_answer(stage: Stage) -> None:
     stage.peer.refused.add("s5")
     stage.order()
     stage.worker.start(stage.steps)
@@ -173,7 +173,7 @@ def test_steps_that_are_due_together_make_their_calls_together_and_each_gets_its
     assert stage.peer.request_ids == {subject: f"of {subject}" for subject in subjects()}
 
 
-def test_an_answer_that_takes_long_holds_back_no_other_step(stage: Stage) -> None:
+def test_a_late_answer_delays_no_other_step(stage: Stage) -> None:
     stage.peer.late.add("s5")
     stage.order()
     stage.worker.start(stage.steps)
@@ -184,7 +184,7 @@ def test_an_answer_that_takes_long_holds_back_no_other_step(stage: Stage) -> Non
     assert stage.peer.asked == Counter(subjects())
 
 
-def test_a_step_that_waits_for_anything_else_holds_back_no_other(stage: Stage) -> None:
+def test_a_step_that_waits_outside_a_call_delays_no_other_step(stage: Stage) -> None:
     stage.waits_elsewhere |= {"s0", "s5"}
     stage.order()
     stage.worker.start(stage.steps)
@@ -195,7 +195,7 @@ def test_a_step_that_waits_for_anything_else_holds_back_no_other(stage: Stage) -
     assert stage.peer.asked == Counter(subjects())
 
 
-def test_a_step_that_cannot_be_recorded_keeps_none_of_its_neighbours_from_the_record(stage: Stage) -> None:
+def test_a_step_that_cannot_be_recorded_does_not_affect_the_others(stage: Stage) -> None:
     stage.spoilt.add("s5")
     stage.order()
     stage.worker.start(stage.steps)
@@ -206,7 +206,7 @@ def test_a_step_that_cannot_be_recorded_keeps_none_of_its_neighbours_from_the_re
     assert {stage.peer.asked[subject] for subject in subjects(5)} == {1}
 
 
-def test_a_step_that_was_overtaken_is_left_alone_and_its_neighbours_go_on(stage: Stage) -> None:
+def test_a_superseded_step_is_dropped_and_the_others_continue(stage: Stage) -> None:
     stage.peer.late.add("s5")
     stage.order()
     stage.worker.start(stage.steps)
@@ -224,23 +224,23 @@ def test_a_step_that_was_overtaken_is_left_alone_and_its_neighbours_go_on(stage:
     assert "s5" not in stage.ended
 
 
-def test_the_answers_of_steps_that_are_recorded_together_are_acknowledged_each_once(stage: Stage) -> None:
+def test_each_answer_of_steps_that_are_recorded_together_is_acknowledged_once(stage: Stage) -> None:
     stage.spoilt.add("s5")
     stage.order()
     stage.worker.start(stage.steps)
     stage.wait_for(subjects(5))
     stage.acknowledgements.send()
-    acknowledged = Counter(stage.told.acknowledged)
+    acknowledged = Counter(stage.receiver.acknowledged)
     assert set(acknowledged.values()) == {1}
     assert ids.derived(stage.uuids["s5"], "ask") not in acknowledged
     stage.spoilt.clear()
     stage.wait_for(subjects())
     stage.worker.stop()
     stage.acknowledgements.send()
-    assert Counter(stage.told.acknowledged) == Counter(ids.derived(uuid, "ask") for uuid in stage.uuids.values())
+    assert Counter(stage.receiver.acknowledged) == Counter(ids.derived(uuid, "ask") for uuid in stage.uuids.values())
 
 
-def test_a_worker_that_stops_ends_the_steps_that_are_under_way_and_begins_no_other(stage: Stage) -> None:
+def test_a_worker_that_stops_finishes_the_steps_under_way_and_begins_no_other(stage: Stage) -> None:
     stage.peer.late |= {"s5", "s6"}
     stage.order()
     stage.worker.start(stage.steps)
@@ -252,13 +252,13 @@ def test_a_worker_that_stops_ends_the_steps_that_are_under_way_and_begins_no_oth
     stage.peer.may_answer.set()
     stopping.join(20)
     assert not stopping.is_alive()
-    # Their calls are on record, and the next step is another conductor's.
+    # The answers are recorded, and the next steps are left to another conductor.
     assert stage.answers.keys() == subjects()
     assert stage.ended == subjects(5, 6)
     assert sorted(stage.operations.due((), MANY)) == sorted(stage.uuids[subject] for subject in ("s5", "s6"))
 
 
-def test_steps_that_find_no_room_beside_a_group_wait_for_it_and_go_on_then(database: Database) -> None:
+def test_steps_beyond_the_share_of_a_destination_wait_and_continue_afterwards(database: Database) -> None:
     stage = Stage(database, share=1)
     stage.peer.late |= subjects()
     try:
@@ -280,7 +280,7 @@ def test_steps_that_find_no_room_beside_a_group_wait_for_it_and_go_on_then(datab
         stage.worker.stop()
 
 
-def test_a_step_that_had_to_take_its_lease_again_before_it_waits_for_room_goes_on_as_one_that_has_sent_nothing(
+def test_a_step_that_took_its_lease_again_and_was_then_postponed_is_not_marked_as_repeated(
     database: Database,
 ) -> None:
     stage = Stage(database, share=1)
@@ -295,7 +295,7 @@ def test_a_step_that_had_to_take_its_lease_again_before_it_waits_for_room_goes_o
             stage.worker.start(stage.steps | {(BUILD, "ask"): ask})
             new = [NewOperation(ids.fresh(), BUILD, "s0", "ask", NoPayload())]
             [begun] = database.write(lambda connection: stage.operations.begin(connection, new, "of it"))
-            # It has waited for a thread for half a lease.
+            # The operation has waited for a thread for half of its lease.
             stage.worker.take_up(replace(begun, taken_at=begun.taken_at - stage.operations.lease_seconds / 2))
             deadline = time.monotonic() + 20
             while not done and time.monotonic() < deadline:
@@ -307,7 +307,7 @@ def test_a_step_that_had_to_take_its_lease_again_before_it_waits_for_room_goes_o
         stage.worker.stop()
 
 
-def test_all_operations_that_another_conductor_has_left_are_taken_at_one_look(stage: Stage) -> None:
+def test_one_sweep_takes_all_operations_that_another_conductor_has_left(stage: Stage) -> None:
     new = [(NewOperation(ids.fresh(), BUILD, f"s{number}", "ask", NoPayload()), "of it") for number in range(450)]
     stage.database.write(lambda connection: stage.operations.begin_all(connection, new, taken=False))
 
@@ -317,7 +317,7 @@ def test_all_operations_that_another_conductor_has_left_are_taken_at_one_look(st
     assert others.due((), len(new)) == []
 
 
-def test_at_the_failpoints_of_a_drill_each_step_stands_for_itself(stage: Stage) -> None:
+def test_while_failpoints_are_observed_each_step_is_carried_out_alone(stage: Stage) -> None:
     passed: list[str] = []
     with failpoints.observed(passed.append):
         stage.order()

@@ -14,7 +14,7 @@ COSTS_TIME = (
         module="conductor.engine.leases",
         line="or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))",
         broken="or_(lease.lease_owner.is_(None), left))",
-        tests=(_RECORDS + "test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out",),
+        tests=(_RECORDS + "test_an_operation_is_taken_over_only_after_its_lease_has_expired",),
     ),
     Break(
         name="no_fencing_token",
@@ -23,7 +23,7 @@ COSTS_TIME = (
         module="conductor.engine.leases",
         line="            table.lease_number == operation.lease_number,",
         broken="            table.lease_number == table.lease_number,",
-        tests=(_RECORDS + "test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it",),
+        tests=(_RECORDS + "test_a_conductor_that_was_suspended_takes_its_operation_again_if_no_other_has_taken_it",),
     ),
     Break(
         name="taken_over_with_the_same_token",
@@ -32,7 +32,7 @@ COSTS_TIME = (
         module="conductor.engine.leases",
         line="operation_of(row, row.lease_number + 1, resumed=True)",
         broken="operation_of(row, row.lease_number, resumed=True)",
-        tests=(_RECORDS + "test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out",),
+        tests=(_RECORDS + "test_an_operation_is_taken_over_only_after_its_lease_has_expired",),
     ),
     Break(
         name="lost_commits_are_failures",
@@ -103,7 +103,7 @@ LATE_MESSAGES = (
         tests=(
             (
                 "tests/contract/conductor/test_refused_sendings.py::"
-                "test_a_copy_of_a_refused_sending_is_refused_alike_though_it_is_possible_by_now"
+                "test_a_copy_of_a_refused_sending_is_refused_although_the_order_is_possible_now"
             ),
         ),
     ),

@@ -1,0 +1,156 @@
+"""Test the worker of a conductor, on SQLite and on MariaDB: leases, repeated steps, and data for the next step."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from support.conductor.record_builders import begin
+
+from conductor.engine.bulkheads import Bulkheads, Postponed
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, Backoff, Ended, NewOperation, Next, NoPayload, Operation
+from conductor.engine.worker import Worker
+from conductor.schema import conductor_operations
+from moorage import errors, ids
+from moorage.db.database import Database
+
+QUICK = Backoff(first=0.01, longest=0.05)
+
+
+@contextmanager
+def working(
+    operations: Operations, *, threads: int = 1, bulkheads: Bulkheads | None = None, **steps: Callable[[Operation], Any]
+) -> Iterator[Worker]:
+    """Run a worker with these steps of kind `build`, by name."""
+    destinations = bulkheads or Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True)
+    worker = Worker(operations, threads, "test", destinations)
+    worker.start({(BUILD, name): step for name, step in steps.items()})
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def ordered(database: Database, operations: Operations, *new: NewOperation) -> Sequence[Operation]:
+    return database.write(lambda connection: operations.begin(connection, new, "req"))
+
+
+def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Database) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        begun.set()
+        assert go_on.wait(20)
+        return lambda _connection: Ended()
+
+    mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
+    others = Operations(database, conductor_operations, "other", {}, QUICK)
+    with working(mine, one=one) as worker:
+        worker.take_up(begin(database, mine))
+        assert begun.wait(10)
+        threading.Event().wait(2.5)
+        assert others.due((), 10) == []
+        go_on.set()
+    assert database.read(lambda connection: mine.pending(connection, "s", BUILD)) is None
+
+
+def test_the_worker_takes_over_an_operation_and_repeats_a_step_that_raises(database: Database) -> None:
+    tries: list[bool] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Next]:
+        tries.append(operation.resumed)
+        if len(tries) == 1:
+            raise errors.BusUnavailable(reason="it is away")
+        if len(tries) == 2:
+            raise ValueError("ours")
+        return lambda _connection: Next("two", NoPayload())
+
+    def two(operation: Operation) -> Callable[[Connection], Ended]:
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    begin(database, operations)
+    with working(operations, threads=2, one=one, two=two):
+        assert ended.wait(10)
+
+    assert tries == [True, True, True], "a step that was found in the records may have been carried out before"
+    assert operations.due((), 10) == []
+
+
+def test_a_step_gets_the_data_of_the_previous_step_and_reads_the_records_if_it_is_repeated(
+    database: Database,
+) -> None:
+    carried: list[tuple[str, object]] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Next]:
+        carried.append(("one", operation.carried_as(str)))
+        return lambda _connection: Next("two", NoPayload(), carried="from one")
+
+    def two(operation: Operation) -> Callable[[Connection], Ended]:
+        carried.append(("two", operation.carried_as(str)))
+        if len(carried) == 2:
+            raise errors.BusUnavailable(reason="it is away")
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    with working(operations, one=one, two=two) as worker:
+        worker.take_up(*ordered(database, operations, new))
+        assert ended.wait(10)
+
+    assert carried == [("one", "from the order"), ("two", "from one"), ("two", None)]
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(5.0, "from the order"), (0.0, None)])
+def test_a_step_that_is_postponed_keeps_the_data_of_the_previous_step_for_a_short_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: str | None
+) -> None:
+    monkeypatch.setattr("conductor.engine.worker._CARRIED_SECONDS", seconds)
+    carried: list[object] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        carried.append(operation.carried_as(str))
+        if len(carried) == 1:
+            raise Postponed(lambda wake: wake(None))
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = NewOperation(ids.fresh(), BUILD, "s", "one", NoPayload(), "from the order")
+    with working(operations, one=one) as worker:
+        worker.take_up(*ordered(database, operations, new))
+        assert ended.wait(10)
+
+    assert carried == ["from the order", kept]
+
+
+def test_a_step_is_postponed_at_most_once(database: Database) -> None:
+    bulkheads = Bulkheads("host", 1, QUICK, (errors.NoReply,), 60.0, postpones=True)
+    begun, ended = Counter[str](), threading.Semaphore(0)
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        begun[operation.uuid] += 1
+        with bulkheads.admit("a", "a", lambda: None):
+            time.sleep(0.01)  # long enough for the other thread to begin a step that is postponed
+        ended.release()
+        return lambda _connection: Ended()
+
+    operations = Operations(database, conductor_operations, "me", {}, QUICK)
+    new = [NewOperation(ids.fresh(), BUILD, f"s{number}", "one", NoPayload()) for number in range(12)]
+    with working(operations, threads=2, bulkheads=bulkheads, one=one) as worker:
+        worker.take_up(*ordered(database, operations, *new))
+        for _ in new:
+            assert ended.acquire(timeout=20)
+
+    assert len(begun) == 12
+    assert max(begun.values()) <= 2, begun
