@@ -1,17 +1,45 @@
-"""The buses that the contract is tried on."""
+"""The buses under the suite of the contract."""
+
+from collections.abc import Iterator
 
 import pytest
+from support.bus.hall import Cloud
 from support.processes.tls import Tls
 
+from harness.servers import RabbitMQServer
 from moorage import ids
 
+#: Within this process, and RabbitMQ in plain text and over TLS.
+BUSES = ("inproc", *(pytest.param(name, marks=pytest.mark.servers) for name in ("rabbit", "rabbit-tls")))
 
-@pytest.fixture(
-    params=["inproc", *(pytest.param(name, marks=pytest.mark.servers) for name in ("rabbit", "rabbit-tls"))]
-)
+
+@pytest.fixture(params=BUSES)
 def bus_url(request: pytest.FixtureRequest, tls: Tls) -> str:
-    """The URL of a bus that nothing else uses: within this process, and RabbitMQ's, in plain text and over TLS."""
+    """The URL of a bus that no other test uses."""
+    return _url(request, tls, "rabbitmq_url")
+
+
+@pytest.fixture(params=BUSES)
+def shared_bus_url(request: pytest.FixtureRequest, tls: Tls) -> str:
+    """The URL of a bus for a test with unique names of topics: on RabbitMQ, other tests use the same virtual host."""
+    return _url(request, tls, "shared_vhost")
+
+
+@pytest.fixture(scope="session")
+def shared_vhost(rabbitmq: RabbitMQServer) -> str:
+    """One virtual host for many tests: to create five of them costs a second of a processor."""
+    return rabbitmq.add_vhost("shared")
+
+
+@pytest.fixture
+def cloud(shared_bus_url: str) -> Iterator[Cloud]:
+    built = Cloud(shared_bus_url)
+    yield built
+    built.close()
+
+
+def _url(request: pytest.FixtureRequest, tls: Tls, of_rabbitmq: str) -> str:
     if request.param == "inproc":
         return f"inproc://{ids.fresh()}/"
-    url: str = request.getfixturevalue("rabbitmq_url")
+    url: str = request.getfixturevalue(of_rabbitmq)
     return tls.of_rabbitmq(url) if request.param == "rabbit-tls" else url

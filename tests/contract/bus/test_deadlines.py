@@ -1,4 +1,4 @@
-"""Test that a message carries its caller's remaining time: a late one is refused and writes nothing, on both buses."""
+"""Test that a message has the remaining time of its caller, and that a late message writes nothing, on both buses."""
 
 import sqlite3
 import threading
@@ -41,7 +41,7 @@ class Relay(Message[str], frozen=True, kw_only=True):
 
 
 class Desk:
-    """Writes words into a database, and waits for a sign where the test wants it to."""
+    """A service that writes words into a database, or waits until a test lets it continue."""
 
     def __init__(self, database: Database | None = None, onward: bus.Client | None = None) -> None:
         self.database = database
@@ -97,7 +97,7 @@ class Desk:
 
 
 class Office:
-    """A broker, and all that a test connects to it."""
+    """A broker with the buses that a test connects to it."""
 
     def __init__(self, url: str) -> None:
         self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 20}})
@@ -123,8 +123,8 @@ class Office:
 
 
 @pytest.fixture
-def office(bus_url: str) -> Iterator[Office]:
-    built = Office(bus_url)
+def office(shared_bus_url: str) -> Iterator[Office]:
+    built = Office(shared_bus_url)
     yield built
     built.close()
 
@@ -144,7 +144,7 @@ def words(database: Database) -> list[str]:
 # --- Late messages --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_is_not_even_begun(
+def test_a_call_that_waits_in_a_busy_server_beyond_its_deadline_is_not_begun(
     office: Office, database: Database
 ) -> None:
     desk = office.serve(Desk(database), threads=1)
@@ -158,7 +158,7 @@ def test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_is_not_even
         assert held.result(10) == "held"
     assert client.call(Note(word="in time")) == "in time"
     assert words(database) == ["in time"]
-    # Its reads and its calls to others would be lost work, too.
+    # Its reads and calls would be wasted.
     assert desk.begun == ["in time"]
 
 
@@ -179,12 +179,12 @@ def test_a_call_that_is_late_at_commit_writes_nothing(office: Office, database: 
     assert words(database) == ["first"]
 
 
-def test_a_caller_that_still_waits_hears_that_its_message_came_too_late(office: Office, database: Database) -> None:
+def test_a_caller_that_still_waits_is_told_that_the_deadline_was_exceeded(office: Office, database: Database) -> None:
     desk = office.serve(Desk(database))
     desk.pause = lambda: _sleep_beyond(context.seconds_left())
     client = office.client()
     if office.conf.transport_url.startswith("rabbit"):
-        # A server has less than the caller: its answer is on its way back before that one gives up.
+        # The deadline of a server is earlier than that of its caller, so its answer arrives in time.
         with pytest.raises(errors.DeadlineExceeded, match="before COMMIT"):
             client.call(Note(word="late"), timeout=4)
     else:
@@ -202,9 +202,10 @@ def _sleep_beyond(left: float | None) -> None:
 # --- Nested calls, and calls without a deadline ----------------------------------------------------------------------
 
 
-def test_a_call_made_for_a_call_waits_no_longer_than_is_left_of_that_one(office: Office) -> None:
-    behind = office.serve(Desk(), topic="behind")
-    front = office.serve(Desk(onward=office.client("behind")))
+def test_a_nested_call_has_the_remaining_time_of_the_outer_call(office: Office) -> None:
+    topic = f"{office.topic}-behind"
+    behind = office.serve(Desk(), topic)
+    front = office.serve(Desk(onward=office.client(topic)))
     begin = time.monotonic()
     with pytest.raises(errors.Unavailable):
         office.client().call(Relay(), timeout=2)
@@ -216,7 +217,7 @@ def test_a_call_made_for_a_call_waits_no_longer_than_is_left_of_that_one(office:
     assert fault.data["seconds"] <= 2
 
 
-def test_a_server_learns_how_much_is_left(office: Office) -> None:
+def test_a_server_knows_the_remaining_time_of_a_call(office: Office) -> None:
     office.serve(Desk())
     left = office.client().call(TimeLeft(), timeout=10)
     assert left is not None
@@ -231,13 +232,13 @@ def test_a_cast_has_no_deadline(office: Office) -> None:
 
 
 @pytest.mark.parametrize("sent", [None, "5", -1, True, float("nan"), float("inf"), [1]])
-def test_what_a_peer_sends_that_is_no_duration_is_no_deadline(sent: object) -> None:
+def test_an_invalid_remaining_time_is_ignored(sent: object) -> None:
     ctxt = {"seconds_left": sent, "deadline": 5.0}
     stamp(ctxt, taken=100.0)
     assert ctxt == {}
 
 
-def test_a_deadline_is_counted_from_when_the_message_was_taken() -> None:
+def test_a_deadline_is_counted_from_the_time_at_which_the_message_was_taken() -> None:
     ctxt: dict[str, object] = {"seconds_left": 2.5, "request_id": "r"}
     stamp(ctxt, taken=100.0)
     assert ctxt == {"deadline": 102.5, "request_id": "r"}
@@ -246,7 +247,7 @@ def test_a_deadline_is_counted_from_when_the_message_was_taken() -> None:
 # --- The context ----------------------------------------------------------------------------------------------------
 
 
-def test_a_deadline_only_becomes_earlier() -> None:
+def test_a_nested_context_can_only_shorten_the_deadline() -> None:
     with context.bound(deadline=5.0):
         with context.bound(deadline=9.0) as later:
             assert later.deadline == 5.0
@@ -257,7 +258,7 @@ def test_a_deadline_only_becomes_earlier() -> None:
     assert context.current().deadline is None
 
 
-def test_nothing_is_sent_for_a_caller_that_waits_no_longer(office: Office) -> None:
+def test_nothing_is_sent_after_the_deadline(office: Office) -> None:
     desk = office.serve(Desk())
     with context.bound(deadline=time.monotonic() - 1), pytest.raises(errors.DeadlineExceeded):
         office.client().call(Hold())
@@ -267,8 +268,8 @@ def test_nothing_is_sent_for_a_caller_that_waits_no_longer(office: Office) -> No
 # --- The database ---------------------------------------------------------------------------------------------------
 
 
-class Collides:
-    """Work that collides with another's each time, until it has been tried often enough to time its caller out."""
+class FailsLate:
+    """Work that fails with an error after the deadline of its caller."""
 
     def __init__(self, fault: Callable[[], Exception]) -> None:
         self.tries = 0
@@ -280,17 +281,17 @@ class Collides:
         raise self._fault()
 
 
-def test_collisions_are_not_tried_again_for_a_late_caller(database: Database) -> None:
+def test_a_locked_database_is_not_tried_again_after_the_deadline(database: Database) -> None:
     locked = sqlite3.OperationalError("database is locked")
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    work = Collides(lambda: exc.OperationalError("UPDATE", {}, locked))
+    work = FailsLate(lambda: exc.OperationalError("UPDATE", {}, locked))
     with context.bound(deadline=time.monotonic() + 0.1), pytest.raises(errors.Unavailable):
         database.write(work)
     assert work.tries == 1
 
 
-def test_a_late_caller_begins_no_transaction(database: Database) -> None:
-    work = Collides(lambda: AssertionError("it has been begun"))
+def test_no_transaction_begins_after_the_deadline(database: Database) -> None:
+    work = FailsLate(lambda: AssertionError("the transaction has begun"))
     for begin in (database.read, database.write):
         with context.bound(deadline=time.monotonic() - 1), pytest.raises(errors.DeadlineExceeded):
             begin(work)

@@ -1,4 +1,4 @@
-"""A command calls RabbitMQ without the bus library, and meets the answers, refusals and faults that a service meets."""
+"""Test that calls to RabbitMQ without the bus library have the same answers and errors as calls with it."""
 
 import subprocess
 import sys
@@ -39,12 +39,14 @@ class Store:
         raise ValueError("secret")
 
 
-@pytest.fixture
-def store(rabbitmq_url: str) -> Iterator[str]:
-    bus = Bus(options.new({"DEFAULT": {"transport_url": rabbitmq_url}}))
+@pytest.fixture(scope="module")
+def store(rabbitmq: RabbitMQServer) -> Iterator[str]:
+    """The URL of a broker on which a store is served."""
+    url = rabbitmq.add_vhost("direct_calls")
+    bus = Bus(options.new({"DEFAULT": {"transport_url": url}}))
     server = bus.server("placement", "one", [Store()])
     server.start()
-    yield rabbitmq_url
+    yield url
     server.stop()
     bus.close()
 
@@ -56,7 +58,7 @@ def direct(store: str) -> Iterator[DirectBus]:
     bus.close()
 
 
-def test_answers_and_errors_come_as_their_own_classes(direct: DirectBus) -> None:
+def test_answers_and_errors_arrive_with_their_classes(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", None, 10.0)
 
     assert client.call(ListCells()) == [EAST]
@@ -81,7 +83,7 @@ def test_a_method_that_is_not_served_is_an_invalid_request(direct: DirectBus) ->
         DirectClient(direct, "placement", None, 10.0).call(ListInstances())
 
 
-def test_an_answer_that_comes_too_late_is_missing_and_is_not_taken_for_the_next_one(direct: DirectBus) -> None:
+def test_a_late_answer_is_dropped_and_is_not_the_answer_to_the_next_call(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", None, 10.0)
     with pytest.raises(errors.NoReply, match="list_hosts"):
         client.call(ListHosts(service_host="slow"), timeout=0.3)
@@ -89,7 +91,7 @@ def test_an_answer_that_comes_too_late_is_missing_and_is_not_taken_for_the_next_
     assert client.call(ListCells()) == [EAST]
 
 
-def test_a_connection_that_was_lost_is_made_anew(direct: DirectBus) -> None:
+def test_after_a_lost_connection_the_next_call_connects_again(direct: DirectBus) -> None:
     client = DirectClient(direct, "placement", None, 10.0)
     client.ping()
     with direct.connection() as connection:
@@ -100,7 +102,7 @@ def test_a_connection_that_was_lost_is_made_anew(direct: DirectBus) -> None:
 
 
 def wait_until_ready(server: BusServer) -> None:
-    """Wait until a server that has just been started consumes its queue, which its own thread begins."""
+    """Wait until the thread of a server that has just started consumes its queue."""
     end = time.monotonic() + 10
     while True:
         try:
@@ -112,10 +114,10 @@ def wait_until_ready(server: BusServer) -> None:
             return
 
 
-def test_an_alarm_of_the_broker_is_named_at_once_by_a_call_and_by_the_check_of_a_server(
+def test_a_call_and_the_check_of_a_server_name_an_alarm_of_the_broker_at_once(
     store: str, rabbitmq: RabbitMQServer, tls: Tls
 ) -> None:
-    # Over TLS, since a broker that reads nothing does not answer the end of TLS either.
+    # Over TLS, because a broker that reads nothing does not answer the end of a TLS connection either.
     url = tls.of_rabbitmq(store)
     direct = DirectBus(url, options.new())
     client = DirectClient(direct, "placement", None, 20.0)
@@ -139,8 +141,8 @@ def test_an_alarm_of_the_broker_is_named_at_once_by_a_call_and_by_the_check_of_a
     bus.close()
 
 
-def test_a_refused_login_and_an_absent_broker_are_told_apart_and_no_password_is_shown(rabbitmq_url: str) -> None:
-    head, _, place = rabbitmq_url.partition("@")
+def test_a_refused_login_and_an_absent_broker_are_different_errors_without_the_password(store: str) -> None:
+    head, _, place = store.partition("@")
     refused = f"{head.rpartition(':')[0]}:wrong@{place}"
     for url, error in ((refused, errors.BusRefused), ("rabbit://u:wrong@127.0.0.1:1/", errors.BusUnavailable)):
         with pytest.raises(error) as caught:
@@ -148,14 +150,14 @@ def test_a_refused_login_and_an_absent_broker_are_told_apart_and_no_password_is_
         assert "wrong" not in str(caught.value)
 
 
-def test_the_next_host_of_a_url_is_called_where_the_first_is_away(store: str) -> None:
+def test_if_the_first_host_of_a_url_is_away_the_next_one_is_called(store: str) -> None:
     head, _, place = store.partition("@")
     bus = DirectBus(f"{head}@127.0.0.1:1,{head.partition('//')[2]}@{place}", options.new())
     assert DirectClient(bus, "placement", None, 10.0).call(ListCells()) == [EAST]
     bus.close()
 
 
-def test_the_bus_library_is_used_where_only_it_can_do_what_is_asked() -> None:
+def test_the_bus_library_is_used_for_options_that_only_it_supports() -> None:
     assert is_plain("rabbit://u:p@one:5672,u:p@two/cloud")
     assert is_plain("rabbit://u:p@one/cloud?ssl=true&ssl_ca_file=/ca.pem")
     assert not is_plain("rabbit://u:p@one/cloud?rabbit_quorum_queue=true")
@@ -165,7 +167,7 @@ def test_the_bus_library_is_used_where_only_it_can_do_what_is_asked() -> None:
     assert calls.is_direct(options.new())
 
 
-def test_either_way_brings_the_same_answer(store: str) -> None:
+def test_calls_with_and_without_the_bus_library_have_the_same_answer(store: str) -> None:
     conf = options.new({"DEFAULT": {"transport_url": store}})
     clients = Clients(conf, 10.0)
     over_the_library = clients.bus().client("placement").call(ListCells())
@@ -182,14 +184,16 @@ sys.exit(status)
 """
 
 
-def test_a_command_that_calls_imports_neither_the_bus_library_nor_the_database(store: str, tmp_path: Any) -> None:
+def test_a_command_that_makes_a_call_imports_neither_the_bus_library_nor_the_database(
+    store: str, tmp_path: Any
+) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {store}\ndebug = true\n")
     ran = subprocess.run(
         [sys.executable, "-c", _CALLS, "--config-file", str(file), "trait", "list"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    # The store of this test does not serve traits: the call has been made.
+    # The error shows that the call was made: the store of this module does not serve traits.
     assert "list_traits is not served on placement" in ran.stderr
     modules = set(ran.stderr.split())
     assert "amqp" in modules

@@ -1,4 +1,4 @@
-"""Two servers of one topic and one name are refused, on both buses; one that is gone is not in the way."""
+"""Test that the name of a running server of a topic cannot be used by another server, on both buses."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from moorage.model import Cell
 
 
 class Cells:
-    """Answers at once, unless it is held."""
+    """Answers at once, unless a test clears `go_on`."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -32,7 +32,7 @@ class Cells:
 
 
 class HastyBus(Bus):
-    """Waits for an answer of a namesake no longer than a moment."""
+    """Waits only a short time for the answer of a server with the same name."""
 
     namesake_seconds = 0.3
 
@@ -63,10 +63,10 @@ def later(conf: Any) -> Iterator[HastyBus]:
     bus.close()
 
 
-def test_a_second_server_of_one_name_is_refused_and_takes_no_message(bus: Bus, patient: Bus) -> None:
+def test_a_second_server_of_a_name_is_refused_and_takes_no_message(bus: Bus, patient: Bus) -> None:
     first, second = Cells(), Cells()
     bus.server("placement", "one", [first]).start()
-    # Its answer shows that the broker knows it: a server that has begun becomes a consumer a moment later.
+    # Its answer shows that it is a consumer, which a server becomes shortly after its start.
     assert bus.client("placement", "one").call(ListCells()) == []
     with pytest.raises(errors.ServiceNameTaken, match="Another service named one answers on placement"):
         patient.server("placement", "one", [second]).start()
@@ -76,14 +76,14 @@ def test_a_second_server_of_one_name_is_refused_and_takes_no_message(bus: Bus, p
 
 
 class UncountedBus(HastyBus):
-    """Cannot ask for the number of servers, as where the broker does not let this user ask."""
+    """Cannot count servers, because the broker does not let its user do so."""
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
         return None
 
 
 @pytest.mark.parametrize("kind", [Bus, UncountedBus])
-def test_of_two_servers_of_one_name_that_start_at_one_moment_at_most_one_goes_on(conf: Any, kind: type[Bus]) -> None:
+def test_of_two_servers_of_one_name_that_start_at_the_same_time_at_most_one_runs(conf: Any, kind: type[Bus]) -> None:
     with closing(kind(conf)) as bus, closing(kind(conf)) as other, closing(Bus(conf)) as asking:
         start_at_once(bus, other, asking)
 
@@ -105,13 +105,13 @@ def start_at_once(bus: Bus, other: Bus, asking: Bus) -> None:
 
     assert sum(started) <= 1
     if not any(started):
-        # They have seen each other; either may begin now.
+        # Each has found the other one; either may start now.
         bus.server("placement", "one", [Cells()]).start()
     assert asking.client("placement", "one").call(ListCells()) == []
     assert asking.servers_of("placement", "one") == 1
 
 
-def test_another_name_and_another_topic_are_not_taken(bus: Bus, later: HastyBus) -> None:
+def test_another_name_and_the_same_name_on_another_topic_are_free(bus: Bus, later: HastyBus) -> None:
     bus.server("placement", "one", [Cells()]).start()
     later.server("placement", "two", [Cells()]).start()
     later.server("scheduler", "one", [Cells()]).start()

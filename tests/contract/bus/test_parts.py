@@ -1,4 +1,4 @@
-"""Lists in parts: whole over each bus, whatever the size of their entries and whichever release answers."""
+"""Test that a list that is read in parts is complete, for any size of its entries and for servers of both releases."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -49,7 +49,7 @@ class Registry:
 
 
 class Changing(Registry):
-    """Between two parts the last host of the first goes, and one comes behind all."""
+    """A registry that loses the last host of the first part after that part, and gets a new last host."""
 
     @serves(ListHosts)
     def list_hosts(self, message: ListHosts) -> list[HostState]:
@@ -64,7 +64,7 @@ NEWCOMER = structs.replace(host(99_999), compute_node_uuid="ffffffff-ffff-ffff-f
 
 
 class FormerListHosts(Message[list[HostState]], frozen=True, kw_only=True):
-    """List hosts as the former release does, before lists came in parts."""
+    """List hosts as the former release does, which has no parts."""
 
     topic = "scheduler"
     method = "list_hosts"
@@ -85,7 +85,7 @@ class FormerRegistry:
 
 
 class Peers:
-    """A registry and a client of it, each with connections of its own."""
+    """A registry and its client, each with its own connections."""
 
     def __init__(self, url: str, closing: ExitStack) -> None:
         self._conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 60}})
@@ -103,12 +103,12 @@ class Peers:
 
 
 @pytest.fixture
-def peers(bus_url: str) -> Iterator[Peers]:
+def peers(shared_bus_url: str) -> Iterator[Peers]:
     with ExitStack() as closing:
-        yield Peers(bus_url, closing)
+        yield Peers(shared_bus_url, closing)
 
 
-def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) -> None:
+def test_a_list_that_is_larger_than_a_message_is_read_in_parts(peers: Peers) -> None:
     hosts = [host(number, "x" * 400) for number in range(MANY)]
     registry = Registry(hosts)
     client = peers.serve(registry)
@@ -121,7 +121,7 @@ def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) ->
     assert registry.limits == [None, *[MAX_INSTANCES] * (MANY // MAX_INSTANCES + 1)], "no part was too large"
 
 
-def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(peers: Peers) -> None:
+def test_a_part_that_is_too_large_for_a_message_is_requested_in_smaller_parts(peers: Peers) -> None:
     hosts = [host(number, "x" * (MAX_MESSAGE // 10)) for number in range(12)]
     registry = Registry(hosts)
 
@@ -130,7 +130,7 @@ def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(pee
     assert registry.limits == [16, 4, 4, 4, 4]
 
 
-def test_an_entry_that_is_too_large_alone_is_a_typed_error(peers: Peers) -> None:
+def test_an_entry_that_is_too_large_for_a_message_is_a_typed_error(peers: Peers) -> None:
     client = peers.serve(Registry([host(1), host(2, "x" * MAX_MESSAGE)]))
     with pytest.raises(errors.ReplyTooLarge):
         lists.hosts(client, ListHosts(), 2)
@@ -142,7 +142,7 @@ def test_a_registry_of_the_former_release_lists_each_host_once(peers: Peers, cou
     assert lists.hosts(peers.serve(FormerRegistry(hosts)), ListHosts(), 4) == hosts
 
 
-def test_what_is_there_throughout_is_listed_once_while_others_come_and_go(peers: Peers) -> None:
+def test_hosts_that_exist_throughout_are_listed_once_while_others_are_added_and_removed(peers: Peers) -> None:
     hosts = [host(number) for number in range(9)]
     found = lists.hosts(peers.serve(Changing(hosts)), ListHosts(), 4)
     assert found == [*hosts, NEWCOMER]

@@ -1,4 +1,4 @@
-"""Where nobody serves what a command asks, it says so within seconds, on both buses, and says what to start."""
+"""Test that a command without a server fails within seconds and names the service to start, on both buses."""
 
 import socket
 import time
@@ -37,13 +37,13 @@ def conf(bus_url: str) -> Any:
 
 @pytest.fixture
 def clients(conf: Any) -> Iterator[Clients]:
-    # Where somebody is waited for in vain, no longer than this.
+    # The longest wait for an answer, and for a server to start.
     clients = Clients(conf, 1.0)
     yield clients
     clients.close()
 
 
-def test_a_topic_that_nobody_has_ever_served_is_refused_with_what_to_start(clients: Clients) -> None:
+def test_a_call_to_a_topic_that_was_never_served_names_the_service_to_start(clients: Clients) -> None:
     begun = time.monotonic()
     with pytest.raises(errors.NotServed, match=r"Nobody serves scheduler .*: start `moorage scheduler`"):
         clients.topic("scheduler").call(ListHosts())
@@ -52,7 +52,9 @@ def test_a_topic_that_nobody_has_ever_served_is_refused_with_what_to_start(clien
     assert time.monotonic() - begun < 10
 
 
-def test_so_is_one_whose_last_server_has_stopped(clients: Clients, conf: Any) -> None:
+def test_a_call_to_a_topic_whose_last_server_has_stopped_names_the_service_to_start(
+    clients: Clients, conf: Any
+) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
     server.start()
@@ -65,7 +67,7 @@ def test_so_is_one_whose_last_server_has_stopped(clients: Clients, conf: Any) ->
     bus.close()
 
 
-def test_one_that_is_served_later_is_called_then(clients: Clients, conf: Any) -> None:
+def test_a_topic_that_is_served_later_can_be_called(clients: Clients, conf: Any) -> None:
     with pytest.raises(errors.NotServed):
         clients.topic("placement").call(ListCells())
     bus = Bus(conf)
@@ -74,27 +76,27 @@ def test_one_that_is_served_later_is_called_then(clients: Clients, conf: Any) ->
     bus.close()
 
 
-def test_a_server_that_comes_within_seconds_is_waited_for(clients: Clients, conf: Any) -> None:
+def test_a_command_waits_some_seconds_for_a_server_to_start(clients: Clients, conf: Any) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
 
     class Late(Bus):
-        looks = 0
+        counts = 0
 
         def servers_of(self, topic: str, server_name: str | None = None) -> int | None:
-            self.looks += 1
-            if self.looks == 2:
+            self.counts += 1
+            if self.counts == 2:
                 server.start()
             return super().servers_of(topic, server_name)
 
     asking = Late(conf)
     clients.require(asking, "placement", None, "`moorage placement`")
-    assert asking.looks == 2
+    assert asking.counts == 2
     asking.close()
     bus.close()
 
 
-def test_a_command_with_nobody_there_ends_within_seconds_and_says_what_to_start(
+def test_a_command_without_a_server_ends_within_seconds_and_names_the_service_to_start(
     tmp_path: Path, bus_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moorage.conf"
@@ -102,11 +104,12 @@ def test_a_command_with_nobody_there_ends_within_seconds_and_says_what_to_start(
     begun = time.monotonic()
     assert main(["--config-file", str(file), "host", "list"]) == 1
     assert time.monotonic() - begun < 10
-    assert "Nobody serves" in (said := capsys.readouterr().err)
-    assert "start `moorage" in said
+    output = capsys.readouterr().err
+    assert "Nobody serves" in output
+    assert "start `moorage" in output
 
 
-def test_an_audit_with_nobody_there_ends_within_seconds_and_names_each_part_that_is_missing(
+def test_an_audit_without_servers_ends_within_seconds_and_names_each_missing_service(
     tmp_path: Path, bus_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "moorage.conf"
@@ -114,17 +117,14 @@ def test_an_audit_with_nobody_there_ends_within_seconds_and_names_each_part_that
     begun = time.monotonic()
     assert main(["--config-file", str(file), "audit", "-f", "csv"]) == 2
     assert time.monotonic() - begun < 10
-    said = capsys.readouterr().out
-    for topic in ("placement", "scheduler", "conductor"):
-        assert (
-            f"Nobody serves {topic} on the message bus: start `moorage {topic.replace('placement', 'scheduler')}`"
-            in said
-        )
+    output = capsys.readouterr().out
+    for topic, service in (("placement", "scheduler"), ("scheduler", "scheduler"), ("conductor", "conductor")):
+        assert f"Nobody serves {topic} on the message bus: start `moorage {service}`" in output
 
 
 @pytest.mark.parametrize("host", ["mq1:567x", "mq1:5672,moorage:secret@mq2:567x", "[::1"])
 @pytest.mark.parametrize("opened", ["by a service", "by a command"])
-def test_an_address_that_cannot_be_read_is_a_fault_of_the_configuration(opened: str, host: str) -> None:
+def test_a_malformed_address_is_an_error_of_the_configuration(opened: str, host: str) -> None:
     url = f"rabbit://moorage:secret@{host}/cloud"
     with pytest.raises(errors.ConfigurationError, match="a host or a port cannot be read") as caught:
         _open(url, opened)
@@ -134,7 +134,7 @@ def test_an_address_that_cannot_be_read_is_a_fault_of_the_configuration(opened: 
 
 @pytest.mark.parametrize("character", "/?#")
 @pytest.mark.parametrize("opened", ["by a service", "by a command"])
-def test_no_part_of_a_password_with_a_reserved_character_is_told(opened: str, character: str) -> None:
+def test_no_part_of_a_password_with_a_reserved_character_is_shown(opened: str, character: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         _open(f"rabbit://moorage:half{character}other@mq1:5672/cloud", opened)
     assert "half" not in str(caught.value)
@@ -142,14 +142,14 @@ def test_no_part_of_a_password_with_a_reserved_character_is_told(opened: str, ch
 
 
 @pytest.mark.parametrize("option", ["rabbit_quorum_queue=yess", "no_such_option=1", "rpc_conn_pool_size=1"])
-def test_an_option_at_the_end_of_an_address_that_is_wrong_is_a_fault_of_the_configuration(option: str) -> None:
+def test_an_invalid_option_at_the_end_of_an_address_is_an_error_of_the_configuration(option: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"{option.partition('=')[0]}") as caught:
         _open(f"rabbit://moorage:secret@mq1/cloud?{option}", "by a service")
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("server", [None, "one"])
-def test_a_queue_whose_binding_the_broker_has_lost_is_bound_again_by_a_call(
+def test_a_call_restores_the_binding_of_a_queue_that_the_broker_has_lost(
     rabbitmq: RabbitMQServer, rabbitmq_url: str, server: str | None
 ) -> None:
     conf = options.new({"DEFAULT": {"transport_url": rabbitmq_url}})
@@ -158,7 +158,7 @@ def test_a_queue_whose_binding_the_broker_has_lost_is_bound_again_by_a_call(
         client = caller.client("placement", server, 5.0)
         assert client.call(ListCells()) == []
         vhost = rabbitmq_url.rpartition("/")[2]
-        # As after a partition of a cluster: queues and their consumers are there, and bindings are not.
+        # As after a partition of a cluster: queues and their consumers exist, and bindings do not.
         default = f'{{resource, <<"{vhost}">>, exchange, <<>>}}'
         rabbitmq.evaluate(
             f'[ok = rabbit_binding:remove(B, <<"test">>) '
@@ -181,7 +181,7 @@ def test_a_queue_whose_binding_the_broker_has_lost_is_bound_again_by_a_call(
         "kombu://u:@one/cloud?ssl=true&ssl_ca_file=/a%20b",
     ],
 )
-def test_an_address_means_the_same_to_the_library_and_to_the_connections_beside_it(url: str) -> None:
+def test_direct_connections_read_an_address_as_the_library_does(url: str) -> None:
     conf = options.new()
     theirs, ours = oslo_messaging.TransportURL.parse(conf, url), BrokerHosts(url, conf)
     guest = oslo_messaging.TransportHost("localhost")
@@ -193,25 +193,25 @@ def test_an_address_means_the_same_to_the_library_and_to_the_connections_beside_
     assert ours._query == theirs.query
 
 
-#: With what a connection begins: a hand-shake of TLS (RFC 8446, section 5.1), or AMQP's own header.
+#: The first bytes of a connection: a handshake of TLS (RFC 8446, section 5.1), or the header of AMQP.
 TLS, PLAIN = b"\x16\x03", b"AM"
 
 
 @pytest.mark.parametrize(
-    ("said", "option", "begin"),
-    [*((said, False, TLS) for said in ("true", "True", "1", "yes", "on")), ("no", True, PLAIN)],
+    ("value", "option", "begin"),
+    [*((value, False, TLS) for value in ("true", "True", "1", "yes", "on")), ("no", True, PLAIN)],
 )
-def test_the_address_says_whether_a_broker_is_spoken_to_over_tls(said: str, option: bool, begin: bytes) -> None:
+def test_the_address_of_a_broker_decides_whether_tls_is_used(value: str, option: bool, begin: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as thread:
         read = thread.submit(_first_bytes, listening)
         conf = options.new({"oslo_messaging_rabbit": {"ssl": option}})
-        bus = Bus(conf, f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl={said}")
+        bus = Bus(conf, f"rabbit://m:m@127.0.0.1:{_port(listening)}/?ssl={value}")
         with pytest.raises(errors.BusUnavailable):
             bus.probe()
     assert read.result() == begin
 
 
-def test_several_silent_hosts_are_probed_no_longer_than_one_and_asked_after_others_the_next_time(
+def test_silent_hosts_are_probed_in_parallel_and_come_last_in_the_next_probe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(broker_hosts, "_CONNECT_SECONDS", 1.0)
@@ -247,10 +247,10 @@ def _open(url: str, opened: str) -> None:
     elif is_plain(url):
         DirectBus(url, options.new())
     else:
-        raise AssertionError("a command opens it as a service does")
+        raise AssertionError("a command uses the bus library for this address")
 
 
-def test_a_status_that_is_watched_leaves_no_bus_open(
+def test_a_watched_status_leaves_no_bus_open_between_its_rounds(
     tmp_path: Path, bus_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_buses: list[Bus] = []
@@ -265,13 +265,13 @@ def test_a_status_that_is_watched_leaves_no_bus_open(
             super().close()
             open_buses.remove(self)
 
-    class EnoughSeenError(Exception):
+    class ThreeRoundsError(Exception):
         pass
 
     def shown(_command: object, _parsed: object, _columns: object, _rows: object) -> int:
         open_by_round.append(len(open_buses))
         if len(open_by_round) == 3:
-            raise EnoughSeenError
+            raise ThreeRoundsError
         return 0
 
     file = tmp_path / "moorage.conf"
@@ -282,6 +282,6 @@ def test_a_status_that_is_watched_leaves_no_bus_open(
     assert open_by_round == [0, 0, 0]
 
 
-def test_a_connection_that_is_closed_already_is_dropped_without_connecting_again() -> None:
-    # The library would connect to port 1, and warn that it does.
+def test_a_closed_connection_is_dropped_without_another_connection() -> None:
+    # Otherwise, the library would connect to port 1 and warn about it.
     DirectConnection(amqp.Connection("127.0.0.1:1"), 1.0).drop()

@@ -1,8 +1,5 @@
-"""A server that refuses a login is told from one that is away: the service ends at once and says what to do."""
+"""Test that a refused login is a different error from a server that is away, and ends a service with advice."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,6 +9,7 @@ from urllib.parse import quote
 import kombu
 import pytest
 from sqlalchemy import make_url, text
+from support.processes.forked_process import run_forked
 
 from harness.servers import MariaDBServer, RabbitMQServer
 from harness.tcp_proxy import TcpProxy
@@ -27,7 +25,7 @@ from moorage.service.process import until_available
 
 
 def wrong(url: str, *, password: bool) -> str:
-    """The same address with another password, or with another database or virtual host."""
+    """Return the address with another password, or with another database or virtual host."""
     head, _, name = url.partition("@")
     if password:
         return f"{head.rpartition(':')[0]}:wrong@{name}"
@@ -35,7 +33,7 @@ def wrong(url: str, *, password: bool) -> str:
 
 
 @pytest.mark.parametrize("password", [True, False], ids=["password", "name"])
-def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password: bool) -> None:
+def test_a_database_that_refuses_a_login_is_not_waited_for(mariadb_url: str, *, password: bool) -> None:
     url = wrong(mariadb_url, password=password)
     begun = time.monotonic()
     with pytest.raises(errors.StoreRefused, match="check user, password and database name") as caught:
@@ -45,29 +43,29 @@ def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password
     assert "127.0.0.1" in str(caught.value)
 
 
-#: What an account is not allowed, by what is done to it.
-KEPT_OUT = {
+#: Reasons for which the server refuses an account, and the statements that cause them.
+REFUSALS = {
     "from another machine": "",
-    "locked": "ALTER USER kept_out@'127.0.0.1' ACCOUNT LOCK",
-    "expired": "ALTER USER kept_out@'127.0.0.1' PASSWORD EXPIRE",
-    "may only read": "REVOKE INSERT ON `{name}`.* FROM kept_out@'127.0.0.1'",
+    "locked": "ALTER USER refused_user@'127.0.0.1' ACCOUNT LOCK",
+    "expired": "ALTER USER refused_user@'127.0.0.1' PASSWORD EXPIRE",
+    "may only read": "REVOKE INSERT ON `{name}`.* FROM refused_user@'127.0.0.1'",
 }
 
 
-@pytest.mark.parametrize("why", KEPT_OUT)
-def test_a_database_that_keeps_an_account_out_is_not_waited_for(
+@pytest.mark.parametrize("why", REFUSALS)
+def test_a_database_that_refuses_an_account_is_not_waited_for(
     mariadb: MariaDBServer, mariadb_url: str, why: str
 ) -> None:
     url = make_url(mariadb_url)
     mariadb.execute(f"CREATE TABLE `{url.database}`.seen (n INT)")
-    mariadb.execute("CREATE OR REPLACE USER kept_out@'127.0.0.1' IDENTIFIED BY 'secret'")
-    mariadb.execute(f"GRANT SELECT, INSERT ON `{url.database}`.* TO kept_out@'127.0.0.1'")
-    if KEPT_OUT[why]:
-        mariadb.execute(KEPT_OUT[why].format(name=url.database))
+    mariadb.execute("CREATE OR REPLACE USER refused_user@'127.0.0.1' IDENTIFIED BY 'secret'")
+    mariadb.execute(f"GRANT SELECT, INSERT ON `{url.database}`.* TO refused_user@'127.0.0.1'")
+    if REFUSALS[why]:
+        mariadb.execute(REFUSALS[why].format(name=url.database))
     else:
         url = url.update_query_dict({"bind_address": "127.0.0.9"})
     database = Database(
-        url.set(username="kept_out", password="secret").render_as_string(hide_password=False), "main", pool_size=1
+        url.set(username="refused_user", password="secret").render_as_string(hide_password=False), "main", pool_size=1
     )
     with pytest.raises(errors.StoreRefused, match="check user") as caught:
         until_available(
@@ -76,10 +74,10 @@ def test_a_database_that_keeps_an_account_out_is_not_waited_for(
         )
     assert "secret" not in str(caught.value)
     database.close()
-    mariadb.execute("DROP USER kept_out@'127.0.0.1'")
+    mariadb.execute("DROP USER refused_user@'127.0.0.1'")
 
 
-def test_rights_that_are_given_back_are_used_without_a_restart(mariadb: MariaDBServer, mariadb_url: str) -> None:
+def test_privileges_that_are_granted_again_are_used_without_a_restart(mariadb: MariaDBServer, mariadb_url: str) -> None:
     url = make_url(mariadb_url)
     mariadb.execute(f"CREATE TABLE `{url.database}`.seen (n INT)")
     mariadb.execute("CREATE OR REPLACE USER reader@'127.0.0.1' IDENTIFIED BY 'secret'")
@@ -90,7 +88,7 @@ def test_rights_that_are_given_back_are_used_without_a_restart(mariadb: MariaDBS
         def write() -> None:
             database.write(lambda connection: connection.execute(text("INSERT INTO seen VALUES (1)")))
 
-        # Two connections, of which the one is refused and the other is not used meanwhile.
+        # Two connections: one is refused, and the other one is idle meanwhile.
         database.read(lambda _: database.read(lambda connection: connection.execute(text("SELECT * FROM seen"))))
         with pytest.raises(errors.StoreRefused):
             write()
@@ -100,9 +98,7 @@ def test_rights_that_are_given_back_are_used_without_a_restart(mariadb: MariaDBS
     mariadb.execute("DROP USER reader@'127.0.0.1'")
 
 
-def test_a_database_that_is_restored_under_a_service_is_told_as_such_and_used_again(
-    mariadb: MariaDBServer, mariadb_url: str
-) -> None:
+def test_a_database_that_is_dropped_and_restored_is_used_again(mariadb: MariaDBServer, mariadb_url: str) -> None:
     name = make_url(mariadb_url).database
     mariadb.execute(f"CREATE TABLE `{name}`.seen (n INT)")
     with closing(Database(mariadb_url, "main", pool_size=1)) as database:
@@ -112,7 +108,7 @@ def test_a_database_that_is_restored_under_a_service_is_told_as_such_and_used_ag
 
         assert seen() == []
         mariadb.execute(f"DROP DATABASE `{name}`")
-        for _ in range(2):  # over the connection that there was, and over a new one
+        for _ in range(2):  # on the old connection, and on a new one
             with pytest.raises(errors.StoreRefused, match="check user, password and database name"):
                 seen()
         mariadb.execute(f"CREATE DATABASE `{name}`")
@@ -122,7 +118,7 @@ def test_a_database_that_is_restored_under_a_service_is_told_as_such_and_used_ag
         assert seen() == [7]
 
 
-def test_a_database_that_logs_statements_is_not_waited_for(mariadb_url: str) -> None:
+def test_a_database_with_a_statement_based_binlog_is_not_waited_for(mariadb_url: str) -> None:
     database = Database(mariadb_url, "main", pool_size=1)
     refuse = text("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1665")
     with pytest.raises(errors.StoreRefused, match="set its binlog_format to MIXED or ROW"):
@@ -130,24 +126,18 @@ def test_a_database_that_logs_statements_is_not_waited_for(mariadb_url: str) -> 
     database.close()
 
 
-def test_the_placement_api_says_that_its_login_is_refused_before_it_starts_a_worker(
-    mariadb_url: str, tmp_path: Path
-) -> None:
-    url = wrong(mariadb_url, password=True)
-    words = ["placement-api", "--port", "0", "--auth-strategy", "noauth2", "--database-url", url]
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", *words],
-        cwd=tmp_path, text=True, capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
+def test_the_placement_api_reports_a_refused_login_before_it_starts_a_worker(mariadb_url: str, tmp_path: Path) -> None:
+    words = ["placement-api", "--port", "0", "--auth-strategy", "noauth2", "--database-url"]
+    done = run_forked([*words, wrong(mariadb_url, password=True)], tmp_path)
+    output = done.stdout + done.stderr
     assert done.returncode == 1
-    assert said.count("check user, password and database name") == 1
-    assert ":wrong@" not in said
-    assert "Booting worker" not in said
+    assert output.count("check user, password and database name") == 1
+    assert ":wrong@" not in output
+    assert "Booting worker" not in output
 
 
 @pytest.mark.parametrize("password", [True, False], ids=["password", "virtual host"])
-def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
+def test_a_broker_that_refuses_a_login_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
     bus = Bus(options.new({"DEFAULT": {"transport_url": wrong(rabbitmq_url, password=password)}}))
     with pytest.raises(errors.BusRefused, match="check the user, the password and the virtual host") as caught:
         until_available(bus.probe, "the broker")
@@ -156,7 +146,7 @@ def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password:
 
 
 class Guest:
-    """A user of one virtual host, whom the broker may keep out for a while."""
+    """A user of one virtual host, which a test can restrict."""
 
     def __init__(self, rabbitmq: RabbitMQServer, url: str) -> None:
         self._broker = rabbitmq
@@ -175,13 +165,13 @@ class Guest:
             f'[rabbit_networking:close_connection(C, "test") || C <- rabbit_networking:connections(), {its_own}], ok'
         )
 
-    def limit(self, of_what: str | None) -> None:
-        """Reach a limit of the virtual host, or take it away."""
+    def limit(self, name: str | None) -> None:
+        """Set a limit of the virtual host to zero, or remove all limits."""
         vhost, user = f'<<"{self._vhost}">>', f'<<"{self._name}">>'
-        if of_what is None:
+        if name is None:
             self._broker.evaluate(f"rabbit_vhost_limit:clear({vhost}, {user})")
         else:
-            self._broker.evaluate(f'rabbit_vhost_limit:set({vhost}, [{{<<"{of_what}">>, 0}}], {user})')
+            self._broker.evaluate(f'rabbit_vhost_limit:set({vhost}, [{{<<"{name}">>, 0}}], {user})')
 
 
 @pytest.fixture
@@ -189,13 +179,13 @@ def guest(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> Guest:
     return Guest(rabbitmq, rabbitmq_url)
 
 
-@pytest.mark.parametrize("of_what", ["max-connections", "max-queues"])
-def test_a_limit_of_the_broker_that_is_reached_is_waited_for(guest: Guest, of_what: str) -> None:
-    guest.limit(of_what)
+@pytest.mark.parametrize("name", ["max-connections", "max-queues"])
+def test_a_limit_of_the_broker_is_an_unavailable_bus_and_no_refusal(guest: Guest, name: str) -> None:
+    guest.limit(name)
     with pytest.raises(errors.BusUnavailable, match=r"limit .* is reached") as caught:
         begin_to_serve(guest.url)
     assert type(caught.value) is errors.BusUnavailable
-    if of_what == "max-connections":
+    if name == "max-connections":
         with pytest.raises(errors.BusUnavailable, match=r"limit .* is reached") as caught:
             DirectClient(DirectBus(guest.url, options.new()), "placement", None, 5.0).call(ListCells())
         assert type(caught.value) is errors.BusUnavailable
@@ -203,7 +193,7 @@ def test_a_limit_of_the_broker_that_is_reached_is_waited_for(guest: Guest, of_wh
     begin_to_serve(guest.url)
 
 
-def test_a_queue_that_refuses_messages_is_named_as_such(rabbitmq: RabbitMQServer, placement: str) -> None:
+def test_a_full_queue_is_an_unavailable_bus_with_that_reason(rabbitmq: RabbitMQServer, placement: str) -> None:
     vhost = placement.rpartition("/")[2]
     full = '[{<<"max-length">>, 0}, {<<"overflow">>, <<"reject-publish">>}]'
     rabbitmq.evaluate(f'rabbit_policy:set(<<"{vhost}">>, <<"full">>, <<".*">>, {full}, 0, <<"queues">>, <<"test">>)')
@@ -219,7 +209,7 @@ class Cells:
         return []
 
 
-def test_a_service_that_is_refused_for_a_while_tries_again_now_and_then_and_goes_on(
+def test_a_service_whose_login_is_refused_for_a_while_tries_again_slowly_and_continues(
     guest: Guest, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Bus(options.new({"DEFAULT": {"transport_url": guest.url}}))) as bus:
@@ -232,7 +222,7 @@ def test_a_service_that_is_refused_for_a_while_tries_again_now_and_then_and_goes
         begin = time.monotonic()
         time.sleep(3.0)
         tries = sum("Unable to connect" in record.getMessage() for record in caplog.records)
-        # The server and the receiver of answers once a second each; the library tries an unused connection as well.
+        # The server and the receiver of answers try once a second each; the library also tries an unused connection.
         assert 0 < tries <= 4 * (time.monotonic() - begin)
         guest.change_password("right")
         end = time.monotonic() + 20.0
@@ -245,12 +235,12 @@ def test_a_service_that_is_refused_for_a_while_tries_again_now_and_then_and_goes
                 time.sleep(0.1)
 
 
-def test_a_connection_that_the_broker_has_ended_is_dropped_without_making_another(rabbitmq_url: str) -> None:
+def test_a_connection_that_the_broker_has_ended_is_dropped_without_another_connection(rabbitmq_url: str) -> None:
     url = make_url(rabbitmq_url)
     with TcpProxy("127.0.0.1", url.port or 0) as proxy:
         moved = url.set(drivername="amqp", port=proxy.port).render_as_string(hide_password=False)
         connection = kombu.Connection(moved, connect_timeout=5.0)
-        connection.connect().collect()  # as the library does then
+        connection.connect().collect()  # as the library does in this case
         proxy.go_silent(new_too=True)
         begin = time.monotonic()
         tls.drop(connection)
@@ -272,12 +262,12 @@ def begin_to_serve(url: str) -> None:
         bus.close()
 
 
-def test_a_broker_whose_queues_are_of_another_kind_refuses_the_service_and_says_which(placement: str) -> None:
+def test_a_broker_with_queues_of_another_type_refuses_the_service_with_the_name_of_the_queue(placement: str) -> None:
     with pytest.raises(errors.BusRefused, match=r"'x-queue-type' for queue 'placement'.* check .*the virtual host"):
         until_available(lambda: begin_to_serve(f"{placement}?rabbit_quorum_queue=true"), "the broker")
 
 
-def test_a_broker_that_lets_a_user_log_in_and_declare_nothing_refuses_the_service(
+def test_a_broker_refuses_the_service_of_a_user_without_the_right_to_declare_queues(
     rabbitmq: RabbitMQServer, placement: str
 ) -> None:
     address = placement.rpartition("@")[2]
@@ -290,7 +280,7 @@ def test_a_broker_that_lets_a_user_log_in_and_declare_nothing_refuses_the_servic
     assert "secret" not in str(caught.value)
 
 
-def test_a_user_and_a_password_may_have_any_character_in_the_address(rabbitmq: RabbitMQServer, placement: str) -> None:
+def test_user_and_password_in_an_address_may_have_any_character(rabbitmq: RabbitMQServer, placement: str) -> None:
     address = placement.rpartition("@")[2]
     user, password = "odd/user", "/a?b#c@d:e%f,g+h/"
     rabbitmq.add_user(user, password, [address.rpartition("/")[2]])
@@ -316,16 +306,12 @@ SERVED: Sequence[Sequence[str]] = [
 
 
 @pytest.mark.parametrize("command", SERVED, ids=" ".join)
-def test_without_a_configuration_nothing_is_written_and_one_sentence_says_what_is_missing(
+def test_without_a_configuration_a_command_writes_nothing_and_names_the_missing_option(
     command: list[str], tmp_path: Path
 ) -> None:
-    # A process of its own: a service takes over the signals of the one that it runs in.
-    environment = {name: value for name, value in os.environ.items() if name != "MOORAGE_CONFIG"}
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli.shell", *command],
-        cwd=tmp_path, env=environment, text=True, capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
+    # In another process, because a service handles the signals of its process.
+    done = run_forked(command, tmp_path, {"MOORAGE_CONFIG": ""})
     assert done.returncode in {1, 2}
-    # What a service says goes to its log.
+    # A service writes to its log.
     assert (done.stdout + done.stderr).count("is not set, and no configuration file was read") == 1
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A span travels with each call of its own, also where calls travel together, and a peer may send none."""
+"""Test that each call has its own span, also if calls share a message, and that a client may send no span."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,9 @@ def traces() -> Iterator[Traces]:
         yield kept
 
 
-def test_each_of_many_calls_at_once_is_below_the_span_of_its_own_caller(running: bus.Bus, traces: Traces) -> None:
+def test_the_span_of_each_concurrent_call_is_a_child_of_the_span_of_its_caller(
+    running: bus.Bus, traces: Traces
+) -> None:
     client = running.client("counter", timeout=20)
 
     def call(request_id: str) -> None:
@@ -67,13 +69,13 @@ def test_each_of_many_calls_at_once_is_below_the_span_of_its_own_caller(running:
         assert caller.parent.span_id == work.context.span_id
 
 
-def test_an_order_begins_a_trace_and_a_call_of_a_peer_without_spans_does_not(running: bus.Bus, traces: Traces) -> None:
+def test_an_order_begins_a_trace_and_a_call_without_a_span_does_not(running: bus.Bus, traces: Traces) -> None:
     request_id = ids.fresh()
     sent = running.client("conductor", timeout=20).call(Order(request_id=request_id))
     assert sent.split("-")[1] == request_id.replace("-", "")
     [first] = traces.of(request_id)
     assert first.parent is None
-    # A step of this request in a process that has no traces sends the request's id alone.
+    # A process without traces sends only the id of the request.
     with context.bound(request_id=request_id):
         running.client("conductor", timeout=20).call(Order(request_id=ids.fresh()))
         assert running.client("counter", timeout=20).call(Part(request_id=ids.fresh())) == ""

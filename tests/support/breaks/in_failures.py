@@ -114,7 +114,7 @@ LATE_MESSAGES = (
         module="moorage.bus.handlers",
         line='                context.check_deadline("before it was begun")',
         broken="                _ = context",
-        tests=(_DEADLINES + "test_a_call_that_waited_in_a_busy_server_beyond_its_callers_time_is_not_even_begun",),
+        tests=(_DEADLINES + "test_a_call_that_waits_in_a_busy_server_beyond_its_deadline_is_not_begun",),
     ),
     Break(
         name="expired_writes_are_committed",

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -93,3 +94,17 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def run_forked(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, seconds: float = 180.0
+) -> "subprocess.CompletedProcess[str]":
+    """Run a `moorage` command in a folder to its end, and return its output."""
+    with tempfile.TemporaryDirectory() as outputs:
+        out, err = Path(outputs, "out"), Path(outputs, "err")
+        process = ForkedProcess(words, folder, environment or {}, out, err)
+        try:
+            status = process.wait(seconds)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
